@@ -1,0 +1,40 @@
+"""Polyplay: every large-scale deep-RL system as one page of wiring over shared parts.
+
+    import polyplay
+    run = polyplay.train("impala", env="ALE/Pong-v5", frames=10_000_000)
+    print(run.directory, run.evaluate(episodes=30)["episodic_return_mean"])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "evaluate", "resume", "train"]
+
+
+def train(system: str, **overrides: Any) -> Any:
+    """Train `system` (see `polyplay systems`) and answer its Run; keywords are what the command line calls --FIELD."""
+    from polyplay import config, run, systems
+
+    page = systems.load(system)
+    settings, options, sources = config.resolve(page, **overrides)
+    return run.train(system, settings, options, sources)
+
+
+def resume(directory: str, **overrides: Any) -> Any:
+    """Go on with a run; keywords are run options that now hold (frames, minutes, …)."""
+    from pathlib import Path
+
+    from polyplay import run
+
+    return run.resume(Path(directory), overrides)
+
+
+def evaluate(directory: str, episodes: int = 30, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """Play full games with the newest checkpoint of a run; returns are unclipped."""
+    from pathlib import Path
+
+    from polyplay import run
+
+    return run.evaluate(Path(directory), episodes, seed, **more)

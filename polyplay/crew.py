@@ -1,0 +1,405 @@
+"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+
+A worker is a generator function `work(me, **kw)`; every `yield` is a turn taken. Processes and threads just run it;
+`serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, under a debugger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Literal
+
+from polyplay.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.shared import Control, Meter
+from polyplay.worker import Me
+
+ROWS = 64  # of the meter: workers a crew can have at once
+GRACE = 1.0  # seconds that workers get to leave by themselves
+REPLACEMENTS = 20  # lost workers one role may have replaced
+KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value made per worker, in the main process: each(lambda i: …)."""
+
+    make: Callable[[int], Any]
+
+
+def each(make: Callable[[int], Any]) -> Each:
+    return Each(make)
+
+
+@dataclass
+class Role:
+    name: str
+    work: Callable[..., Iterator[None]]
+    n: int
+    on_loss: Literal["fail", "replace"]
+    kw: dict[str, Any]
+    learner: bool  # decides when the run is done, and saves
+    workers: dict[int, Worker] = field(default_factory=dict)
+    lost: int = 0
+
+
+@dataclass
+class Worker:
+    me: Me
+    role: Role
+    runs: Any  # Process, Thread, or the generator itself when serial
+    pipe: Any = None  # what it says: (kind, text)
+    done: bool = False
+
+
+class Crew:
+    """Holds the workers. Wire with `add`, then `start`, `poll` until `done`, `stop`."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        on: Literal["process", "thread"] = "process",
+        serial: bool = False,
+        directory: Path | None = None,
+        resume: Path | None = None,
+        resumes: int = 0,
+        trace: bool = False,
+        frames: int | None = None,
+        steps: int | None = None,
+        say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
+    ):
+        self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
+        self.directory, self.resume, self.resumes = directory, resume, resumes
+        self.say, self.frames, self.steps = say, frames, steps
+        self.control = Control()
+        self.roles: list[Role] = []
+        self.meter: Meter | None = None
+        self._rows = iter(range(ROWS))
+
+    # --------------------------------------------------------------------------------------------- wiring
+
+    def total(self, envs: Any, budget: int) -> float:
+        """Agent steps to learn from: what the run was asked for, else `budget` frames."""
+        return self.steps if self.steps is not None else (self.frames or budget) / envs.spec.frames_per_step
+
+    def add(
+        self,
+        work: Callable[..., Iterator[None]],
+        /,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        on_loss: Literal["fail", "replace"] = "fail",
+        learner: bool = False,
+        **kw: Any,
+    ) -> Role:
+        """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker."""
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner)
+        self.roles.append(role)
+        return role
+
+    def scale(self, role: Role, n: int) -> None:
+        """Change how many workers a running role has. The wiring must have room for them (producers, readers)."""
+        for index in range(role.n, n):
+            self._start(role, index, incarnation=0)
+        for index in range(n, role.n):
+            worker = role.workers.pop(index, None)
+            if worker is not None:
+                self._end(worker)
+        role.n = n
+
+    # -------------------------------------------------------------------------------------------- running
+
+    def start(self, metrics: tuple[str, ...] = ()) -> None:
+        self.meter = Meter(ROWS, metrics)
+        if self.serial or self.on == "thread":
+            self._objects("patience", 0.0 if self.serial else 0.05)
+        _prepare()
+        for role in self.roles:
+            for index in range(role.n):
+                self._start(role, index, incarnation=0)
+
+    def poll(self, timeout: float) -> bool:
+        """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
+
+        Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
+        """
+        if self.serial:
+            return self._run_serial(timeout)
+        pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
+        ends = {w.runs.sentinel: w for w in self._workers() if not w.done and hasattr(w.runs, "sentinel")}
+        for ready in connection.wait([*pipes, *ends], timeout):
+            if ready in pipes:
+                self._listen(pipes[ready])
+            elif ready in ends:
+                self._ended(ends[ready])
+        return self.done
+
+    @property
+    def done(self) -> bool:
+        learners = [w for r in self.roles if r.learner for w in r.workers.values()]
+        return bool(learners) and all(w.done for w in learners)
+
+    def rows(self, role: Role) -> list[int]:
+        return [w.me.row for w in role.workers.values()]
+
+    def stop(self) -> None:
+        """Close everything and see every worker off, gently and then not."""
+        self.control.halt()
+        self._objects("close")
+        until = time.monotonic() + GRACE
+        for worker in self._workers():
+            if self.serial:
+                with contextlib.suppress(Exception):
+                    worker.runs.close()
+            else:
+                worker.runs.join(max(0.0, until - time.monotonic()))
+        for worker in self._workers():
+            if isinstance(worker.runs, multiprocessing.process.BaseProcess):
+                if worker.runs.is_alive():
+                    worker.runs.kill()
+                    worker.runs.join()
+                worker.runs.close()
+            if worker.pipe is not None:
+                worker.pipe.close()
+        for role in self.roles:
+            role.workers.clear()
+
+    # ------------------------------------------------------------------------------------------- innards
+
+    def _workers(self) -> list[Worker]:
+        return [w for r in self.roles for w in r.workers.values()]
+
+    def _objects(self, what: str, value: Any = None) -> None:
+        """Close, or set an attribute of, every object that workers share."""
+        shared = {id(v): v for r in self.roles for v in [*r.kw.values(), getattr(r.kw.get("task"), "update", None)]}
+        for thing in shared.values():
+            inner = getattr(thing, "stream", thing)
+            if what == "close" and hasattr(inner, "close"):
+                inner.close()
+            elif what != "close" and hasattr(inner, what):
+                setattr(inner, what, value)
+
+    def _start(self, role: Role, index: int, incarnation: int) -> None:
+        assert self.meter is not None
+        old = role.workers.get(index)
+        me = Me(
+            role=role.name,
+            index=index,
+            n=role.n,
+            row=old.me.row if old else next(self._rows),
+            seed=self.seed,
+            meters=self.meter,
+            control=self.control,
+            directory=self.directory,
+            resume=self.resume,
+            incarnation=incarnation + 1000 * self.resumes,
+            threads=threads_each(self.roles),
+            trace=self.trace,
+            patience=0.0 if self.serial else 0.1,
+        )
+        kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
+        worker = Worker(me, role, None)
+        role.workers[index] = worker
+        if self.serial:
+            me.say = self.say
+            worker.runs = role.work(me, **kw)
+            return
+        worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
+        if self.on == "thread":
+            worker.runs = threading.Thread(target=_thread, args=(me, role.work, kw, theirs), daemon=True)
+            worker.runs.start()
+        else:
+            with _no_main():
+                context = multiprocessing.get_context("forkserver")
+                name = f"polyplay {role.name} {index}"
+                worker.runs = context.Process(target=_process, args=(_Cargo((me, role.work, kw)), theirs), name=name)
+                worker.runs.start()
+            theirs.close()
+
+    def _run_serial(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.done:
+            for worker in self._workers():
+                if worker.done:
+                    continue
+                try:
+                    next(worker.runs)
+                    worker.me.turn()
+                except StopIteration:
+                    worker.done = True
+                except (UserError, EnvFailure, NotFinite, Closed):
+                    raise
+                except Exception:
+                    raise WorkerLost(_lost(worker, traceback.format_exc())) from None
+        return self.done
+
+    def _listen(self, worker: Worker) -> None:
+        try:
+            kind, text = worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.pipe.close()
+            return
+        if kind == "done":
+            worker.done = True
+        elif kind in KINDS:
+            raise KINDS[kind](text)
+        elif kind == "error":
+            raise WorkerLost(_lost(worker, text))
+        else:
+            self.say(kind, text)
+
+    def _ended(self, worker: Worker) -> None:
+        """A process is gone. What it said last comes first; one that said nothing was killed."""
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._listen(worker)
+        if worker.done:
+            return
+        code = worker.runs.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
+        role = worker.role
+        if role.on_loss == "fail" or role.lost >= REPLACEMENTS:
+            many = f" ({role.lost} of its role were replaced before)" if role.lost else ""
+            raise WorkerLost(f"worker {role.name} {worker.me.index} {how}{many}; the run cannot go on without it")
+        role.lost += 1
+        self.say("warning", f"worker {role.name} {worker.me.index} {how}; a new one takes its place")
+        worker.pipe.close()
+        worker.runs.close()
+        self._start(role, worker.me.index, worker.me.incarnation % 1000 + 1)
+
+    def _end(self, worker: Worker) -> None:
+        if isinstance(worker.runs, multiprocessing.process.BaseProcess):
+            worker.runs.kill()  # actors hold no state worth keeping; their slots stay with their place
+            worker.runs.join()
+
+    # -------------------------------------------------------------------------------------------- drawing
+
+    def diagram(self) -> str:
+        from polyplay.diagram import draw
+
+        return draw(self)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_each(roles: list[Role]) -> int:
+    """Compute threads per worker: never more runnable than cores; two threads on one forward give only 1.5 times."""
+    return max(1, cores() // max(1, sum(r.n for r in roles)))
+
+
+def _lost(worker: Worker, text: str) -> str:
+    return f"worker {worker.role.name} {worker.me.index} raised:\n{text.rstrip()}"
+
+
+# ---------------------------------------------------------------------------------------------- in the worker
+
+
+class _Cargo:
+    """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __reduce__(self) -> tuple:
+        import cloudpickle
+
+        return _unpack, (cloudpickle.dumps(self.value),)
+
+
+def _unpack(data: bytes) -> Any:
+    import cloudpickle
+
+    return cloudpickle.loads(data)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers never import the user's main script: what they need of it travels with cloudpickle."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _prepare() -> None:
+    """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.acting"])
+
+
+def _run(me: Me, work: Callable, kw: dict[str, Any]) -> tuple[str, str]:
+    try:
+        for _ in work(me, **kw):
+            me.turn()
+    except Closed:
+        return "closed", ""
+    except UserError as e:
+        return "user", str(e)
+    except EnvFailure as e:
+        return "env", str(e)
+    except NotFinite as e:
+        return "finite", str(e)
+    except Exception:
+        return "error", traceback.format_exc()
+    return "done", ""
+
+
+def _thread(me: Me, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
+    me.say = lambda kind, text: pipe.send((kind, text))
+    with contextlib.suppress(OSError):
+        pipe.send(_run(me, work, kw))
+
+
+def _process(cargo: Any, pipe: Any) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
+        signal.signal(ignored, signal.SIG_IGN)
+    _end_with_parent()
+    me, work, kw = cargo
+    me.say = lambda kind, text: pipe.send((kind, text))
+    _tune(me.threads)
+    last = _run(me, work, kw)
+    with contextlib.suppress(OSError):
+        pipe.send(last)
+    pipe.close()
+
+
+def _tune(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+    if sys.platform.startswith("linux"):
+        # Keep freed memory: tensors of some MB come and go at every update, and giving them back costs page faults.
+        libc = ctypes.CDLL(None)
+        with contextlib.suppress(AttributeError):
+            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+def _end_with_parent() -> None:
+    """If the main process dies, however, so do we."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,85 @@
+"""Draws a system from its wiring: which roles there are, what each holds, and so what flows from whom to whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyplay.learning import AllReduce, Local
+from polyplay.params import Params
+from polyplay.stream import Batches, Stream
+
+
+def draw(crew: Any) -> str:
+    """One box per role, then one line per thing that two roles share."""
+    lines: list[str] = []
+    for role in crew.roles:
+        lines += _box(f"{role.name} × {role.n}", _holds(role)) + [""]
+    for shared, label in _shared(crew).items():
+        givers, takers = shared[1], shared[2]
+        lines.append(f"{' + '.join(givers)} ──► {label} ──► {' + '.join(takers)}")
+    if not _shared(crew):
+        lines.append("nothing crosses between workers but the gradients" if _reduces(crew) else "nothing crosses")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _holds(role: Any) -> list[str]:
+    """What one worker of the role does and holds, in its wiring's words."""
+    kw, rows = role.kw, []
+    if "envs" in kw:
+        envs = kw["envs"]
+        groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
+        rows.append(f"envs    {envs.name} × {envs.lanes} lanes{groups}")
+    net = kw.get("policy") or getattr(kw.get("task"), "policy", None)
+    if net is not None:
+        rows.append(f"policy  {net}")
+    if "T" in kw:
+        rows.append(f"rollout {kw['T']} steps, lag 0")
+    if "out" in kw:
+        lag = kw.get("lag")
+        rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
+    if "source" in kw:
+        source = kw["source"]
+        rows.append(f"batch   {source.n} slots × {source.stream.lanes} lanes × {source.stream.T} steps")
+    if "task" in kw:
+        task = kw["task"]
+        rows += [f"loss    {type(task.loss).__name__}", f"update  {_update(task.update)}"]
+    rows.append(f"if lost {role.on_loss}")
+    return rows
+
+
+def _update(update: Any) -> str:
+    if isinstance(update, AllReduce):
+        return f"AllReduce({update.optim.name}) of {update.replicas}"
+    return f"Local({update.optim.name})" if isinstance(update, Local) else type(update).__name__
+
+
+def _reduces(crew: Any) -> bool:
+    return any(isinstance(getattr(r.kw.get("task"), "update", None), AllReduce) for r in crew.roles)
+
+
+def _shared(crew: Any) -> dict[tuple, str]:
+    """(identity, givers, takers) → label of every stream and parameter vector."""
+    found: dict[int, tuple[Any, list[str], list[str]]] = {}
+    for role in crew.roles:
+        for thing in role.kw.values():
+            source = isinstance(thing, Batches)
+            inner = thing.stream if source else thing
+            if isinstance(inner, Stream):
+                entry = found.setdefault(id(inner), (inner, [], []))
+                entry[2 if source else 1].append(role.name)
+            elif isinstance(inner, Params):
+                entry = found.setdefault(id(inner), (inner, [], []))
+                entry[1 if role.learner else 2].append(role.name)
+    return {(k, tuple(givers), tuple(takers)): _label(thing) for k, (thing, givers, takers) in found.items()}
+
+
+def _label(thing: Any) -> str:
+    if isinstance(thing, Stream):
+        return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
+    return f"Params: {thing.size:,} weights"
+
+
+def _box(title: str, rows: list[str]) -> list[str]:
+    width = max(len(title) + 3, *(len(r) for r in rows)) + 2
+    top = f"┌─ {title} " + "─" * (width - len(title) - 3) + "┐"
+    return [top, *(f"│ {r.ljust(width - 1)}│" for r in rows), "└" + "─" * width + "┘"]

@@ -1,0 +1,8 @@
+"""Environments behind one protocol: many lanes, `recv()` and `send()`. Imports no torch."""
+
+from __future__ import annotations
+
+from polyplay.envs.pool import All, AtLeast, Batching, Envs, EnvSpec, Greedy, Group, Pool
+from polyplay.envs.spaces import Box, Discrete
+
+__all__ = ["All", "AtLeast", "Batching", "Box", "Discrete", "EnvSpec", "Envs", "Greedy", "Group", "Pool"]

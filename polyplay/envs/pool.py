@@ -1,0 +1,204 @@
+"""Environments as everything above sees them: `Envs` describes, `Envs.open` gives a `Pool`: many lanes behind
+`recv()` and `send()`.
+
+A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the episode's real last
+observation, the action sent for it is ignored, and the lane's next row is the `first` of its next episode.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from polyplay.envs.spaces import ActionSpec
+from polyplay.errors import UserError
+from polyplay.tree import Batch, Spec
+
+Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
+
+
+# ------------------------------------------------------------------------------------------------ batching rules
+
+
+@dataclass(frozen=True)
+class All:
+    """recv() gives every lane."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """recv() gives one of `groups` fixed groups at a time, in turn."""
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """recv() waits for `n` lanes and gives all that are ready (ale-py: exactly n)."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """recv() gives whatever is ready: at least one lane, at most `n` (ale-py: exactly n)."""
+
+    n: int
+
+
+Batching = All | Group | AtLeast | Greedy
+
+
+# ------------------------------------------------------------------------------------------------------ protocol
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete observations."""
+
+    obs: Spec
+    action: ActionSpec
+    seats: int = 1
+    frames_per_step: int = 1
+    describe: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Pool(Protocol):
+    lanes: int
+    groups: int
+    fixed: bool  # recv gives slices (fixed groups), not index arrays
+    restarts: int  # lanes restarted so far (crash or hang)
+    faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of those
+        lanes. The first rows of every lane are its reset observation.
+
+        Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure, Closed after close().
+        """
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """Answer lanes that recv gave: int64 [B] or float32 [B, *shape]. Raises ValueError: other lanes or actions."""
+
+    def close(self) -> None:
+        """End everything; may be called again."""
+
+    def state(self) -> Batch | None:
+        """Everything that decides the future of every lane, as arrays; None where the pool can't tell."""
+
+    def load(self, state: Batch) -> None:
+        """Go on from such a state, to the bit: also which lanes wait for their answer."""
+
+
+# --------------------------------------------------------------------------------------------------- description
+
+
+@dataclass(frozen=True)
+class Envs:
+    """A description of one pool: cheap, picklable (a factory travels by cloudpickle).
+
+    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0", or a
+    callable that returns a gymnasium.Env. options: Atari preset values, toy sizes, or keyword arguments of the factory.
+    """
+
+    name: str | Callable[..., Any]
+    lanes: int
+    groups: int = 1
+    batching: Batching = field(default_factory=All)
+    workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
+    step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
+    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
+            raise UserError(f"groups={self.groups} must divide lanes={self.lanes}, both at least 1")
+        least = getattr(self.batching, "n", 1)
+        if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
+            raise UserError(
+                f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got groups={self.groups}, lanes={self.lanes}"
+            )
+        if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
+            raise UserError(
+                f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more, "
+                f"step_timeout={self.step_timeout} above 0"
+            )
+
+    @property
+    def fixed(self) -> bool:
+        return isinstance(self.batching, All | Group)
+
+    @property
+    def title(self) -> str:
+        """The name as errors print it."""
+        return self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """Built once, for a Gymnasium environment in a process of its own. Raises UserError."""
+        from polyplay.envs.make import describe
+
+        return describe(self)
+
+    def open(self, seed: int, lane: int = 0) -> Pool:
+        """`lane`: number of this pool's first lane in the whole run; seeds are per (seed, lane number)."""
+        from polyplay.envs.make import connect
+
+        return connect(self, seed, lane)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if not isinstance(self.name, str):
+            import cloudpickle
+
+            state["name"] = cloudpickle.dumps(self.name)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["name"], bytes):
+            state["name"] = pickle.loads(state["name"])
+        self.__dict__.update(state)
+
+
+# ------------------------------------------------------------------------------------------------- shared helpers
+
+
+def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
+    """Seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, no two of one run alike, well mixed."""
+    key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
+    mask = np.uint64(2**31 - 1)
+    x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
+    for shift, odd in ((16, 0x45D9F3B5), (15, 0x2C1B3C6D), (17, 0x297A2D39)):  # each line is a bijection of 31 bits
+        x ^= x >> np.uint64(shift)
+        x = (x * np.uint64(odd)) & mask
+        x ^= key[1] & mask
+    return (x ^ (x >> np.uint64(16))).astype(np.int64)
+
+
+Options = TypeVar("Options")
+
+
+def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) -> Options:
+    """`kind(**given)`, a dataclass of options. Raises UserError: an unknown name, or a value of another type."""
+    known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+        want = type(known[name])
+        right = isinstance(value, int | float) if want is float else isinstance(value, want)
+        if not right or (isinstance(value, bool) and want is not bool):
+            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
+    return kind(**given)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """', did you mean …?' or nothing."""
+    lower = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    return f", did you mean {lower[found[0]]!r}?" if found else ""

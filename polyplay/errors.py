@@ -1,0 +1,23 @@
+"""What can go wrong, by whose hand. Imports nothing."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A mistake of the user's: one line that names the option, what was given, what is allowed and the fix."""
+
+
+class Closed(Exception):
+    """Whoever waits on a ring or a version gets this when the crew stops; workers just return on it."""
+
+
+class EnvFailure(Exception):
+    """An environment raised or hung more often than a pool may repair; carries the environment's own traceback."""
+
+
+class WorkerLost(Exception):
+    """A worker raised or was killed; the message holds its traceback or its signal."""
+
+
+class NotFinite(Exception):
+    """A loss or gradient was NaN or infinite; the batch was saved for inspection."""

@@ -1,0 +1,312 @@
+"""The learning loop, written once, and how a gradient reaches the weights: Local, AllReduce.
+
+An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
+is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from polyplay import checkpoint, optim, tree
+from polyplay.errors import Closed, NotFinite
+from polyplay.losses import Loss
+from polyplay.params import Params, Vector
+from polyplay.shared import Block, Knobs, Layout, Semaphores
+from polyplay.stream import UNWRITTEN, Batches
+from polyplay.tree import Batch
+from polyplay.worker import Me
+
+Sums = np.ndarray  # float64 [3]: valid rows learnt, save number, finish; summed over replicas
+Apply = Generator[None, None, "tuple[float, Sums]"]
+
+
+@dataclass(frozen=True)
+class Optim:
+    """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
+
+    name: str = "adam"
+    eps: float = 1e-8
+    alpha: float = 0.99
+    momentum: float = 0.0
+    clip: float = 0.0
+
+    def make(self, vector: Vector) -> torch.optim.Optimizer:
+        return optim.make(
+            self.name, [vector.parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum
+        )
+
+
+class Bound(Protocol):
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+
+
+class Update(Protocol):
+    def bind(self, me: Me, vector: Vector) -> Bound: ...
+
+
+def _step(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
+    """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
+    norm = float(torch.linalg.vector_norm(vector.grad))
+    if math.isfinite(norm):
+        if clip and norm > clip:
+            vector.grad.mul_(clip / (norm + 1e-6))
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+    return norm
+
+
+@dataclass(frozen=True)
+class Local:
+    """This worker's gradient, applied by this worker."""
+
+    optim: Optim
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Local(self, vector)
+
+
+class _Local:
+    def __init__(self, what: Local, vector: Vector):
+        self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector)
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
+        yield  # a generator, like its siblings
+
+
+class AllReduce:
+    """Replicas of one machine stay equal: gradients are averaged through shared memory, always in the same order."""
+
+    def __init__(self, optim: Optim, replicas: int, size: int):
+        self.optim, self.replicas = optim, replicas
+        layout = Layout()
+        self._fields = (
+            layout.add((2, replicas, size), np.float32),
+            layout.add((2, replicas, 8), np.float64),
+            layout.add((replicas + 1, 8), np.int64),
+        )
+        self._block: Block = layout.block()
+        self._bells = Semaphores(replicas)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _AllReduce(self, me.index, vector)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        gradients, sums, arrived = (self._block.array(*f) for f in self._fields)
+        return gradients, sums, arrived[:, 0]
+
+    def close(self) -> None:
+        self.arrays()[2][self.replicas] = 1
+        for i in range(self.replicas):
+            self._bells[i].post()
+
+
+class _AllReduce:
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        self.vector, self.optimizer, self.clip = vector, what.optim.make(vector), what.optim.clip
+        self.rank, self.n, self.bells = rank, what.replicas, what._bells
+        self.gradients, self.sums, self.arrived = what.arrays()
+        self.turn = 0
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
+        self.turn += 1
+        mine = self.turn % 2
+        gradient = self.vector.grad.numpy()
+        self.gradients[mine, self.rank] = gradient
+        self.sums[mine, self.rank, : len(sums)] = sums
+        self.arrived[self.rank] = self.turn
+        for other in range(self.n):
+            if other != self.rank:
+                self.bells[other].post()
+        while self.arrived[: self.n].min() < self.turn:
+            if self.arrived[self.n]:
+                raise Closed
+            if not self.bells[self.rank].wait(0.0):
+                yield
+                self.bells[self.rank].wait(0.02)
+        np.add(self.gradients[mine, 0], self.gradients[mine, min(1, self.n - 1)], out=gradient)
+        for other in range(2, self.n):
+            gradient += self.gradients[mine, other]
+        gradient *= 1.0 / self.n if self.n > 1 else 0.5  # one replica was added to itself
+        total = self.sums[mine, :, : len(sums)].sum(0)
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
+
+    policy: Callable[[], Any]
+    loss: Loss
+    update: Update
+    knobs: Knobs
+    total: float  # agent steps; learning ends there
+    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    agent: int = 0
+
+
+class Learner:
+    """One replica of the learner: takes batches, keeps counts, saves itself."""
+
+    def __init__(self, me: Me, task: Task):
+        self.me, self.task = me, task
+        torch.manual_seed(me.seed)
+        self.policy = task.policy()
+        self.vector = Vector(self.policy)
+        self.update = task.update.bind(me, self.vector)
+        self.version, self.learnt, self.saves, self.done = 0, 0.0, me.control.saves, False
+        self._trace = None
+        if me.resume is not None:
+            self._load()
+        if me.trace and me.index == 0 and me.directory is not None:
+            self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
+
+    def rate(self) -> float:
+        left = max(0.0, 1.0 - self.learnt / self.task.total) if self.task.anneal == "linear" else 1.0
+        return self.task.knobs.learning_rate * left
+
+    def step(self, rows: Batch, state: Batch) -> Iterator[None]:
+        """One update from rows [T+1, B] and the state before them, NumPy arrays."""
+        before = time.perf_counter()
+        batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
+        valid = ~rows["first"][1:]
+        out = self.policy.unroll(batch, state)
+        scored = self.task.loss(out, batch, self.task.knobs)
+        self.vector.zero_grad()
+        scored.loss.backward()
+        rate = self.rate()
+        self.me.meter.add("learn", time.perf_counter() - before)
+        chief = self.me.index == 0
+        control = self.me.control
+        sums = np.array([np.count_nonzero(valid), chief * control.saves, chief * control.finishing], np.float64)
+        waited = time.perf_counter()
+        norm, sums = yield from self.update(rate, sums)
+        self.me.meter.add("learn" if isinstance(self.update, _Local) else "wait", time.perf_counter() - waited)
+        loss = float(scored.loss.detach())
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NotFinite(self._keep(rows, loss, norm))
+        self._count(rows, valid, scored.metrics, loss, norm, rate, sums)
+
+    def _count(self, rows: Batch, valid: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
+        lags = self.version - rows["version"][:-1][valid]
+        self.version += 1
+        self.learnt += sums[0]
+        meter = self.me.meter
+        meter.lag(lags)
+        meter.add("updates", 1)
+        meter.set("learnt", self.learnt)
+        meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
+        if self._trace is not None:
+            worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
+            row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
+            self._trace.write(json.dumps(row) + "\n")
+        self.saving = sums[1] > self.saves
+        self.done = bool(sums[2]) or self.learnt >= self.task.total
+
+    def _keep(self, rows: Batch, loss: float, norm: float) -> str:
+        where = "nowhere (no run directory)"
+        if self.me.directory is not None:
+            path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
+            checkpoint.write_arrays(path, dict(tree.leaves(rows)))
+            where = str(path)
+        return (
+            f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
+            "A smaller --lr or a gradient clip is the usual cure; a NaN in it from the environment is the usual cause"
+        )
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def save(self, acting: Batch | None = None) -> None:
+        """Write this replica's part of a checkpoint; the main process completes it when all parts are there."""
+        me = self.me
+        self.saves = me.control.saves
+        if me.directory is None:
+            return
+        before = time.perf_counter()
+        try:
+            part = checkpoint.Part(me.directory, self.version)
+            if me.index == 0:
+                agent = f"agents/{self.task.agent}"
+                named = {k: v.numpy() for k, v in self.policy.state_dict().items()}
+                part.arrays(f"{agent}/policy", named)
+                part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+                part.json(f"{agent}/learner", {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()})
+            if acting is not None:
+                part.arrays(f"workers/{me.role}-{me.index}", dict(tree.leaves(acting)))
+            me.meter.set("saved", self.version + 1)
+        except OSError as e:
+            me.meter.set("saved", -(self.version + 1))
+            me.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
+        me.meter.add("wait", time.perf_counter() - before)
+
+    def _load(self) -> None:
+        found = checkpoint.open_checkpoint(self.me.resume)
+        agent = f"agents/{self.task.agent}"
+        checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
+        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"), self.vector)
+        kept = found.json(f"{agent}/learner")
+        self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
+
+    def acting_state(self) -> Batch | None:
+        """What this replica's acting side saved, when this run goes on from a checkpoint that has it."""
+        if self.me.resume is None:
+            return None
+        found = checkpoint.open_checkpoint(self.me.resume)
+        name = f"workers/{self.me.role}-{self.me.index}"
+        return tree.nest(found.arrays(name)) if found.has(name) else None
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
+    state = optimizer.state_dict()["state"].get(0, {})
+    return {k: np.array(v.numpy() if torch.is_tensor(v) else v) for k, v in state.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray], vector: Vector) -> None:
+    parameter = optimizer.param_groups[0]["params"][0]
+    assert parameter is vector.parameter
+    optimizer.state[parameter] = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+
+
+def learn(me: Me, *, source: Batches, task: Task, params: Params, round_slots: int) -> Iterator[None]:
+    """Take batches from a stream, update, publish. `round_slots`: slots that all actors together fill in one round."""
+    learner = Learner(me, task)
+    chief = me.index == 0
+    slots = 0
+    if chief:
+        params.publish(learner.vector, learner.version, 0)
+    before = time.perf_counter()
+    for taken in source.consumer(me.index):
+        me.meter.add("wait", time.perf_counter() - before)
+        me.meter.stamp()
+        if taken is None:
+            if me.control.finishing and source.stream.consumers == 1:
+                learner.save()
+                return
+            yield
+        else:
+            rows, state = taken
+            assert UNWRITTEN not in rows["version"]
+            yield from learner.step(rows, state)
+            slots += source.n * source.stream.consumers
+            if chief:
+                params.publish(learner.vector, learner.version, slots // round_slots)
+                me.meter.add("depth_sum", source.stream.depth)
+                me.meter.add("depth_count", 1)
+            if learner.saving or learner.done:
+                learner.save()
+            if learner.done:
+                return
+            yield
+        before = time.perf_counter()

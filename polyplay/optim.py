@@ -1,0 +1,143 @@
+"""Optimisers by name. RMSProp is three different optimisers; a paper's ε means nothing without its flavour.
+
+name           first g  ε             used by
+rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
+rmsprop_a3c    0        inside √      A3C (Mnih et al. 2016), Lasagne: Accel RL
+rmsprop_torch  0        outside √     PyTorch: TorchBeast
+adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyplay.errors import UserError
+
+FLAVOURS: dict[str, dict[str, Any]] = {
+    "rmsprop_tf": {"eps_inside": True, "g0": 1.0, "lr_inside": True},
+    "rmsprop_a3c": {"eps_inside": True, "g0": 0.0, "lr_inside": True},
+    "rmsprop_torch": {"eps_inside": False, "g0": 0.0, "lr_inside": False},
+}
+NAMES = (*FLAVOURS, "adam")
+
+
+class RMSProp(torch.optim.Optimizer):
+    """Non-centred RMSProp of every flavour. For a gradient Δ, per element:
+
+    g ← α·g + (1 − α)·Δ², g starting at `g0`
+    u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
+    θ ← θ − lr·u without momentum; with it m ← momentum·m + lr·u, θ ← θ − m if `lr_inside` (TensorFlow),
+    else m ← momentum·m + u, θ ← θ − lr·m (PyTorch). The two differ only where lr changes.
+
+    g and m exist from the start (state "square", "momentum") and are updated in place, so they may be shared
+    memory. One temporary of the parameter's size. Raises UserError for settings out of range.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        alpha: float = 0.99,
+        eps: float = 0.1,
+        momentum: float = 0.0,
+        eps_inside: bool = True,
+        g0: float = 0.0,
+        lr_inside: bool = True,
+    ) -> None:
+        _validate(lr, eps, alpha, momentum)
+        if not g0 >= 0.0:
+            raise UserError(f"g0 is {g0}; the first accumulator must be 0 or more")
+        options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum}
+        super().__init__(params, {**options, "eps_inside": eps_inside, "g0": g0, "lr_inside": lr_inside})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for p in group["params"]:
+            self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
+            if group["momentum"]:
+                self.state[p]["momentum"] = torch.zeros_like(p, requires_grad=False)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copies into the tensors held, so shared ones stay shared and `state_dict` stays untouched.
+
+        Raises ValueError if `state_dict` is of another kind of optimiser or of parameters of other shapes.
+        """
+        held = [self.state[p] for group in self.param_groups for p in group["params"]]
+        for i, ours in enumerate(held):
+            given, needed = _shapes(state_dict["state"].get(i, {})), _shapes(ours)
+            if given != needed:
+                raise ValueError(f"optimiser state of parameter {i} must be {needed}; got {given}")
+        super().load_state_dict(state_dict)
+        params = (p for group in self.param_groups for p in group["params"])
+        for p, ours in zip(params, held, strict=True):
+            self.state[p] = {k: tensor.copy_(self.state[p][k]) for k, tensor in ours.items()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient; gradients are only read."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    _update(p, p.grad, self.state[p], group)
+        return loss
+
+
+def _update(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+    square = state["square"].mul_(group["alpha"]).addcmul_(grad, grad, value=1.0 - group["alpha"])
+    root = (square + group["eps"]).sqrt_() if group["eps_inside"] else square.sqrt().add_(group["eps"])
+    if not group["momentum"]:
+        p.addcdiv_(grad, root, value=-group["lr"])
+        return
+    inner, outer = (group["lr"], 1.0) if group["lr_inside"] else (1.0, group["lr"])
+    state["momentum"].mul_(group["momentum"]).addcdiv_(grad, root, value=inner)
+    p.add_(state["momentum"], alpha=-outer)
+
+
+def make(
+    name: str,
+    params: Tensor | Iterable[Tensor],
+    lr: float,
+    eps: float,
+    alpha: float = 0.99,
+    momentum: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> torch.optim.Optimizer:
+    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several).
+
+    `alpha` and `momentum` are RMSProp's, `betas` are Adam's; each ignores the other's.
+    Raises UserError for an unknown name or settings out of range.
+    """
+    if name not in NAMES:
+        near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?"
+        )
+    _validate(lr, eps, alpha, momentum)
+    params = [params] if isinstance(params, Tensor) else list(params)
+    if name == "adam":
+        return torch.optim.Adam(params, lr=lr, eps=eps, betas=betas, fused=True)
+    return RMSProp(params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, **FLAVOURS[name])
+
+
+def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(getattr(v, "shape", ())) for k, v in state.items()}
+
+
+def _validate(lr: float, eps: float, alpha: float, momentum: float) -> None:
+    if not lr >= 0.0:
+        raise UserError(f"lr is {lr}; the learning rate must be 0 or more")
+    if not eps > 0.0:
+        raise UserError(f"eps is {eps}; it must be above 0, or a zero gradient divides 0 by 0")
+    for option, given in (("alpha", alpha), ("momentum", momentum)):
+        if not 0.0 <= given < 1.0:
+            raise UserError(f"{option} is {given}; it must be at least 0 and below 1")

@@ -1,0 +1,152 @@
+"""The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
+
+vector = [parameters | floating buffers]. Optimisers see one flat Parameter (the parameters' part) with one flat gradient;
+publishing, pulling, checkpoints and replicas carry both parts.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.errors import Closed, UserError
+from polyplay.shared import Layout, Semaphores
+
+
+class Vector:
+    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
+
+    Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        parameters = list(module.parameters())
+        buffers = [b for b in module.buffers() if b.is_floating_point()]
+        for name, x in list(module.named_parameters()) + list(module.named_buffers()):
+            if x.is_floating_point() and (x.dtype != torch.float32 or x.layout != torch.strided):
+                raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
+        self.weights = sum(p.numel() for p in parameters)
+        self.size = self.weights + sum(b.numel() for b in buffers)
+        device = parameters[0].device
+        self.flat = torch.empty(self.size, device=device)
+        self.grad = torch.zeros(self.weights, device=device)
+        at = 0
+        for x in [*parameters, *buffers]:
+            view = self.flat[at : at + x.numel()].view(x.shape)
+            view.copy_(x.detach())
+            x.data = view
+            if at < self.weights:
+                x.grad = self.grad[at : at + x.numel()].view(x.shape)
+            at += x.numel()
+        self.parameter = nn.Parameter(self.flat[: self.weights])
+        self.parameter.grad = self.grad
+        self._host = self.flat.numpy() if device.type == "cpu" else None
+
+    def zero_grad(self) -> None:
+        self.grad.zero_()
+
+    def read(self) -> np.ndarray:
+        """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
+        return self._host if self._host is not None else self.flat.cpu().numpy()
+
+    def write(self, vector: np.ndarray) -> None:
+        with torch.no_grad():
+            self.flat.copy_(torch.from_numpy(vector))
+
+
+# cells of the header, int64; `begin` and `done` are per copy
+_VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
+
+
+class Params:
+    """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
+
+    Two copies in shared memory; the writer fills the one that readers are not sent to, and marks begin and end of it.
+    `version` counts optimiser updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
+    """
+
+    def __init__(self, size: int, readers: int = 1):
+        self.size, self.readers = size, readers
+        layout = Layout()
+        self._fields = (
+            layout.add(32, np.int64),
+            layout.add(max(readers, 1), np.int64),
+            layout.add((2, size), np.float32),
+        )
+        self._block = layout.block()
+        self._bells = Semaphores(max(readers, 1))
+        self._attach()
+        self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
+
+    def _attach(self) -> None:
+        self._head, self._waiting, self._copies = (self._block.array(*f) for f in self._fields)
+        self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
+
+    version = property(lambda self: int(self._head[_VERSION]))
+    round = property(lambda self: int(self._head[_ROUND]))
+
+    def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - the design's word
+        into = 1 - int(self._head[_ACTIVE])
+        self._head[_BEGIN + into] = version + 1  # + 1: zero means never written
+        self._barrier()
+        self._copies[into] = vector.read()
+        self._barrier()
+        self._head[_DONE + into] = version + 1
+        self._head[_ACTIVE] = into
+        self._head[_VERSION], self._head[_ROUND] = version, round
+        self._barrier()
+        for i in np.flatnonzero(self._waiting):
+            self._bells[int(i)].post()
+
+    def ready(self, atleast: int) -> bool:
+        return self.round >= atleast
+
+    def wait(self, atleast: int, reader: int, timeout: float) -> bool:
+        """True once round ≥ `atleast`; False after `timeout` seconds. Raises Closed."""
+        if self.round >= atleast:
+            return True
+        if timeout > 0:
+            self._waiting[reader] = 1
+            if self.round < atleast and not self._head[_CLOSED]:
+                self._bells[reader].wait(timeout)
+            self._waiting[reader] = 0
+        if self._head[_CLOSED]:
+            raise Closed
+        return self.round >= atleast
+
+    def pull(self, vector: Vector, have: int = -1) -> int:
+        """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
+        while True:
+            if self._head[_CLOSED]:
+                raise Closed
+            if self.version == have:
+                return have
+            at = int(self._head[_ACTIVE])
+            mark = int(self._head[_DONE + at])
+            if mark == 0:
+                raise RuntimeError("nothing was published yet")
+            self._barrier()
+            vector.write(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
+            self._barrier()
+            if self._head[_BEGIN + at] == mark == self._head[_DONE + at]:
+                return mark - 1
+
+    def close(self) -> None:
+        self._head[_CLOSED] = 1
+        for i in range(self.readers):
+            self._bells[i].post()
+
+    def _barrier(self) -> None:
+        with self._fence:
+            pass
+
+    def __getstate__(self) -> dict:
+        return {k: self.__dict__[k] for k in ("size", "readers", "_fields", "_block", "_bells")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()

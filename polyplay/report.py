@@ -1,0 +1,259 @@
+"""How a run is going, written down: metrics.jsonl, episodes.jsonl, tensorboard/, summary.json.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from polyplay.record import Grow, Lines, Row, now, plain, read_lines, write_json
+
+WINDOW = 100  # full games the means are over
+KINDS = ("env", "infer", "learn", "wait")
+TOTALS = ("frames", "steps", "updates")
+
+
+class Events:
+    """A TensorBoard event file: one record per call, written at once, without a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        directory.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
+        self.event, self.summary = Event, Summary
+        self.writer = RecordWriter(Grow(directory / name))
+        self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        """Raises OSError."""
+        values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
+        self.writer.write(event.SerializeToString())
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Reporter:
+    """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
+
+    `start`: frames, steps, updates of the checkpoint resumed from (default: of the last report). Games ended
+    after it do not count: they are played again. wall_seconds goes on from the last line written.
+    A full disk costs the reports that do not fit, never the run; `warn` is told, once per file.
+
+    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
+    roles: where the time of each role's workers went since the report before the last one,
+    {role: {"workers": n, "env", "infer", "learn", "wait": fraction}}.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        start: Mapping[str, int] | None = None,
+        tensorboard: bool = True,
+        warn: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory, self.clock, self.warn = Path(directory), clock, warn
+        self.warned: set[str] = set()
+        self.metrics = Lines(self.directory / "metrics.jsonl")
+        self.games = Lines(self.directory / "episodes.jsonl")
+        self.events = Events(self.directory / "tensorboard") if tensorboard else None
+        (self.directory / "summary.json").unlink(missing_ok=True)
+        self.closed = False
+        self.episodes = 0
+        self.return_best: float | None = None
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.roles: dict[str, dict[str, float]] = {}
+        self.row, self.base = self._earlier(start or {})
+        self.seen: dict[str, float] = {"wall": self.base, **self.row}  # totals at the last report
+        self.begun = clock()
+
+    def _earlier(self, start: Mapping[str, int]) -> tuple[Row, float]:
+        """Counters to go on from and the wall seconds passed, from the files of this directory."""
+        last: Row = {}
+        for row in read_lines(self.directory / "metrics.jsonl"):
+            last = row
+        row = {k: start.get(k, last.get(k, 0)) for k in TOTALS}
+        wall = last.get("wall_seconds", 0.0)
+        for game in read_lines(self.directory / "episodes.jsonl"):
+            wall = max(wall, game["wall_seconds"])
+            if game["frames"] <= row["frames"]:
+                self._count(game["episodic_return"], game["episodic_length"])
+        return row, wall
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds this run has taken, all its resumptions together."""
+        return self.base + self.clock() - self.begun
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of the last 100 finished full games; None before the first."""
+        return _mean(self.returns)
+
+    def reached(self, target: float) -> bool:
+        """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
+        return len(self.returns) == WINDOW and math.fsum(self.returns) / WINDOW >= target
+
+    def episode(self, return_: float, length: int, frames: int, steps: int, lane: int | str) -> None:
+        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was."""
+        game = {"episodic_return": float(return_), "episodic_length": int(length)}
+        place = {"wall_seconds": round(self.wall_seconds, 3), "frames": int(frames), "steps": int(steps)}
+        self._count(float(return_), int(length))
+        self._write("episodes.jsonl", lambda: self.games.write({**place, **game, "lane": lane}))
+        self._event(int(steps), {f"charts/{k}": v for k, v in game.items()})
+
+    def report(self, snapshot: Mapping[str, Any]) -> Row:
+        """Write one report and return it, as it is in metrics.jsonl.
+
+        snapshot: frames, steps, updates: the run's totals. Everything else may be left out:
+            time: {role: {"env", "infer", "learn", "wait": seconds}}, totals over the role's workers since this
+            process began, the kinds of a worker being all its time; workers: {role: how many};
+            lag_sum, lag_count: totals likewise (sum of lags in optimiser updates, how many were measured);
+            lag_max: since the last report; losses: {name: mean since the last report};
+            queue_depth, restarts: now; memory_mb: measured here if absent.
+        """
+        losses = snapshot.get("losses", {})
+        self.row = plain(self._row(snapshot))
+        self.row |= plain({k: v for k, v in losses.items() if k not in self.row})
+        self._write("metrics.jsonl", lambda: self.metrics.write(self.row))
+        self._event(self.row["steps"], _tags(self.row, losses))
+        return self.row
+
+    def _row(self, snapshot: Mapping[str, Any]) -> Row:
+        wall = self.wall_seconds
+        passed = wall - self.seen["wall"]
+        totals = {k: int(snapshot[k]) for k in TOTALS}
+        frames, steps = (totals[k] - self.seen[k] for k in ("frames", "steps"))
+        lags = self._since("lag_count", snapshot.get("lag_count", 0))
+        lag = self._since("lag_sum", snapshot.get("lag_sum", 0.0))
+        self.seen |= {"wall": wall, **totals}
+        return {
+            "wall_seconds": round(wall, 3),
+            **totals,
+            "fps": _ratio(frames, passed, 1),
+            "sps": _ratio(steps, passed, 1),
+            "episodes": self.episodes,
+            "episodic_return_mean": self.return_mean,
+            "episodic_length_mean": _mean(self.lengths),
+            "lag_mean": _ratio(lag, lags, 4),
+            "lag_max": snapshot.get("lag_max") if lags else None,
+            **self._times(snapshot.get("time", {}), snapshot.get("workers", {})),
+            "queue_depth": snapshot.get("queue_depth"),
+            "restarts": snapshot.get("restarts", 0),
+            "memory_mb": snapshot["memory_mb"] if "memory_mb" in snapshot else memory_mb(),
+        }
+
+    def close(self, reason: str, exit_code: int, **extra: Any) -> Row:
+        """Write summary.json (once) and close the files; returns the summary."""
+        summary = {
+            "reason": reason,
+            "exit_code": exit_code,
+            "directory": str(self.directory),
+            "wall_seconds": round(self.wall_seconds, 3),
+            **{k: self.row[k] for k in TOTALS},
+            "episodes": self.episodes,
+            "episodic_return_mean": self.return_mean,
+            "episodic_return_mean_best": self.return_best,
+            "episodic_length_mean": _mean(self.lengths),
+            "restarts": self.row.get("restarts", 0),
+            "finished": now(),
+            **extra,
+        }
+        if not self.closed:
+            self.closed = True
+            self._write("summary.json", lambda: write_json(self.directory / "summary.json", summary))
+            for file in (self.metrics, self.games, self.events):
+                if file:
+                    file.close()
+        return plain(summary)
+
+    def _count(self, return_: float, length: int) -> None:
+        self.episodes += 1
+        self.returns.append(return_)
+        self.lengths.append(length)
+        if len(self.returns) == WINDOW:
+            mean = math.fsum(self.returns) / WINDOW
+            self.return_best = mean if self.return_best is None else max(self.return_best, mean)
+
+    def _since(self, key: str, value: float) -> float:
+        """How much a total grew since the last report; one that fell began anew (its worker was replaced)."""
+        before, self.seen[key] = self.seen.get(key, 0.0), value
+        return value - before if value >= before else value
+
+    def _times(self, totals: Mapping[str, Mapping[str, float]], workers: Mapping[str, int]) -> Row:
+        """Sets `roles`; returns the fractions over all workers."""
+        spent = {
+            role: {k: self._since(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
+            for role, kinds in totals.items()
+        }
+        for role, kinds in spent.items():
+            parts = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+            self.roles[role] = {"workers": workers.get(role, 1), **parts}
+        whole = sum(sum(kinds.values()) for kinds in spent.values())
+        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+
+    def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        events = self.events
+        if events:
+            self._write("tensorboard/", lambda: events.write(step, scalars))
+
+    def _write(self, name: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as e:
+            if name not in self.warned:
+                self.warned.add(name)
+                self.warn(f"{name}: {e.strerror or e}; the run goes on without what did not fit")
+
+
+def _mean(values: deque) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _ratio(a: float, b: float, digits: int) -> float | None:
+    return round(a / b, digits) if b > 0 else None
+
+
+def _tags(row: Row, losses: Mapping[str, Any]) -> dict[str, float | None]:
+    """A report under the tags CleanRL's readers know; their x axis is agent steps."""
+    charts = ["episodic_return_mean", "episodic_length_mean", "frames", "episodes"]
+    charts += [k for k in losses if k == "learning_rate"]
+    run = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
+    return {
+        "charts/SPS": row["sps"],
+        "charts/FPS": row["fps"],
+        **{f"charts/{k}": row[k] for k in charts},
+        **{f"losses/{k}": row[k] for k in losses if k not in charts},
+        **{f"time/{k}": row[f"time_{k}"] for k in KINDS},
+        **{f"run/{k}": row[k] for k in run},
+    }
+
+
+def memory_mb() -> float:
+    """Megabytes of this process and all below it; shared pages count once (PSS) where the system tells."""
+    total = 0
+    here = psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        try:
+            info = process.memory_full_info()
+            total += getattr(info, "pss", info.rss)
+        except psutil.Error:
+            continue  # it has ended, or is not ours to look at
+    return round(total / 2**20, 1)

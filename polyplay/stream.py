@@ -1,0 +1,232 @@
+"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
+
+A slot is [T+1, lanes]: row t as the row convention has it (docs/rows.md), plus the recurrent state before row 0.
+Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
+consumer p mod consumers, so every ring has one writer and one reader. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from polyplay import tree
+from polyplay.errors import Closed
+from polyplay.shared import LINE, Block, Layout, Ring, Semaphores
+from polyplay.tree import Batch, Field, Spec
+
+# Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
+# no ring was in the hands of an actor that died.
+FILLING, READING = 1, 2
+UNWRITTEN = -1  # in a row's version: nothing was written there yet
+
+ROWS: Spec = {
+    "reward": Field((), "float32"),
+    "terminated": Field((), "bool"),
+    "truncated": Field((), "bool"),
+    "first": Field((), "bool"),
+    "version": Field((), "int64"),
+}
+
+
+def row_spec(obs: Spec, policy: Spec) -> Spec:
+    """Fields of one row and lane: what arrives (obs, …), what the policy said (action, logp, value), and the version."""
+    return {"obs": obs, **ROWS, **policy}
+
+
+class Stream:
+    """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
+
+    def __init__(
+        self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1
+    ):
+        if slots % producers or producers < consumers:
+            raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
+        self.T, self.lanes, self.slots = T, lanes, slots
+        self.producers, self.consumers = producers, consumers
+        self.share = slots // producers
+        layout = Layout()
+        self._fields = {
+            "rows": tree.map(lambda f: layout.add((slots, T + 1, lanes, *f.shape), f.dtype), rows),
+            "state": tree.map(lambda f: layout.add((slots, lanes, *f.shape), f.dtype), state),
+            "use": layout.add((slots, LINE // 8), np.int64),
+            "rings": layout.add((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            "closed": layout.add(8, np.int64),
+        }
+        self.block: Block = layout.block()
+        self._bells = Semaphores(producers + consumers)
+        self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+        self._attach()
+        for slot in range(slots):
+            self._free[slot // self.share].put(slot)
+            self._bells[slot // self.share].post()
+
+    def _attach(self) -> None:
+        def array(field: Any) -> np.ndarray:
+            return self.block.array(*field)
+
+        self.rows: Batch = tree.map(array, self._fields["rows"])
+        self.state: Batch = tree.map(array, self._fields["state"])
+        self.use = array(self._fields["use"])[:, 0]
+        self._closed = array(self._fields["closed"])
+        cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
+        self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
+
+    def producer(self, p: int) -> Producer:
+        """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
+        return Producer(self, p)
+
+    def batches(self, n: int) -> Batches:
+        """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`."""
+        return Batches(self, n)
+
+    @property
+    def depth(self) -> int:
+        """Full slots that no learner has taken yet."""
+        return sum(len(r) for r in self._full)
+
+    def close(self) -> None:
+        """Every wait, now and later, raises Closed."""
+        self._closed[0] = 1
+        for i in range(self.producers + self.consumers):
+            self._bells[i].post()
+
+    def check(self) -> None:
+        if self._closed[0]:
+            raise Closed
+
+    def __getstate__(self) -> dict:
+        names = ("T", "lanes", "slots", "producers", "consumers", "share", "_fields", "block", "_bells", "patience")
+        return {k: self.__dict__[k] for k in names}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+class Producer:
+    """One actor's end of a Stream."""
+
+    def __init__(self, stream: Stream, p: int):
+        self.stream, self.p, self.T, self.lanes = stream, p, stream.T, stream.lanes
+        self._free, self._full = stream._free[p], stream._full[p]
+        self._bell, self._doorbell = stream._bells[p], stream._bells[stream.producers + p % stream.consumers]
+        self._reclaimed = self._reclaim()
+
+    def _reclaim(self) -> list[int]:
+        """Slots a lost predecessor held."""
+        own = range(self.p * self.stream.share, (self.p + 1) * self.stream.share)
+        known = set(self._free.peek()) | set(self._full.peek())
+        return [s for s in own if s not in known and self.stream.use[s] == FILLING]
+
+    def slot(self) -> int | None:
+        """An empty slot, or None when there was none for a while. Raises Closed."""
+        self.stream.check()
+        if self._reclaimed:
+            slot: int | None = self._reclaimed.pop()
+        else:
+            if self._free.look() is None:
+                self._bell.wait(self.stream.patience)
+            slot = _take(self._free, self.stream.use, FILLING)
+            if slot is not None:
+                self._bell.wait(0)  # its token, so that tokens never outnumber slots
+        if slot is not None:
+            self.stream.rows["version"][slot] = UNWRITTEN
+        return slot
+
+    def row(self, slot: int) -> Batch:
+        """The slot's rows, [T+1, lanes, …]."""
+        return tree.map(lambda x: x[slot], self.stream.rows)
+
+    def state(self, slot: int) -> Batch:
+        return tree.map(lambda x: x[slot], self.stream.state)
+
+    def commit(self, slot: int) -> None:
+        """Hand a finished slot to the learner. Its number is all that crosses."""
+        if (self.stream.rows["version"][slot] == UNWRITTEN).any():
+            raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
+        self._full.put(slot)
+        self._doorbell.post()
+
+
+class Batches:
+    """What crosses into a learner: a description that becomes an iterator there."""
+
+    def __init__(self, stream: Stream, n: int):
+        self.stream, self.n = stream, n
+
+    def consumer(self, c: int) -> Iterator[tuple[Batch, Batch] | None]:
+        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
+
+        The arrays are good until the next batch is asked for: then the slots go back to their producers.
+        """
+        stream = self.stream
+        rings = [p for p in range(stream.producers) if p % stream.consumers == c]
+        bell = stream._bells[stream.producers + c]
+        join = _Joiner(stream, self.n)
+        taken: list[int] = []
+        turn = 0
+        while True:
+            stream.check()
+            while len(taken) < self.n:
+                slot, turn = _next(stream, rings, turn)
+                if slot is None:
+                    break
+                bell.wait(0)
+                taken.append(slot)
+            if len(taken) < self.n:
+                if not bell.wait(stream.patience):
+                    yield None
+                continue
+            yield join(taken)
+            for slot in taken:
+                p = slot // stream.share
+                stream._free[p].put(slot)
+                stream._bells[p].post()
+            taken = []
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _next(stream: Stream, rings: list[int], turn: int) -> tuple[int | None, int]:
+    """The next full slot, taking producers in turn so that none is left behind."""
+    for k in range(len(rings)):
+        p = rings[(turn + k) % len(rings)]
+        slot = _take(stream._full[p], stream.use, READING)
+        if slot is not None:
+            return slot, turn + k + 1
+    return None, turn
+
+
+def _take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
+    slot = ring.look()
+    if slot is not None:
+        use[slot] = holder
+        ring.get()
+    return slot
+
+
+class _Joiner:
+    """Puts `n` slots side by side: a view when one slot is the whole batch, else one copy into kept memory."""
+
+    def __init__(self, stream: Stream, n: int):
+        self.stream, self.n, self._memory = stream, n, None
+
+    def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
+        rows, state = self.stream.rows, self.stream.state
+        if self.n == 1:
+            return tree.map(lambda x: x[slots[0]], rows), tree.map(lambda x: x[slots[0]], state)
+        if self._memory is None:
+            wide = self.n * self.stream.lanes
+            self._memory = (
+                tree.map(lambda x: np.empty((x.shape[1], wide, *x.shape[3:]), x.dtype), rows),
+                tree.map(lambda x: np.empty((wide, *x.shape[2:]), x.dtype), state),
+            )
+        for i, slot in enumerate(slots):
+            part = slice(i * self.stream.lanes, (i + 1) * self.stream.lanes)
+            tree.map(lambda into, x, at=part, s=slot: into.__setitem__((slice(None), at), x[s]), self._memory[0], rows)
+            tree.map(lambda into, x, at=part, s=slot: into.__setitem__(at, x[s]), self._memory[1], state)
+        return self._memory

@@ -1,0 +1,39 @@
+"""One page per system: its `Config`, its presets, its row in the table of systems, and `build`, the wiring."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import Any
+
+from polyplay.errors import UserError
+
+COMING = "a3c ga3c ppo accel appo dqn accel_dqn rainbow r2d2 gorila apex apex_dpg alphago_zero".split()
+
+
+@dataclass(frozen=True)
+class System:
+    """What a page's `build` answers: what reports and evaluation need to know of the wiring."""
+
+    envs: Any  # Envs: the training environments
+    policy: Any  # makes the network: policy() -> Policy
+    metrics: tuple[str, ...]  # names the losses report
+
+
+def names() -> list[str]:
+    return sorted(m.name for m in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Any:
+    """The page (a module) of system `name`."""
+    known = names()
+    if name in known:
+        return importlib.import_module(f"{__name__}.{name}")
+    there = ", ".join(known)
+    if name in COMING:
+        raise UserError(f"SYSTEM: {name!r} is not in this version yet; there are: {there}")
+    near = difflib.get_close_matches(name, [*known, *COMING], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(f"SYSTEM: {name!r} given, allowed: {there}{hint}")

@@ -1,0 +1,111 @@
+"""A2C: batched synchronous advantage actor-critic (OpenAI baselines' a2c; Mnih et al. 2016 without the asynchrony).
+
+    replica:  envs ─► policy ─► rows ─► loss ─► update      all in one loop, with one set of weights: lag 0
+              … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyplay import losses, nets
+from polyplay.acting import replica
+from polyplay.crew import Crew, cores
+from polyplay.envs import Envs
+from polyplay.errors import UserError
+from polyplay.learning import AllReduce, Local, Optim, Task
+from polyplay.shared import Knobs
+from polyplay.systems import System
+
+# baselines' wrap_deepmind: no sticky actions, minimal action set, FIRE on reset, VecFrameStack's zero-filled stack
+ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "zero"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
+
+    env: str = "ALE/Pong-v5"
+    """environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME"""
+    lanes: int = 16
+    """environments stepped in one batch, over all replicas"""
+    replicas: int = 0
+    """copies of the loop, each with its share of the lanes and one core (0: one per core that divides the lanes)"""
+    groups: int = 1
+    """fixed groups of a replica's lanes served in turn: 2 lets one half step while the policy serves the other"""
+    workers: int = 0
+    """threads or processes of a replica that step its environments (0: chosen)"""
+    unroll: int = 5
+    """agent steps per lane between two updates (nsteps)"""
+    gamma: float = 0.99
+    """discount"""
+    lam: float = 1.0
+    """λ of generalised advantage estimation; 1 is the n-step return"""
+    network: str = "auto"
+    """auto, nature, a3c, ga3c, impala, mlp, or module:callable"""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """recurrent core"""
+    core_size: int = 256
+    """width of the recurrent core"""
+    learning_rate: float = 7e-4
+    optimizer: str = "rmsprop_tf"
+    """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
+    eps: float = 1e-5
+    """the optimiser's ε"""
+    alpha: float = 0.99
+    """RMSProp's decay"""
+    clip: float = 0.5
+    """bound of the gradient's global norm, 0 is off"""
+    anneal: Literal["linear", "constant"] = "linear"
+    """how the learning rate falls over the run"""
+    entropy_cost: float = 0.01
+    value_cost: float = 0.5
+    normalize_advantage: bool = False
+    reward: Literal["clip", "sign", "none"] = "clip"
+    """what the learner makes of a reward; reports are never touched"""
+    reward_scale: float = 1.0
+    """multiplies rewards before that"""
+    life_loss: Literal["ignore", "terminate"] = "terminate"
+    """Atari: whether a lost life ends an episode for the learner (EpisodicLife)"""
+    budget: int = 320_000_000
+    """frames to train for when neither --frames nor --steps is given (80M steps)"""
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    return Config(budget=40_000_000)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "one pool per replica",
+    "policy runs": "learner's own",
+    "between": "nothing",
+    "pace": "inline, lag 0",
+    "update": "Local, or AllReduce of replicas",
+    "weights travel": "same object",
+    "source": "OpenAI baselines a2c; Mnih et al. 2016",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    replicas = c.replicas or max(n for n in range(1, cores() + 1) if c.lanes % (n * c.groups) == 0)
+    if c.lanes % (replicas * c.groups):
+        raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers, atari={**ATARI, "life_loss": c.life_loss})
+    policy = nets.Factory(c.network, envs.spec, core=c.core, core_size=c.core_size)
+    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    loss = losses.a2c(
+        c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward, reward_scale=c.reward_scale
+    )
+    task = Task(
+        policy=policy,
+        loss=loss,
+        update=AllReduce(optim, replicas, policy.size) if replicas > 1 else Local(optim),
+        knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
+        total=crew.total(envs, c.budget),
+        anneal=c.anneal,
+    )
+    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
+    return System(envs, policy, loss.metrics)

@@ -1,0 +1,123 @@
+"""IMPALA (Espeholt et al. 2018, figure 1): decoupled actors and learners, corrected by V-trace.
+
+    act × actors:  envs ─► own copy of the weights ─► rollouts ─► Stream ─► learn × learners: V-trace ─► update
+                              ▲                                                    │
+                              └─────────────── Params, pulled once per rollout ◄───┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyplay import losses, nets
+from polyplay.acting import act
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.errors import UserError
+from polyplay.learning import AllReduce, Local, Optim, Task, learn
+from polyplay.params import Params
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, row_spec
+from polyplay.systems import System
+
+# the paper's Atari settings (appendix G): no sticky actions, each game's own action set, up to 30 no-ops
+ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "repeat"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's table G.1 (Atari). What it leaves open (actors, lanes, slots) suits a small machine."""
+
+    env: str = "ALE/Pong-v5"
+    """environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME"""
+    actors: int = 2
+    """acting workers, each with its own copy of the weights"""
+    lanes: int = 16
+    """environments of one actor; a slot of the stream is one rollout of all of them"""
+    learners: int = 1
+    """synchronous learners; their gradients are averaged"""
+    slots: int = 2
+    """rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt"""
+    workers: int = 1
+    """threads or processes of an actor that step its environments"""
+    lag: int = -1
+    """rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free"""
+    unroll: int = 20
+    """agent steps per lane in a rollout"""
+    batch: int = 32
+    """trajectories in one update, over all learners"""
+    gamma: float = 0.99
+    """discount"""
+    rho: float = 1.0
+    """V-trace's bound of importance weights, for the value's fixed point and the policy gradient"""
+    lam: float = 1.0
+    """λ of V-trace's traces"""
+    network: str = "impala"
+    """auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable"""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """recurrent core"""
+    core_size: int = 256
+    """width of the recurrent core"""
+    learning_rate: float = 6e-4
+    optimizer: str = "rmsprop_tf"
+    """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
+    eps: float = 0.01
+    """the optimiser's ε"""
+    clip: float = 40.0
+    """bound of the gradient's global norm, 0 is off"""
+    anneal: Literal["linear", "constant"] = "linear"
+    """how the learning rate falls over the run"""
+    entropy_cost: float = 0.01
+    value_cost: float = 0.5
+    reduction: Literal["sum", "mean"] = "sum"
+    """of the loss over a batch: with sum (the paper) the step grows with the batch"""
+    reward: Literal["clip", "sign", "none"] = "clip"
+    """what the learner makes of a reward; reports are never touched"""
+    budget: int = 200_000_000
+    """frames to train for when neither --frames nor --steps is given"""
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    return Config(network="a3c", budget=40_000_000)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "a few lanes per actor",
+    "policy runs": "own copy, CPU",
+    "between": "Stream",
+    "pace": "free + V-trace",
+    "update": "Local, or AllReduce of learners",
+    "weights travel": "pull each rollout",
+    "source": "Espeholt et al. 2018",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    if c.batch % (c.learners * c.lanes):
+        raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
+    slots = c.batch // c.lanes // c.learners  # per learner and update
+    if slots * c.learners > c.actors * c.slots:
+        raise UserError(f"--batch {c.batch} needs {slots * c.learners} rollouts at once, more than --actors x --slots")
+    if c.learners > c.actors:
+        raise UserError(f"--learners {c.learners} is more than --actors {c.actors}: every learner needs one to feed it")
+    envs = Envs(c.env, c.lanes, workers=c.workers, atari={**ATARI, "life_loss": "terminate"})
+    policy = nets.Factory(c.network, envs.spec, core=c.core, core_size=c.core_size, previous=c.core != "none")
+    optim = Optim(c.optimizer, c.eps, clip=c.clip)
+    loss = losses.vtrace(c.gamma, c.rho, min(1.0, c.rho), c.rho, c.lam, c.value_cost, c.reduction, c.reward)
+    task = Task(
+        policy=policy,
+        loss=loss,
+        update=AllReduce(optim, c.learners, policy.size) if c.learners > 1 else Local(optim),
+        knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
+        total=crew.total(envs, c.budget),
+        anneal=c.anneal,
+    )
+    rows = row_spec(envs.spec.obs, policy.spec())
+    stream = Stream(rows, policy.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
+    params = Params(policy.vector_size, readers=c.actors)
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=c.lag if c.lag >= 0 else None)
+    crew.add(learn, n=c.learners, learner=True, source=stream.batches(slots), task=task, params=params, round_slots=c.actors)
+    return System(envs, policy, loss.metrics)

@@ -1,0 +1,337 @@
+"""What a person sees while a run goes on: a live panel on a terminal, plain aligned lines anywhere else.
+
+Nothing here waits: if the terminal does not take output (Ctrl-S, a pager, a broken pipe) what does not fit is
+dropped and the run goes on. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import select
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from polyplay.report import KINDS
+
+EVERY = 0.25  # seconds between two pictures of the live panel
+MOST_ROLES = 4  # keeps the panel within 12 lines
+LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "wait": "bright_black"}
+MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*"}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where the run ends: the first of these."""
+
+    frames: int | None = None
+    minutes: float | None = None
+    until_return: float | None = None
+
+    def done(self, frames: int, seconds: float) -> float | None:
+        """Fraction done, 0 to 1; None if nothing limits the length."""
+        parts = [frames / self.frames] if self.frames else []
+        parts += [seconds / 60 / self.minutes] if self.minutes else []
+        return min(1.0, max(parts)) if parts else None
+
+    def eta(self, frames: int, seconds: float, fps: float | None) -> float | None:
+        """Seconds to go at the present speed."""
+        left = [max(0, self.frames - frames) / fps] if self.frames and fps else []
+        left += [max(0.0, self.minutes * 60 - seconds)] if self.minutes else []
+        return min(left) if left else None
+
+
+class Terminal:
+    """`begin`, then `update` per report and `refresh` as often as you like, `warn` when needed, `end`.
+
+    live: a panel drawn anew 4 times a second; default: where the console is a terminal. `close` gives the terminal
+    back (cursor); `end` closes.
+    """
+
+    def __init__(
+        self,
+        goal: Goal | None = None,
+        *,
+        live: bool | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console = console or default_console()
+        self.goal, self.clock = goal or Goal(), clock
+        live = _is_screen(self.console) if live is None else live
+        self.live = Live(**LIVE, console=self.console) if live else None
+        self.title = "polyplay"
+        self.row: Mapping[str, Any] = {}
+        self.roles: Mapping[str, Mapping[str, float]] = {}
+        self.best: float | None = None
+        self.warning = ""
+        self.pending: deque[RenderableType] = deque(maxlen=1000)
+        self.begun = self.at = self.clock()
+        self.drawn = self.begun - EVERY
+        self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
+        self.gone = False
+
+    def begin(
+        self,
+        system: str,
+        directory: str,
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
+        sources: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
+        """The first lines: every value of the configuration with its source, and what the environment is."""
+        self.title = f"{system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
+        self._print(Text.assemble((f"polyplay {system}", "bold"), "  ", str(directory)))
+        self._print(settings(config, options, sources, self.console.width))
+        facts = " · ".join(f"{k} {v}" for k, v in environment.items())
+        self._print(Text.assemble(("environment ", "bold"), facts))
+
+    def update(
+        self, row: Mapping[str, Any], roles: Mapping[str, Mapping[str, float]], best: float | None = None
+    ) -> None:
+        """A new report: `Reporter.report(...)`, `Reporter.roles`, `Reporter.return_best`."""
+        self.row, self.roles, self.best, self.at = row, roles, best, self.clock()
+        if row["fps"] is not None:
+            self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
+        if self.live is None:
+            self._print(Text(line(row, self.goal, best, self.speed), no_wrap=True))
+
+    def refresh(self, frames: int | None = None) -> None:
+        """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
+        if self.clock() - self.drawn < EVERY:
+            return
+        self.drawn = self.clock()
+        self._flush()
+        if self.live is not None:
+            self._safely(lambda: self._draw(frames))
+
+    def warn(self, text: str) -> None:
+        """A line that stays; the panel keeps the last one in view."""
+        self.warning = " ".join(text.split())
+        self._print(Text.assemble(("warning ", "bold yellow"), self.warning))
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """The last line: why it ended, what came out, and the command to type next."""
+        self.refresh(summary.get("frames"))
+        self.close()
+        self._print(Text(closing(summary), no_wrap=True))
+
+    def close(self) -> None:
+        """Give the terminal back. May be called again."""
+        live, self.live = self.live, None
+        if live is not None and live.is_started:
+            self._safely(live.stop)
+        self._flush()
+
+    def _draw(self, frames: int | None) -> None:
+        assert self.live is not None
+        if not self.live.is_started:
+            self.live.start()
+        self.live.update(self.panel(frames), refresh=True)
+
+    def panel(self, frames: int | None = None) -> Panel:
+        """The whole picture, at most 12 lines."""
+        row = self.row
+        if not row:
+            starting = Text(f"starting, {clock_text(self.clock() - self.begun)}")
+            return Panel(starting, title=self.title, title_align="left", border_style="blue")
+        seconds = row["wall_seconds"] + max(0.0, self.clock() - self.at)
+        frames = max(row["frames"], frames or 0)
+        lines: list[RenderableType] = [
+            self._bar(frames, seconds),
+            *(Text(t) for t in _numbers(row, frames, self.best)),
+        ]
+        lines += [
+            _shares(name, role, self.console.width) for name, role in list(self.roles.items())[:MOST_ROLES]
+        ]
+        if self.warning:
+            lines.append(Text(f"warning: {self.warning}", style="yellow"))
+        for text in lines:
+            if isinstance(text, Text):
+                text.no_wrap, text.overflow = True, "ellipsis"
+        return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue")
+
+    def _bar(self, frames: int, seconds: float) -> RenderableType:
+        done = self.goal.done(frames, seconds)
+        eta = self.goal.eta(frames, seconds, self.speed)
+        if done is None:
+            return Text(f"{clock_text(seconds)}  {self._until()}")
+        grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(ratio=1)
+        for _ in range(3):
+            grid.add_column(no_wrap=True, justify="right")
+        bar = ProgressBar(total=1.0, completed=done)
+        grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
+        return grid
+
+    def _until(self) -> str:
+        until = self.goal.until_return
+        return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
+
+    def _print(self, what: RenderableType) -> None:
+        self.pending.append(what)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self.pending and not self.gone and self._ready():
+            self._safely(functools.partial(self._show, self.pending.popleft()))
+
+    def _show(self, what: RenderableType) -> None:
+        self.console.print(what, soft_wrap=isinstance(what, Text))
+
+    def _ready(self) -> bool:
+        """Whether the stream takes output now."""
+        try:
+            return bool(select.select([], [self.console.file.fileno()], [], 0)[1])
+        except (OSError, ValueError, AttributeError):
+            return True  # not a file of the system: a recording or a notebook
+
+    def _safely(self, act: Callable[[], Any]) -> None:
+        if self.gone or not self._ready():
+            return
+        try:
+            act()
+        except (OSError, ValueError):  # the terminal or the pipe has gone, the run has not
+            self.gone = True
+
+
+def default_console() -> Console:
+    """Standard output; 120 columns where that is no terminal and COLUMNS does not say."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="replace")
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120
+    return console
+
+
+def _is_screen(console: Console) -> bool:
+    """FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def settings(
+    config: Mapping[str, Any], options: Mapping[str, Any], sources: Mapping[str, str], width: int
+) -> RenderableType:
+    """All values of the system and those options of the run that are set, as many columns as fit, each marked."""
+    shown = dict(config) | {k: v for k, v in options.items() if _told(sources.get(k)) or k == "seed"}
+    cells = [(MARKS[_kind(sources.get(k))], k, _short(v)) for k, v in shown.items()]
+    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(v) for _, k, v in cells))))
+    down = -(-len(cells) // across)
+    table = Table.grid(padding=(0, 1))
+    for _ in range(across):
+        table.add_column(style="bold yellow", no_wrap=True)
+        table.add_column(style="bright_black", no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(width=1)
+    for i in range(down):
+        picked = [cells[j] for j in range(i, len(cells), down)]
+        table.add_row(*(part for mark, key, value in picked for part in (mark, key, value, "")))
+    kinds = {_kind(sources.get(k)) for k in shown}
+    legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
+    legend += ["* given"] if kinds - {"default", "preset"} else []
+    return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
+
+
+def _told(source: str | None) -> bool:
+    return _kind(source) != "default"
+
+
+def _kind(source: str | None) -> str:
+    return (source or "default").partition(" ")[0]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(_short, value)) or "()"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def line(row: Mapping[str, Any], goal: Goal, best: float | None, speed: float | None) -> str:
+    """One report as one line whose columns stand under each other."""
+    done = goal.done(row["frames"], row["wall_seconds"])
+    eta = goal.eta(row["frames"], row["wall_seconds"], speed)
+    parts = [
+        f"{clock_text(row['wall_seconds']):>8}",
+        f"{row['frames']:>13,} frames",
+        f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
+        f"{_rate(row['fps']):>7} frames/s",
+        f"{_rate(row['sps']):>7} steps/s",
+        f"return {_number(row['episodic_return_mean']):>9}",
+        f"best {_number(best):>9}",
+        f"lag {_number(row['lag_mean']):>5}",
+        f"queue {_number(row['queue_depth'], 0):>3}",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def _numbers(row: Mapping[str, Any], frames: int, best: float | None) -> list[str]:
+    memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
+    return [
+        f"frames {frames:,}   steps {row['steps']:,}   updates {row['updates']:,}",
+        f"speed  {_rate(row['fps'])} frames/s   {_rate(row['sps'])} steps/s   {memory}",
+        f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
+        f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
+        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most   "
+        f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
+    ]
+
+
+def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
+    """Where the time of one worker kind went: a bar of four colours and the percentages."""
+    cells = max(8, min(30, width - 68))
+    text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
+    filled = 0
+    for at, kind in enumerate(KINDS):
+        upto = cells if at == len(KINDS) - 1 else round(cells * sum(role[k] for k in KINDS[: at + 1]))
+        text.append("█" * max(0, upto - filled), style=COLOURS[kind])
+        filled = max(filled, upto)
+    for kind in KINDS:
+        text.append(f"  {kind} ", style=COLOURS[kind])
+        text.append(f"{100 * role[kind]:.0f}%".rjust(4))
+    return text
+
+
+def closing(summary: Mapping[str, Any]) -> str:
+    """The last line of a run."""
+    where = shlex.quote(str(summary["directory"]))
+    verb = "resume" if summary["exit_code"] else "evaluate"
+    mean = summary["episodic_return_mean"]
+    return (
+        f"{summary['reason']} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
+        + (f" · return {_number(mean)} (last 100 games)" if mean is not None else "")
+        + f" · next: polyplay {verb} {where}"
+    )
+
+
+def clock_text(seconds: float | None) -> str:
+    """h:mm:ss"""
+    if seconds is None:
+        return "-:--:--"
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,78 @@
+"""Plain data: dicts of arrays, time first, and the specs that describe them. Imports no torch.
+
+A *tree* is an array or a dict of trees. A *spec* is a `Field` or a dict of specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Tree = Any  # array | dict[str, Tree]: mypy has no use for the recursion, readers do
+Batch = dict[str, Any]
+
+
+class Field(NamedTuple):
+    """Shape (without leading [T, B]) and NumPy dtype name of one array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+Spec = Any  # Field | dict[str, Spec]
+
+
+def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
+    """Apply `f` leaf by leaf to trees of one structure."""
+    head = trees[0]
+    if isinstance(head, dict):
+        return {k: map(f, *(t[k] for t in trees)) for k in head}
+    return f(*trees)
+
+
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs (path, leaf), depth first; paths are joined with '/'."""
+    if isinstance(tree, dict):
+        for k, v in tree.items():
+            yield from leaves(v, f"{path}/{k}" if path else k)
+    else:
+        yield path, tree
+
+
+def nest(flat: dict[str, Any]) -> Tree:
+    """The inverse of `dict(leaves(tree))`."""
+    if set(flat) == {""}:
+        return flat[""]
+    root: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *above, last = path.split("/")
+        node = root
+        for key in above:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return root
+
+
+def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
+    """NumPy zeros of `spec` with `lead` dimensions in front."""
+    return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
+
+
+def nbytes(spec: Spec) -> int:
+    """Bytes of one row and lane."""
+    return sum(f.nbytes for _, f in leaves(spec))
+
+
+def write(dst: Tree, at: Any, src: Tree) -> None:
+    """dst[at] = src, leaf by leaf; keys of `src` that `dst` lacks are an error, the reverse is not."""
+    if isinstance(src, dict):
+        for k, v in src.items():
+            write(dst[k], at, v)
+    else:
+        dst[at] = src

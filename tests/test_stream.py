@@ -1,0 +1,142 @@
+"""Rollouts in flight: slots, order, views, and slots of the dead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.errors import Closed
+from polyplay.stream import ROWS, Stream
+from polyplay.tree import Field
+
+SPEC = {"obs": {"x": Field((2,), "float32")}, "action": Field((), "int64"), **ROWS}
+STATE = {"h": Field((3,), "float32")}
+
+
+def _stream(**kw) -> Stream:
+    stream = Stream(SPEC, STATE, T=4, lanes=2, **kw)
+    stream.patience = 0.01
+    return stream
+
+
+def _fill(stream: Stream, producer, number: int) -> int:
+    slot = producer.slot()
+    assert slot is not None
+    rows = producer.row(slot)
+    rows["obs"]["x"][:] = number
+    rows["version"][:] = number
+    producer.state(slot)["h"][:] = number
+    producer.commit(slot)
+    return slot
+
+
+def test_one_slot_is_handed_over_as_a_view():
+    stream = _stream(slots=2)
+    producer, taken = stream.producer(0), stream.batches(1).consumer(0)
+    assert next(taken) is None
+    slot = _fill(stream, producer, 5)
+    rows, state = next(taken)
+    assert np.shares_memory(rows["obs"]["x"], stream.rows["obs"]["x"][slot])
+    assert rows["obs"]["x"].shape == (5, 2, 2)
+    assert state["h"].tolist() == [[5, 5, 5]] * 2
+
+
+def test_slots_return_when_the_next_batch_is_asked_for():
+    stream = _stream(slots=2)
+    producer, taken = stream.producer(0), stream.batches(2).consumer(0)
+    _fill(stream, producer, 1)
+    _fill(stream, producer, 2)
+    assert producer.slot() is None
+    rows, _ = next(taken)
+    assert rows["version"][0].tolist() == [1, 1, 2, 2]
+    assert producer.slot() is None
+    assert next(taken) is None
+    assert producer.slot() is not None
+
+
+def test_a_row_that_nobody_wrote_is_noticed():
+    stream = _stream(slots=1)
+    producer = stream.producer(0)
+    slot = producer.slot()
+    producer.row(slot)["version"][:3] = 0
+    with pytest.raises(RuntimeError, match="nobody wrote"):
+        producer.commit(slot)
+
+
+def test_a_successor_gets_back_what_the_dead_one_held():
+    stream = _stream(slots=3)
+    dead, taken = stream.producer(0), stream.batches(1).consumer(0)
+    _fill(stream, dead, 1)
+    held = dead.slot()
+    successor = stream.producer(0)
+    assert next(taken) is not None  # the first slot is being read: not the successor's
+    got = {successor.slot(), successor.slot()}
+    assert held in got
+    assert None not in got
+    assert successor.slot() is None
+
+
+def test_close_wakes_everyone():
+    stream = _stream(slots=1)
+    stream.patience = 10.0
+    raised = []
+
+    def consume() -> None:
+        with pytest.raises(Closed):
+            next(stream.batches(1).consumer(0))
+            next(stream.batches(1).consumer(0))
+        raised.append(True)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    stream.close()
+    thread.join(5)
+    assert raised == [True]
+    with pytest.raises(Closed):
+        stream.producer(0).slot()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
+def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
+    n = min(n, producers * share)
+    stream = _stream(slots=producers * share, producers=producers)
+    stream.patience = 0.0
+    ends, taken = [stream.producer(p) for p in range(producers)], stream.batches(n).consumer(0)
+    sent, got, number = {p: [] for p in range(producers)}, [], 0
+    for choice in data.draw(st.lists(st.integers(0, producers), max_size=60)):
+        if choice < producers:
+            slot = ends[choice].slot()
+            if slot is not None:
+                rows = ends[choice].row(slot)
+                rows["version"][:], rows["action"][:] = number, choice
+                ends[choice].commit(slot)
+                sent[choice].append(number)
+                number += 1
+        elif (batch := next(taken)) is not None:
+            rows, _ = batch
+            got += [(int(rows["action"][0, k]), int(rows["version"][0, k])) for k in range(0, 2 * n, 2)]
+    for p in range(producers):
+        mine = [v for who, v in got if who == p]
+        assert mine == sent[p][: len(mine)]
+
+
+def test_every_producer_gets_its_turn():
+    stream = _stream(slots=8, producers=2)
+    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(1).consumer(0)
+    for i in range(4):
+        _fill(stream, ends[0], 100 + i)
+        _fill(stream, ends[1], 200 + i)
+    order = [int(next(taken)[0]["version"][0, 0]) for _ in range(8)]
+    assert order == [100, 200, 101, 201, 102, 202, 103, 203]
+
+
+def test_no_torch():
+    code = "import sys, polyplay.shared, polyplay.tree, polyplay.stream, polyplay.noise, polyplay.worker; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -1,0 +1,158 @@
+"""Slow plain twins in float64: explicit O(T²) sums per lane, no torch, no recursion shared with the package.
+
+A lane is a dict of equally long lists, rows 0..T: reward, terminated, truncated, first, value and, for
+V-trace, log_rho (rows 0..T-1 used). Every twin walks forward from t and stops where the episode does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Lane = dict[str, Any]
+EVENTS = ("go", "terminate", "truncate", "both", "restart")
+
+
+def lane_flags(events: list[str], begin: str) -> dict[str, list[bool]]:
+    """Rows 0..T as a pool makes them. `begin` is row 0's kind: "first", or what a running episode did.
+
+    The row after a final one is always a first, whatever the event says; "restart" is a first by itself.
+    """
+    rows: list[str] = []
+    for event in [begin, *events]:
+        ended = bool(rows) and rows[-1] in ("terminate", "truncate", "both")
+        rows.append("first" if ended or event == "restart" else event)
+    return {
+        "first": [r == "first" for r in rows],
+        "terminated": [r in ("terminate", "both") for r in rows],
+        "truncated": [r in ("truncate", "both") for r in rows],
+    }
+
+
+def stretch(lane: Lane, t: int) -> int:
+    """Number of real transitions in a row that start at t: up to the episode's end or the last row."""
+    steps = 0
+    while t + steps < len(lane["first"]) - 1 and not lane["first"][t + steps + 1]:
+        steps += 1
+        if lane["terminated"][t + steps]:
+            break
+    return steps
+
+
+def future(lane: Lane, row: int, values: list[float]) -> float:
+    """What `values` says lies ahead of `row`: nothing once the episode terminated there."""
+    return 0.0 if lane["terminated"][row] else values[row]
+
+
+def n_step(lane: Lane, gamma: float, n: int | None = None) -> list[float]:
+    """G_t = Σ_{k<m} γᵏ·r_{t+k+1} + γᵐ·V_{t+m}, m = min(n, what the episode has); V_t where m = 0."""
+    result = []
+    for t in range(len(lane["value"]) - 1):
+        m = stretch(lane, t) if n is None else min(n, stretch(lane, t))
+        total = sum(gamma**k * lane["reward"][t + k + 1] for k in range(m))
+        total += gamma**m * (future(lane, t + m, lane["value"]) if m else lane["value"][t])
+        result.append(total)
+    return result
+
+
+def lambda_return(lane: Lane, gamma: float, lam: float) -> list[float]:
+    """GAE's target: the λ-weighted mean of the 1..m-step returns, the last taking the weight that is left."""
+    longest = len(lane["value"]) - 1
+    returns = {n: n_step(lane, gamma, n) for n in range(1, longest + 1)}
+    result = []
+    for t in range(longest):
+        m = stretch(lane, t)
+        total = sum((1 - lam) * lam ** (n - 1) * returns[n][t] for n in range(1, m))
+        result.append(total + lam ** (m - 1) * returns[m][t] if m else lane["value"][t])
+    return result
+
+
+def vtrace(
+    lane: Lane,
+    gamma: float,
+    rho: float | None = 1.0,
+    c: float | None = 1.0,
+    rho_pg: float | None = 1.0,
+    lam: float = 1.0,
+) -> tuple[list[float], list[float]]:
+    """Targets and advantages by the sum of Espeholt et al. 2018, eq. 1: products of c written out."""
+    value, reward = lane["value"], lane["reward"]
+    horizon = len(value) - 1
+
+    def ratio(t: int, bound: float | None) -> float:
+        return min(math.inf if bound is None else bound, math.exp(lane["log_rho"][t]))
+
+    target = list(value)
+    for s in range(horizon):
+        for t in range(s, s + stretch(lane, s)):
+            traces = math.prod(lam * ratio(i, c) for i in range(s, t))
+            error = reward[t + 1] + gamma * future(lane, t + 1, value) - value[t]
+            target[s] += gamma ** (t - s) * traces * ratio(t, rho) * error
+    advantage = [0.0] * horizon
+    for t in range(horizon):
+        if stretch(lane, t):
+            ahead = reward[t + 1] + gamma * future(lane, t + 1, target)
+            advantage[t] = ratio(t, rho_pg) * (ahead - value[t])
+    return target[:-1], advantage
+
+
+def squash(r: float, how: str, scale: float) -> float:
+    r *= scale
+    return {"none": r, "clip": max(-1.0, min(1.0, r)), "sign": float(np.sign(r))}[how]
+
+
+def actor_critic(
+    rows: dict[str, np.ndarray],
+    advantage: np.ndarray,
+    target: np.ndarray,
+    *,
+    reduction: str,
+    value_cost: float,
+    value_half: bool,
+    entropy_cost: float,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Loss terms and the analytic gradient for logp, value, entropy [T+1, B], entry by entry.
+
+    `rows` holds first and the learner's logp, value, entropy, each [T+1, B]; advantage and target are [T, B].
+    """
+    half = 0.5 if value_half else 1.0
+    grads = {k: np.zeros_like(rows["logp"]) for k in ("logp", "value", "entropy")}
+    real = [(t, b) for t, b in np.ndindex(*advantage.shape) if not rows["first"][t + 1, b]]
+    count = max(len(real), 1)
+    weight = 1.0 / count if reduction == "mean" else 1.0
+    terms: dict[str, Any] = {"policy_loss": 0.0, "value_loss": 0.0, "entropy": 0.0}
+    for at in real:
+        error = rows["value"][at] - target[at]
+        terms["policy_loss"] -= advantage[at] * rows["logp"][at] / count
+        terms["value_loss"] += half * error * error / count
+        terms["entropy"] += rows["entropy"][at] / count
+        grads["logp"][at] = -weight * advantage[at]
+        grads["value"][at] = weight * value_cost * half * 2.0 * error
+        grads["entropy"][at] = -weight * entropy_cost
+    total = terms["policy_loss"] + value_cost * terms["value_loss"] - entropy_cost * terms["entropy"]
+    return {"loss": total * weight * count, **terms}, grads
+
+
+def rmsprop(
+    theta: float,
+    grads: list[float],
+    lr: list[float],
+    alpha: float,
+    eps: float,
+    *,
+    eps_inside: bool,
+    g0: float,
+    momentum: float = 0.0,
+    lr_inside: bool = True,
+) -> list[float]:
+    """One number through RMSProp, step by step: its value after each gradient."""
+    g, m, path = g0, 0.0, []
+    for grad, rate in zip(grads, lr, strict=True):
+        g = alpha * g + (1.0 - alpha) * grad * grad
+        update = grad / math.sqrt(g + eps) if eps_inside else grad / (math.sqrt(g) + eps)
+        m = momentum * m + (rate * update if lr_inside else update)
+        theta -= m if lr_inside else rate * m
+        path.append(theta)
+    return path
