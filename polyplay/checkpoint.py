@@ -41,7 +41,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_file(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+    write_file(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -127,6 +127,8 @@ class Crew:
         if self.serial or self.on == "thread":
             self._objects("patience", 0.0 if self.serial else 0.05)
         _prepare()
+        if self.serial or self.on == "thread":
+            _tune(1 if self.serial else threads_each(self.roles))
         for role in self.roles:
             for index in range(role.n):
                 self._start(role, index, incarnation=0)

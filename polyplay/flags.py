@@ -12,6 +12,7 @@ import functools
 import io
 import math
 import operator
+import os
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +29,8 @@ ELSEWHERE = {  # what other libraries call it: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "num_envs": "lanes", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
-    "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "network": "net",
-    "discount": "gamma",
+    "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
+    "network": "net", "net": "network",
 }  # fmt: skip
 HELP = ("-h", "--help")
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
@@ -255,6 +256,7 @@ def _fit(value: Any, hint: Any) -> Any:
         value = _number(value, hint)
         fits = math.isfinite(value)
     else:
+        value = os.fspath(value) if hint is str and isinstance(value, os.PathLike) else value
         fits = isinstance(value, hint) or (hint is str and callable(value))
     if not fits:
         raise ValueError

@@ -255,7 +255,7 @@ class Learner:
         found = checkpoint.open_checkpoint(self.me.resume)
         agent = f"agents/{self.task.agent}"
         checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
-        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"), self.vector)
+        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
 
@@ -273,10 +273,9 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     return {k: np.array(v.numpy() if torch.is_tensor(v) else v) for k, v in state.items()}
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray], vector: Vector) -> None:
-    parameter = optimizer.param_groups[0]["params"][0]
-    assert parameter is vector.parameter
-    optimizer.state[parameter] = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
+    kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept} if kept else {}})
 
 
 def learn(me: Me, *, source: Batches, task: Task, params: Params, round_slots: int) -> Iterator[None]:

@@ -16,6 +16,12 @@ from polyplay.errors import Closed, UserError
 from polyplay.shared import Layout, Semaphores
 
 
+def sizes(module: nn.Module) -> tuple[int, int]:
+    """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
+    weights = sum(p.numel() for p in module.parameters())
+    return weights, weights + sum(b.numel() for b in module.buffers() if b.is_floating_point())
+
+
 class Vector:
     """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 

@@ -123,8 +123,8 @@ class Reporter:
         """Write one report and return it, as it is in metrics.jsonl.
 
         snapshot: frames, steps, updates: the run's totals. Everything else may be left out:
-            time: {role: {"env", "infer", "learn", "wait": seconds}}, totals over the role's workers since this
-            process began, the kinds of a worker being all its time; workers: {role: how many};
+            time: {role: {"env", "infer", "learn", "wait": seconds}}, totals of the role's workers since this
+            process began (a worker's kinds make up all its time); workers: {role: how many};
             lag_sum, lag_count: totals likewise (sum of lags in optimiser updates, how many were measured);
             lag_max: since the last report; losses: {name: mean since the last report};
             queue_depth, restarts: now; memory_mb: measured here if absent.

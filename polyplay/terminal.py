@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -25,7 +25,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from polyplay.report import KINDS
+from polyplay.report import KINDS, Reporter
 
 EVERY = 0.25  # seconds between two pictures of the live panel
 MOST_ROLES = 4  # keeps the panel within 12 lines
@@ -56,60 +56,63 @@ class Goal:
 
 
 class Terminal:
-    """`begin`, then `update` per report and `refresh` as often as you like, `warn` when needed, `end`.
+    """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
-    live: a panel drawn anew 4 times a second; default: where the console is a terminal. `close` gives the terminal
-    back (cursor); `end` closes.
+    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and
+    the run not serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
     """
 
     def __init__(
         self,
-        goal: Goal | None = None,
+        reporter: Reporter,
         *,
+        system: str,
+        total_frames: int | None = None,
         live: bool | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.reporter, self.system, self.clock = reporter, system, clock
         self.console = console or default_console()
-        self.goal, self.clock = goal or Goal(), clock
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
-        self.title = "polyplay"
+        self.goal = Goal(total_frames)
+        self.title = system
         self.row: Mapping[str, Any] = {}
-        self.roles: Mapping[str, Mapping[str, float]] = {}
-        self.best: float | None = None
         self.warning = ""
         self.pending: deque[RenderableType] = deque(maxlen=1000)
-        self.begun = self.at = self.clock()
+        self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
         self.gone = False
 
     def begin(
         self,
-        system: str,
-        directory: str,
         config: Mapping[str, Any],
         options: Mapping[str, Any],
         sources: Mapping[str, str],
         environment: Mapping[str, str],
+        directory: Any,
     ) -> None:
-        """The first lines: every value of the configuration with its source, and what the environment is."""
-        self.title = f"{system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
-        self._print(Text.assemble((f"polyplay {system}", "bold"), "  ", str(directory)))
+        """The first lines: every value with its source, what the environment is, where the run is."""
+        self.goal = replace(
+            self.goal, minutes=options.get("minutes"), until_return=options.get("until_return")
+        )
+        if options.get("serial"):
+            self.live = None
+        self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
+        self._print(Text.assemble((f"polyplay {self.system}", "bold"), f"  in {directory}"))
         self._print(settings(config, options, sources, self.console.width))
         facts = " · ".join(f"{k} {v}" for k, v in environment.items())
         self._print(Text.assemble(("environment ", "bold"), facts))
 
-    def update(
-        self, row: Mapping[str, Any], roles: Mapping[str, Mapping[str, float]], best: float | None = None
-    ) -> None:
-        """A new report: `Reporter.report(...)`, `Reporter.roles`, `Reporter.return_best`."""
-        self.row, self.roles, self.best, self.at = row, roles, best, self.clock()
+    def report(self, row: Mapping[str, Any]) -> None:
+        """What `Reporter.report` answered."""
+        self.row, self.at = row, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
         if self.live is None:
-            self._print(Text(line(row, self.goal, best, self.speed), no_wrap=True))
+            self._print(Text(line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
         """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
@@ -129,7 +132,7 @@ class Terminal:
         """The last line: why it ended, what came out, and the command to type next."""
         self.refresh(summary.get("frames"))
         self.close()
-        self._print(Text(closing(summary), no_wrap=True))
+        self._print(Text(closing(summary), no_wrap=True), wait=1.0)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""
@@ -154,10 +157,11 @@ class Terminal:
         frames = max(row["frames"], frames or 0)
         lines: list[RenderableType] = [
             self._bar(frames, seconds),
-            *(Text(t) for t in _numbers(row, frames, self.best)),
+            *map(Text, _numbers(row, frames, self.reporter.return_best)),
         ]
         lines += [
-            _shares(name, role, self.console.width) for name, role in list(self.roles.items())[:MOST_ROLES]
+            _shares(name, role, self.console.width)
+            for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
         ]
         if self.warning:
             lines.append(Text(f"warning: {self.warning}", style="yellow"))
@@ -183,21 +187,21 @@ class Terminal:
         until = self.goal.until_return
         return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
 
-    def _print(self, what: RenderableType) -> None:
+    def _print(self, what: RenderableType, wait: float = 0.0) -> None:
         self.pending.append(what)
-        self._flush()
+        self._flush(wait)
 
-    def _flush(self) -> None:
-        while self.pending and not self.gone and self._ready():
+    def _flush(self, wait: float = 0.0) -> None:
+        while self.pending and not self.gone and self._ready(wait):
             self._safely(functools.partial(self._show, self.pending.popleft()))
 
     def _show(self, what: RenderableType) -> None:
         self.console.print(what, soft_wrap=isinstance(what, Text))
 
-    def _ready(self) -> bool:
-        """Whether the stream takes output now."""
+    def _ready(self, wait: float = 0.0) -> bool:
+        """Whether the stream takes output now, or within `wait` seconds."""
         try:
-            return bool(select.select([], [self.console.file.fileno()], [], 0)[1])
+            return bool(select.select([], [self.console.file.fileno()], [], wait)[1])
         except (OSError, ValueError, AttributeError):
             return True  # not a file of the system: a recording or a notebook
 
@@ -228,7 +232,7 @@ def _is_screen(console: Console) -> bool:
 def settings(
     config: Mapping[str, Any], options: Mapping[str, Any], sources: Mapping[str, str], width: int
 ) -> RenderableType:
-    """All values of the system and those options of the run that are set, as many columns as fit, each marked."""
+    """All values of the system and the options that were set, each marked, in as many columns as fit."""
     shown = dict(config) | {k: v for k, v in options.items() if _told(sources.get(k)) or k == "seed"}
     cells = [(MARKS[_kind(sources.get(k))], k, _short(v)) for k, v in shown.items()]
     across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(v) for _, k, v in cells))))
@@ -261,7 +265,9 @@ def _short(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, (tuple, list)):
         return " ".join(map(_short, value)) or "()"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def line(row: Mapping[str, Any], goal: Goal, best: float | None, speed: float | None) -> str:
@@ -330,8 +336,8 @@ def clock_text(seconds: float | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -24,7 +24,7 @@ from polyplay.envs.spaces import Discrete, check_action, show
 from polyplay.errors import Closed, UserError
 from polyplay.tree import Batch, Field
 
-NO_SINGLE_PLAYER = {"combat", "joust", "maze_craze", "warlords"}
+NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Atari:
     maxpool: bool = True  # pixelwise maximum of the last two frames
     noop_max: int = 30  # an episode starts after 0 … noop_max-1 frames of no-ops, drawn evenly
     fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
-    life_loss: str = "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    life_loss: str = (
+        "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    )
     max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
 
     def __post_init__(self) -> None:
@@ -61,7 +63,9 @@ def games() -> dict[str, str]:
         from ale_py import roms
     except ImportError as e:
         raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
-    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
+    return {
+        rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER
+    }
 
 
 def rom(name: str) -> str:
@@ -73,7 +77,9 @@ def rom(name: str) -> str:
     for title, found in known.items():
         if game.lower() in (title.lower(), found):
             return found
-    hint = nearest(game, known).replace("mean '", "mean 'ALE/")
+    if game.lower() in NO_SINGLE_PLAYER:
+        raise UserError(f"{name}: this game has no single-player mode")
+    hint = nearest(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
     raise UserError(f"unknown Atari game {name!r}{hint} (one of {len(known)})")
 
 
@@ -122,6 +128,8 @@ class NativePool:
         self._slices = [slice(g * self._width, (g + 1) * self._width) for g in range(envs.groups)]
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in self._slices]
+        actions = _actions(rom(envs.title), self.options.full_actions)
+        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._held: list[Lanes | None] = [None] * envs.groups  # what the last recv of each group gave
         self._began = [False] * envs.groups
@@ -202,7 +210,9 @@ class NativePool:
             late = self._late[lanes]
             if not late.any():
                 break
-            self._late[lanes[late]] = False  # ale-py's own end of a game that we ended: its next row is the reset
+            self._late[lanes[late]] = (
+                False  # ale-py's own end of a game that we ended: its next row is the reset
+            )
             if not late.all():
                 shown = ~late
                 lanes, obs, reward, dead, lives = (x[shown] for x in (lanes, obs, reward, dead, lives))
@@ -210,7 +220,9 @@ class NativePool:
             self._vectors[0].send(np.zeros(self._batch, np.int64))
         return lanes, self._finish(lanes, obs, reward, dead, lives)
 
-    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+    def _finish(
+        self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray
+    ) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
@@ -248,9 +260,9 @@ class NativePool:
         else:
             spread = np.zeros(self.lanes, np.int64)
             spread[lanes] = action
-            action, quiet = spread[self._rows], self._cut[self._rows]
+            action, quiet = spread[self._rows], (self._cut | self._late)[self._rows]
         if quiet.any():
-            action = np.where(quiet, 0, action)
+            action = np.where(quiet, self._noop, action)
         self._held[group] = None
         self._vectors[group].send(action)
 
@@ -261,7 +273,9 @@ class NativePool:
                     return group
         elif isinstance(self._held[0], np.ndarray) and np.array_equal(np.sort(lanes), np.sort(self._held[0])):
             return 0
-        raise ValueError(f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}")
+        raise ValueError(
+            f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}"
+        )
 
     def close(self) -> None:
         self._vectors.clear()

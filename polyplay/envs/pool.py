@@ -137,7 +137,9 @@ class Envs:
     @property
     def title(self) -> str:
         """The name as errors print it."""
-        return self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
+        return (
+            self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
+        )
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -174,7 +176,11 @@ def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
-    for shift, odd in ((16, 0x45D9F3B5), (15, 0x2C1B3C6D), (17, 0x297A2D39)):  # each line is a bijection of 31 bits
+    for shift, odd in (
+        (16, 0x45D9F3B5),
+        (15, 0x2C1B3C6D),
+        (17, 0x297A2D39),
+    ):  # each line is a bijection of 31 bits
         x ^= x >> np.uint64(shift)
         x = (x * np.uint64(odd)) & mask
         x ^= key[1] & mask
@@ -189,7 +195,9 @@ def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) 
     known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:
-            raise UserError(f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+            raise UserError(
+                f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}"
+            )
         want = type(known[name])
         right = isinstance(value, int | float) if want is float else isinstance(value, want)
         if not right or (isinstance(value, bool) and want is not bool):

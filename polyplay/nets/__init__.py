@@ -1,0 +1,172 @@
+"""Policies by name: `make(name, spec, ...)`, and `Factory`, which is what travels into workers.
+
+Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
+torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
+or a whole policy (a module with act, unroll, initial, spec, state_spec and noise).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from polyplay import tree
+from polyplay.errors import UserError
+from polyplay.nets import atari, cores, heads
+from polyplay.nets.layers import INITS
+from polyplay.nets.mlp import mlp
+from polyplay.nets.policy import Policy
+from polyplay.tree import Field, Spec
+
+if TYPE_CHECKING:
+    from polyplay.envs.pool import EnvSpec
+
+__all__ = ["NETS", "Factory", "Policy", "make"]
+
+Builder = Callable[..., nn.Module]
+POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
+
+
+class Net(NamedTuple):
+    build: Builder
+    init: str  # its publication's
+
+
+NETS = {
+    "nature": Net(atari.nature, "orthogonal"),
+    "a3c": Net(atari.a3c, "torch"),
+    "ga3c": Net(atari.ga3c, "torch"),
+    "impala": Net(atari.impala, "torch"),
+    "mlp": Net(mlp, "orthogonal"),
+}
+
+
+def make(
+    name: str | Builder,
+    spec: EnvSpec,
+    core: str = "none",
+    core_size: int = 256,
+    previous: bool = False,
+    separate: bool = False,
+    init: str = "auto",
+    log_std: float = 0.0,
+    **options: Any,
+) -> Policy:
+    """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
+
+    core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
+    of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
+    head starts; options: the network's own (hidden, activation, channels). Raises UserError.
+    """
+    if init not in ("auto", *INITS):
+        raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
+    if separate and core != "none":
+        raise UserError("separate=True: the value's own net has no memory; use separate=False, or core=none")
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    torso = _call(build, title, spec, options)
+    if all(hasattr(torso, k) for k in POLICY):
+        if core != "none" or previous or separate:
+            raise UserError(f"net: {title!r} is a whole policy; leave out core, previous and separate")
+        return torso  # type: ignore[return-value]
+    _probe(torso, title, spec.obs)
+    critic = _call(build, title, spec, options) if separate else None
+    head = heads.for_space(spec.action, log_std)
+    heard = Policy.heard(torso, head, previous)
+    return Policy(torso, head, cores.make(core, heard, core_size, init), critic, previous, init)
+
+
+@dataclass(frozen=True)
+class Factory:
+    """`make`'s arguments; calling it makes the policy. Workers get this, never pickled weights."""
+
+    name: str | Builder
+    spec: EnvSpec
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Policy:
+        return make(self.name, self.spec, **self.options)
+
+
+def _auto(obs: Spec) -> str:
+    """nature for one image of at least 64×64, else mlp."""
+    if not isinstance(obs, Field) or len(obs.shape) != 3:
+        return "mlp"
+    if min(obs.shape[:2]) >= 64 and obs.shape[2] <= 4:
+        raise UserError(
+            f"net: observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]: transpose "
+            "them (gymnasium.wrappers.TransformObservation), or name a network that takes them"
+        )
+    return "nature" if min(obs.shape[1:]) >= 64 else "mlp"
+
+
+def _builder(name: str | Builder, init: str) -> tuple[Builder, str]:
+    """The function that makes the torso, and the initialisation of head and core."""
+    if callable(name):
+        return name, "orthogonal" if init == "auto" else init
+    if name in NETS:
+        build, published = NETS[name]
+        style = published if init == "auto" else init
+        return partial(build, init=style), style
+    if ":" in name:
+        return _load(name), "orthogonal" if init == "auto" else init
+    from polyplay.envs.pool import nearest
+
+    known = ("auto", *NETS)
+    others = f"there are {', '.join(known)} and module:callable"
+    raise UserError(f"net: {name!r} is unknown{nearest(name, known)}; {others}")
+
+
+def _load(name: str) -> Builder:
+    """What "module:callable" names. Raises UserError."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = "write module:callable, with its folder on PYTHONPATH"
+        raise UserError(f"net: {name!r} could not be loaded: {error}; {hint}") from error
+    if not callable(found):
+        raise UserError(f"net: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
+    return found
+
+
+def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+    parameters = inspect.signature(build).parameters
+    try:
+        inspect.signature(build).bind(spec, **options)
+    except TypeError as error:
+        known = ", ".join(k for k in list(parameters)[1:] if k != "init") or "none"
+        raise UserError(f"net: {title!r}: {error}; its options are: {known}") from error
+    made = build(spec, **options)
+    if not isinstance(made, nn.Module):
+        raise UserError(f"net: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
+    return made
+
+
+def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
+    """Try two zero observations, so that misfits show before any worker starts. Raises UserError."""
+    shapes = ", ".join(f"{path} {list(f.shape)}".strip() for path, f in tree.leaves(obs))
+    features = getattr(torso, "features", None)
+    if not isinstance(features, int):
+        raise UserError(f"net: {title!r} must have an int attribute `features`, it has {features!r}")
+    zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
+    training = torso.training
+    try:
+        with torch.no_grad():
+            got = tuple(torso.eval()(zeros).shape)
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"net: {title!r} does not take observations of shape {shapes}: {line}") from error
+    torso.train(training)
+    if got != (2, features):
+        want = f"[2, {features}]"
+        raise UserError(f"net: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")

@@ -1,8 +1,12 @@
-"""Convolutional networks for images uint8 [C, H, W], by the names of the papers. Parameters counted for 4×84×84, 6 actions."""
+"""Convolutional networks for images uint8 [C, H, W], by their papers' names.
+
+Parameters are counted for 4×84×84 and 6 actions, heads included.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,13 +15,16 @@ from polyplay.errors import UserError
 from polyplay.nets.layers import Linear, initialise, pixels
 from polyplay.tree import Field, Spec
 
+if TYPE_CHECKING:
+    from polyplay.envs.pool import EnvSpec
+
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
     """The observation's C, H, W. UserError unless it is one image of at least `least` pixels each way."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
-        return obs.shape  # type: ignore[return-value]
+        return obs.shape
     given = list(obs.shape) if isinstance(obs, Field) else f"a dict of {', '.join(obs)}"
     raise UserError(
         f"net: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are {given}; "
@@ -26,16 +33,17 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 
 
 class Conv(nn.Module):
-    """Convolutions and one fully connected layer, each followed by ReLU. Image bytes [N, C, H, W] → [N, features]."""
+    """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features]."""
 
-    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"):
+    def __init__(
+        self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"
+    ):
         super().__init__()
         channels, *sides = image(name, obs, 1 if same else _least(layers))
         self.convs, self.pads = nn.ModuleList(), []
         for out, kernel, stride in layers:
             after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in sides]
-            missing = [(m - 1) * stride + kernel - n if same else 0 for m, n in zip(after, sides, strict=True)]
-            self.pads.append(_around(missing))
+            self.pads.append(_around(sides, after, kernel, stride))
             self.convs.append(nn.Conv2d(channels, out, kernel, stride))
             channels, sides = out, after
         self.fc = Linear(channels * math.prod(sides), hidden)
@@ -57,9 +65,9 @@ def _least(layers: Layers) -> int:
     return side
 
 
-def _around(missing: list[int]) -> tuple[int, int, int, int]:
-    """TensorFlow's SAME padding, the odd pixel at the end, in F.pad's order."""
-    h, w = (max(n, 0) for n in missing)
+def _around(before: list[int], after: list[int], kernel: int, stride: int) -> tuple[int, int, int, int]:
+    """Pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME padding)."""
+    h, w = (max((m - 1) * stride + kernel - n, 0) for n, m in zip(before, after, strict=True))
     return w // 2, w - w // 2, h // 2, h - h // 2
 
 
@@ -75,51 +83,58 @@ class Residual(nn.Module):
         return x + self.two(F.relu(self.one(F.relu(x)), inplace=True))
 
 
-class Impala(nn.Module):
-    """IMPALA's deep network (Espeholt et al. 2018, figure 3 right), 15 convolutions. 1.09M parameters.
+class Section(nn.Module):
+    """3×3 convolution, 3×3/2 max pooling with TensorFlow's SAME padding, two residual blocks."""
 
-    Per section a 3×3 convolution, 3×3/2 max pooling with TensorFlow's SAME padding, two residual blocks.
-    """
+    def __init__(self, inputs: int, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, channels, 3, padding=1)
+        self.one, self.two = Residual(channels), Residual(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        odd = x.shape[2] % 2, x.shape[3] % 2  # an odd side is padded at both ends, an even one at its end
+        return self.two(self.one(F.max_pool2d(x, 3, 2, padding=odd, ceil_mode=True)))
+
+
+class Impala(nn.Module):
+    """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]."""
 
     def __init__(
         self, obs: Spec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"
     ):
         super().__init__()
         inputs, *sides = image("impala", obs, 1)
-        self.sections = nn.ModuleList()
+        self.sections = nn.Sequential()
         for out in channels:
-            blocks = Residual(out), Residual(out)
-            self.sections.append(nn.ModuleList([nn.Conv2d(inputs, out, 3, padding=1), *blocks]))
+            self.sections.append(Section(inputs, out))
             inputs, sides = out, [-(-n // 2) for n in sides]
         self.fc = Linear(inputs * math.prod(sides), hidden)
         self.features = hidden
         initialise(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = pixels(obs)
-        for conv, one, two in self.sections:  # type: ignore[misc]
-            x = conv(x)
-            odd = x.shape[2] % 2, x.shape[3] % 2  # SAME: an odd side gets a pixel at both ends, an even one at its end
-            x = two(one(F.max_pool2d(x, 3, 2, padding=odd, ceil_mode=True)))
-        return F.relu(self.fc(F.relu(x, inplace=True).flatten(1)), inplace=True)
+        x = F.relu(self.sections(pixels(obs)), inplace=True)
+        return F.relu(self.fc(x.flatten(1)), inplace=True)
 
 
-def nature(obs: Spec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
-    """DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari network. 1,687,719 parameters."""
-    return Conv("nature", obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init)
+def nature(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
+    """DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters."""
+    return Conv("nature", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init)
 
 
-def a3c(obs: Spec, hidden: int = 256, init: str = "torch") -> nn.Module:
+def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
     """A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters."""
-    return Conv("a3c", obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init)
+    return Conv("a3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init)
 
 
-def ga3c(obs: Spec, hidden: int = 256, init: str = "torch") -> nn.Module:
+def ga3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
     """GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters."""
-    return Conv("ga3c", obs, ((16, 8, 4), (32, 4, 2)), hidden, same=True, init=init)
+    return Conv("ga3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, same=True, init=init)
 
 
 def impala(
-    obs: Spec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"
+    spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"
 ) -> nn.Module:
-    return Impala(obs, channels, hidden, init)
+    """IMPALA's deep network (Espeholt et al. 2018). 1,091,031 parameters."""
+    return Impala(spec.obs, channels, hidden, init)

@@ -1,7 +1,7 @@
 """Recurrent cores: our own LSTM and GRU, since cuDNN's packed weights can't be views of one vector.
 
-The input's matrix product is done for all rows at once, the state's per step, with the state zeroed where an episode
-begins, before that row is consumed. Acting is an unroll of one row, so both take the same path.
+The input's matrix product is done for all rows at once, the state's per step, with the state zeroed where an
+episode begins, before that row is consumed. Acting is an unroll of one row, so both take the same path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORES = ("none", "lstm", "gru")
 
 
 class Cell(Protocol):
-    """One step for rows [B]: the input's share of the gates [B, gates·size] and the state → the next state, output first."""
+    """One step: the input's share of the gates [B, gates·size] and the state → next state, output first."""
 
     names: tuple[str, ...]
     gates: int
@@ -29,7 +29,7 @@ class Cell(Protocol):
 
 
 class LSTMCell(nn.Module):
-    """Hochreiter & Schmidhuber 1997 with forget gate; one bias; gates in the order input, forget, output, candidate."""
+    """Hochreiter & Schmidhuber 1997 with forget gate, one bias; gates: input, forget, output, candidate."""
 
     names = ("h", "c")
     gates = 4
@@ -49,7 +49,7 @@ class LSTMCell(nn.Module):
 
 
 class GRUCell(nn.Module):
-    """Cho et al. 2014 as cuDNN has it (reset after the product); gates in the order reset, update, candidate."""
+    """Cho et al. 2014 as cuDNN has it (reset after the product); gates: reset, update, candidate."""
 
     names = ("h",)
     gates = 3
@@ -90,13 +90,14 @@ class Core(nn.Module):
         return y.squeeze(0), state
 
     def unroll(self, x: Tensor, first: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → outputs [T+1, B, features], state after row T."""
+        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind."""
         rows, lanes = first.shape
         gates = self.input(x.reshape(rows * lanes, -1)).view(rows, lanes, -1)
         keep = (~first).unsqueeze(-1).to(gates.dtype)
         now = tuple(state[name] for name in self.cell.names)
         if more := pad_lanes(lanes, x.device):  # whole tiles, for the reason `Linear` has
-            gates, keep, *now = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep, *now))
+            gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
+            now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
         outputs = []
         for gate, kept in zip(gates.unbind(0), keep.unbind(0), strict=True):
             now = self.cell(gate, tuple(v * kept for v in now))

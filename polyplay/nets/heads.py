@@ -21,7 +21,7 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class Head(Protocol):
-    """A distribution over actions given `params` [N, size], the last layer's output. Actions are [N, *action.shape].
+    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output.
 
     A module, for what it learns itself.
     """
@@ -49,7 +49,7 @@ class Categorical(nn.Module):
         self.action = Field((), "int64")
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """Inverse CDF: the first action whose cumulative probability exceeds the uniform; never one of probability 0."""
+        """Inverse CDF: the first action whose cumulative probability exceeds the uniform; never one of 0."""
         cdf = F.softmax(params, -1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
         return torch.searchsorted(cdf, u, right=True).squeeze(-1)
@@ -71,7 +71,7 @@ class Categorical(nn.Module):
 class Gaussian(nn.Module):
     """Independent normals: means by the network, log standard deviations learnt but the same in every state.
 
-    Actions are float32 [*shape], unbounded; environments clip them, log-probabilities are those of the unclipped.
+    Actions are float32 [*shape], unbounded; pools clip them, log-probabilities are those of the unclipped.
     """
 
     def __init__(self, shape: tuple[int, ...], log_std: float = 0.0):

@@ -1,4 +1,4 @@
-"""Layers shared by all networks: a Linear whose rows don't depend on each other, named initialisations, image input."""
+"""What networks share: a Linear whose rows don't depend on each other, named initialisations, image input."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NARROW = 16
 class Linear(nn.Linear):
     """x [N, in] → [N, out], each row to the bit what it would be in any other batch.
 
-    On a CPU, BLAS computes the rows at a batch's ragged edge with other instructions than the rest, so the same row
-    has other last bits in a batch of 5 than in one of 100. Rows are padded to whole tiles, and so are the inputs of
-    narrow layers. Checked with MKL; `Policy.unroll(chunk=B)` agrees with `act` under any BLAS.
+    On a CPU, BLAS computes the rows at a batch's ragged edge with other instructions than the rest, so the
+    same row has other last bits in a batch of 5 than in one of 100. Rows are padded to whole tiles, and so
+    are the inputs of narrow layers. Measured with MKL, not promised by it.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,10 +40,10 @@ def pad_lanes(lanes: int, device: torch.device) -> int:
 
 
 def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
-    """Fill the weights of every linear and convolutional layer in `module`, in order, from torch's global generator.
+    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
-    torch: weights and biases uniform in ±1/√fan_in (Torch 7's default, as in A3C and GA3C); `gain` is ignored.
+    torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C); `gain` is ignored.
     """
     if style not in INITS:
         raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
@@ -63,8 +63,8 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 def pixels(obs: Tensor) -> Tensor:
     """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1].
 
-    With contiguous weights this input makes training passes of the Nature net about a tenth faster on a CPU and
-    acting passes about a tenth slower; both must use the same one to agree.
+    With contiguous weights this makes training passes of the Nature net about a tenth faster on a CPU and
+    acting passes about a tenth slower than contiguous input; both must use the same one to agree.
     """
     x = obs.to(torch.float32, memory_format=torch.channels_last)
     if obs.dtype != torch.uint8:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay import tree
@@ -12,26 +15,35 @@ from polyplay.errors import UserError
 from polyplay.nets.layers import Linear, initialise
 from polyplay.tree import Spec, Tree
 
+if TYPE_CHECKING:
+    from polyplay.envs.pool import EnvSpec
+
 # Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class MLP(nn.Module):
-    """Observation → float32 [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
+    """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
-    Bytes are scaled to [0, 1]; other numbers, Discrete observations among them, are taken as they are.
+    Discrete leaves (those in `classes`: path → number of values) become one-hot, bytes are scaled to [0, 1],
+    other numbers are taken as they are.
     """
 
     def __init__(
-        self, obs: Spec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
+        self,
+        obs: Spec,
+        classes: Mapping[str, int],
+        hidden: tuple[int, ...] = (64, 64),
+        activation: str = "tanh",
+        init: str = "orthogonal",
     ):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UserError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
-        self.paths = [path for path, _ in tree.leaves(obs)]
-        size = sum(math.prod(field.shape) for _, field in tree.leaves(obs))
+        self.leaves = [(path, classes.get(path, 0)) for path, _ in tree.leaves(obs)]
+        size = sum(classes.get(path) or math.prod(field.shape) for path, field in tree.leaves(obs))
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(size, width), ACTIVATIONS[activation]()]
@@ -41,11 +53,20 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        flat = [_floats(leaves[path]) for path in self.paths]
+        flat = [_floats(leaves[path], n) for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
 
-def _floats(x: Tensor) -> Tensor:
+def _floats(x: Tensor, n: int) -> Tensor:
     """[N, ...] of any dtype → float32 [N, numbers]."""
+    if n:
+        return F.one_hot(x.long(), n).float()
     flat = x.reshape(len(x), -1).float()
     return flat * (1.0 / 255.0) if x.dtype == torch.uint8 else flat
+
+
+def mlp(
+    spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
+) -> nn.Module:
+    """Two layers of 64 with tanh: PPO's for MuJoCo (Schulman et al. 2017; there the value has its own)."""
+    return MLP(spec.obs, spec.classes, hidden, activation, init)

@@ -37,3 +37,8 @@ def load(name: str) -> Any:
     near = difflib.get_close_matches(name, [*known, *COMING], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {there}{hint}")
+
+
+def atari(env: Any, preset: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The options of a page's Atari preset, where the environment is an Atari game."""
+    return {**preset, **more} if isinstance(env, str) and env.startswith("ALE/") else {}

@@ -15,8 +15,9 @@ from polyplay.crew import Crew, cores
 from polyplay.envs import Envs
 from polyplay.errors import UserError
 from polyplay.learning import AllReduce, Local, Optim, Task
+from polyplay.params import sizes
 from polyplay.shared import Knobs
-from polyplay.systems import System
+from polyplay.systems import System, atari
 
 # baselines' wrap_deepmind: no sticky actions, minimal action set, FIRE on reset, VecFrameStack's zero-filled stack
 ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "zero"}
@@ -74,7 +75,7 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    return Config(budget=40_000_000)
+    return Config(lanes=32, network="a3c", learning_rate=1e-3, budget=40_000_000)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -93,8 +94,10 @@ def build(c: Config, crew: Crew) -> System:
     replicas = c.replicas or max(n for n in range(1, cores() + 1) if c.lanes % (n * c.groups) == 0)
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers, atari={**ATARI, "life_loss": c.life_loss})
-    policy = nets.Factory(c.network, envs.spec, core=c.core, core_size=c.core_size)
+    share = max(1, cores() // replicas)
+    options = atari(c.env, ATARI, life_loss=c.life_loss)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, inline=crew.serial)
+    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal"})
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     loss = losses.a2c(
         c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward, reward_scale=c.reward_scale
@@ -102,7 +105,7 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(
         policy=policy,
         loss=loss,
-        update=AllReduce(optim, replicas, policy.size) if replicas > 1 else Local(optim),
+        update=AllReduce(optim, replicas, sizes(policy())[0]) if replicas > 1 else Local(optim),
         knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
         total=crew.total(envs, c.budget),
         anneal=c.anneal,

@@ -16,10 +16,10 @@ from polyplay.crew import Crew
 from polyplay.envs import Envs
 from polyplay.errors import UserError
 from polyplay.learning import AllReduce, Local, Optim, Task, learn
-from polyplay.params import Params
+from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
-from polyplay.systems import System
+from polyplay.systems import System, atari
 
 # the paper's Atari settings (appendix G): no sticky actions, each game's own action set, up to 30 no-ops
 ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "repeat"}
@@ -57,8 +57,8 @@ class Config:
     """auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable"""
     core: Literal["none", "lstm", "gru"] = "none"
     """recurrent core"""
-    core_size: int = 256
-    """width of the recurrent core"""
+    init: Literal["auto", "orthogonal", "torch"] = "auto"
+    """initial weights (auto: as the network was published)"""
     learning_rate: float = 6e-4
     optimizer: str = "rmsprop_tf"
     """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
@@ -103,21 +103,24 @@ def build(c: Config, crew: Crew) -> System:
         raise UserError(f"--batch {c.batch} needs {slots * c.learners} rollouts at once, more than --actors x --slots")
     if c.learners > c.actors:
         raise UserError(f"--learners {c.learners} is more than --actors {c.actors}: every learner needs one to feed it")
-    envs = Envs(c.env, c.lanes, workers=c.workers, atari={**ATARI, "life_loss": "terminate"})
-    policy = nets.Factory(c.network, envs.spec, core=c.core, core_size=c.core_size, previous=c.core != "none")
+    options = atari(c.env, ATARI, life_loss="terminate")
+    envs = Envs(c.env, c.lanes, workers=c.workers, options=options, inline=crew.serial)
+    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "init": c.init, "previous": c.core != "none"})
+    net = policy()
+    weights, size = sizes(net)
     optim = Optim(c.optimizer, c.eps, clip=c.clip)
     loss = losses.vtrace(c.gamma, c.rho, min(1.0, c.rho), c.rho, c.lam, c.value_cost, c.reduction, c.reward)
     task = Task(
         policy=policy,
         loss=loss,
-        update=AllReduce(optim, c.learners, policy.size) if c.learners > 1 else Local(optim),
+        update=AllReduce(optim, c.learners, weights) if c.learners > 1 else Local(optim),
         knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
         total=crew.total(envs, c.budget),
         anneal=c.anneal,
     )
-    rows = row_spec(envs.spec.obs, policy.spec())
-    stream = Stream(rows, policy.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
-    params = Params(policy.vector_size, readers=c.actors)
+    rows = row_spec(envs.spec.obs, net.spec())
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
+    params = Params(size, readers=c.actors)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=c.lag if c.lag >= 0 else None)
     crew.add(learn, n=c.learners, learner=True, source=stream.batches(slots), task=task, params=params, round_slots=c.actors)
     return System(envs, policy, loss.metrics)

@@ -1,0 +1,10 @@
+"""`python -m polyplay` is `polyplay`."""
+
+from __future__ import annotations
+
+import sys
+
+from polyplay.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The command `polyplay`: reads words, calls `polyplay.run`, answers an exit status.
+
+0 done, 1 the run failed, 2 a mistake in what was typed, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is imported
+before a verb needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyplay.errors import EnvFailure, NotFinite, UserError, WorkerLost
+
+USAGE = """usage: polyplay VERB …
+
+  train SYSTEM [--env ID] [--frames N | --steps N] [--seed S] [--run DIR] [--preset NAME] [--OPTION VALUE …]
+                        train an agent; `polyplay train SYSTEM --help` lists the system's options
+  resume RUN [--frames N …]
+                        go on with a run from its newest checkpoint
+  evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
+                        play full games with a run's weights
+  systems               the table of systems: six choices each
+  diagram SYSTEM [--OPTION VALUE …]
+                        draw a system from its real wiring
+  --version, --help
+
+for example: polyplay train a2c --env ALE/Pong-v5 --preset quick
+"""
+COMING = ("check", "doctor", "bench", "play")
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What may change when a run goes on; what is not given stays as it was."""
+
+    frames: int | None = None
+    """stop after this many frames, those before included"""
+    steps: int | None = None
+    """stop after this many agent steps, those before included (also --total-timesteps, -n)"""
+    minutes: float | None = None
+    """stop after this many minutes of wall time, those before included"""
+    until_return: float | None = None
+    """stop when the mean return of the last 100 full games reaches this"""
+    report_every: float | None = None
+    """seconds between reports"""
+    checkpoint_every: float | None = None
+    """seconds between checkpoints"""
+    keep: int | None = None
+    """how many of the newest checkpoints to keep, besides the best"""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Full games, unclipped returns."""
+
+    episodes: int = 30
+    """how many full games"""
+    seed: int = 0
+    """seed of environments and actions"""
+    video: bool = False
+    """write a video of the first game beside the run"""
+    checkpoint: str | None = None
+    """which: best, or a number (none: the newest)"""
+    greedy: bool = False
+    """take the likeliest action instead of drawing one"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("episodes", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(
+                    f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up"
+                )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except UserError as e:
+        return _complain(f"error: {' '.join(str(e).split())}", 2)
+    except (EnvFailure, WorkerLost, NotFinite) as e:
+        return _complain(f"failed: {e}", 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `polyplay systems | head`
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as e:  # a full disk, a directory that is not ours
+        return _complain(f"failed: {e}", 1)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 0
+
+
+def _complain(text: str, status: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"polyplay: {text}", file=sys.stderr, flush=True)
+    return status
+
+
+def _dispatch(words: list[str]) -> int:
+    verb, rest = (words[0], words[1:]) if words else ("--help", [])
+    if verb in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if verb in ("--version", "-V", "version"):
+        print(f"polyplay {_version()}")
+        return 0
+    if verb in COMING:
+        raise UserError(f"{verb} comes in a later version; this one has {', '.join(VERBS)}")
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, [*VERBS, *COMING], 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
+        raise UserError(f"unknown verb {verb}; {hint}")
+    return VERBS[verb](rest)
+
+
+def _version() -> str:
+    from polyplay import __version__
+
+    return __version__
+
+
+def _page(words: list[str], verb: str) -> tuple[str, Any, list[str]]:
+    """(system, its page, the rest of the words)"""
+    from polyplay import systems
+
+    if words and words[0] in ("-h", "--help"):
+        known = systems.names()
+        print(f"usage: polyplay {verb} SYSTEM [--OPTION VALUE …]\n\nsystems: {', '.join(known)}")
+        print(f"`polyplay {verb} {known[0]} --help` lists one's options; `polyplay systems` compares all")
+        raise SystemExit(0)
+    if not words or words[0].startswith("-"):
+        given = f"'{words[0]}' given" if words else "nothing given"
+        raise UserError(f"{verb} takes a system first, {given}; allowed: {', '.join(systems.names())}")
+    return words[0], systems.load(words[0]), words[1:]
+
+
+def _train(words: list[str]) -> int:
+    from polyplay import config
+
+    system, page, rest = _page(words, "train")
+    settings, options, sources = config.parse(page, rest)
+    from polyplay import run
+
+    return run.train(system, settings, options, sources).exit_code
+
+
+def _resume(words: list[str]) -> int:
+    directory, options, given = _of_run(words, ResumeOptions, "resume")
+    from polyplay import run
+
+    return run.resume(directory, {k: getattr(options, k) for k in given}).exit_code
+
+
+def _evaluate(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, EvaluateOptions, "evaluate")
+    from polyplay import run
+
+    chosen = (options.episodes, options.seed, options.video, options.checkpoint, options.greedy)
+    show(run.evaluate(directory, *chosen))
+    return 0
+
+
+def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]]:
+    """The run's directory, the options, and which were given; checked before anything heavy is loaded."""
+    from polyplay import flags, record
+
+    if flags.wants_help(words):
+        flags.show_help({verb: cls()}, f"polyplay {verb} RUN", "RUN is the directory of a run.")
+    if not words or words[0].startswith("-"):
+        raise UserError(
+            f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]"
+        )
+    options: Any
+    options, given = flags.read(cls, words[1:], f"polyplay {verb} RUN")
+    record.read_config(Path(words[0]))
+    return Path(words[0]), options, given
+
+
+def show(result: dict[str, Any]) -> None:
+    """An evaluation, a line each: what fits in one."""
+    short = {k: v for k, v in result.items() if not isinstance(v, (list, dict))}
+    for key, value in short.items():
+        text = f"{value:,.2f}" if isinstance(value, float) else "none" if value is None else str(value)
+        print(f"{key:<{max(map(len, short))}}  {text}")
+
+
+def _systems(words: list[str]) -> int:
+    from rich import box
+    from rich.table import Table
+
+    from polyplay import systems
+    from polyplay.terminal import default_console
+
+    if words:
+        raise UserError(f"unexpected '{words[0]}': systems takes nothing")
+    rows = {name: systems.load(name).ROW for name in systems.names()}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("system", style="bold", no_wrap=True)
+    for heading in next(iter(rows.values()), {}):
+        table.add_column(heading)
+    for name, row in rows.items():
+        table.add_row(name, *row.values())
+    default_console().print(table)
+    return 0
+
+
+def _diagram(words: list[str]) -> int:
+    from polyplay import config
+
+    system, page, rest = _page(words, "diagram")
+    settings, options, _ = config.parse(page, rest, "diagram")
+    from polyplay import run
+
+    print(run.diagram(system, settings, options))
+    return 0
+
+
+VERBS = {"train": _train, "resume": _resume, "evaluate": _evaluate, "systems": _systems, "diagram": _diagram}
+
+if __name__ == "__main__":
+    sys.exit(main())

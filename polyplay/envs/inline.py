@@ -1,0 +1,76 @@
+"""Gymnasium environments stepped in the caller's own thread: for debuggers and runs in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyplay import tree
+from polyplay.envs.faults import Faults
+from polyplay.envs.make import factory
+from polyplay.envs.pool import Envs, Lanes
+from polyplay.envs.spaces import check_action
+from polyplay.envs.turns import Turns
+from polyplay.envs.worker import Board, Job, Lane
+from polyplay.errors import Closed
+from polyplay.tree import Batch
+
+
+class InlinePool:
+    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one that hangs hangs."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
+        self.spec = envs.spec
+        self._board = Board(self.spec, envs.lanes, workers=1)
+        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._faults = Faults(self._board, envs.max_restarts)
+        self.faults = self._faults.told
+        job = Job(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        make = factory(envs.name, envs.options)
+        self._lanes = [Lane(job, make, self._board, i, lambda seconds: None) for i in range(envs.lanes)]
+        self._open = True
+        self._step(range(envs.lanes))
+
+    restarts = property(lambda self: self._faults.restarts)
+
+    def _step(self, numbers: Any) -> None:
+        try:
+            for i in numbers:
+                if self._lanes[i].turn() < 0:
+                    self._faults.of_lane(i)
+        except BaseException:
+            self.close()
+            raise
+        self._turns.back(list(numbers))
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Raises RuntimeError: nothing was sent."""
+        if not self._open:
+            raise Closed
+        lanes = self._turns.take()
+        if lanes is None:
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return lanes, tree.map(lambda a: a[lanes], self._board.rows)
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool."""
+        if not self._open:
+            raise Closed
+        width = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
+        action = check_action(self.spec.action, action, width)
+        numbers = self._turns.sent(lanes)
+        self._board.action[numbers] = action
+        self._step(numbers.tolist())
+
+    def close(self) -> None:
+        """Close every environment."""
+        self._open = False
+        for lane in self._lanes:
+            lane.close()
+
+    def state(self) -> Batch | None:
+        """None: Gymnasium environments cannot be saved."""
+        return None
+
+    def load(self, state: Batch) -> None:
+        raise ValueError("a pool of Gymnasium environments has no state to load: its state() is None")

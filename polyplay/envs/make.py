@@ -1,0 +1,126 @@
+"""From a name to an environment: which pool serves it, and how one environment of it is built."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from polyplay.envs.pool import Envs, EnvSpec, Pool, nearest
+from polyplay.errors import UserError
+
+VERSION = re.compile(r"-v\d+$")
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """What a lane of `envs` shows and takes. Raises UserError."""
+    if envs.title.startswith("ALE/"):
+        from polyplay.envs.native import describe as of_native
+
+        return of_native(envs)
+    if envs.title.startswith("toy:"):
+        from polyplay.envs.toy import describe as of_toy
+
+        return of_toy(envs)
+    if envs.inline:
+        from polyplay.envs.worker import describe as of_gymnasium
+
+        return of_gymnasium(envs.name, envs.options)
+    from polyplay.envs.process import describe as of_process
+
+    return of_process(envs)
+
+
+def connect(envs: Envs, seed: int, lane: int) -> Pool:
+    """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
+    if envs.title.startswith("ALE/"):
+        from polyplay.envs.native import NativePool
+
+        return NativePool(envs, seed, lane)
+    if envs.title.startswith("toy:"):
+        from polyplay.envs.toy import ToyPool
+
+        return ToyPool(envs, seed, lane)
+    if envs.inline:
+        from polyplay.envs.inline import InlinePool
+
+        return InlinePool(envs, seed, lane)
+    from polyplay.envs.process import ProcessPool
+
+    return ProcessPool(envs, seed, lane)
+
+
+# -------------------------------------------------------------------------------- one Gymnasium environment
+
+
+def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """A function that builds one environment. Raises UserError: no such environment, module or attribute."""
+    if callable(name):
+        return lambda: name(**kwargs)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return _registered(name, kwargs)
+    found = _import(module, name)
+    if VERSION.search(attribute):
+        return _registered(attribute, kwargs)
+    try:
+        make = attrgetter(attribute)(found)
+    except AttributeError:
+        import gymnasium
+
+        if attribute in gymnasium.registry:
+            return _registered(attribute, kwargs)
+        public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
+        raise UserError(f"{name}: {module} has no {attribute!r}{nearest(attribute, public)}") from None
+    if not callable(make):
+        raise UserError(
+            f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}"
+        )
+    return lambda: make(**kwargs)
+
+
+def _import(module: str, name: str) -> Any:
+    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
+        raise UserError(f"{name}: {what}; it must be installed or lie in {os.getcwd()}") from None
+    except Exception as e:
+        raise UserError(f"{name}: importing {module} failed: {type(e).__name__}: {e}") from e
+
+
+def _registered(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    import gymnasium
+
+    if name not in gymnasium.registry and not _versionless(name):
+        raise UserError(
+            f"unknown environment {name!r}{nearest(name, _known())}; give a Gymnasium id, ALE/Game-v5, toy:name, "
+            "module:EnvId-v0 or module:callable"
+        )
+    return lambda: gymnasium.make(name, disable_env_checker=True, **kwargs)
+
+
+def _versionless(name: str) -> bool:
+    import gymnasium
+
+    return any(VERSION.sub("", known) == name for known in gymnasium.registry)
+
+
+def _known() -> list[str]:
+    import gymnasium
+
+    from polyplay.envs.toy import TOYS
+
+    known = [*gymnasium.registry, *(f"toy:{k}" for k in TOYS)]
+    try:
+        from polyplay.envs.native import games
+
+        return known + [f"ALE/{game}-v5" for game in games()]
+    except UserError:
+        return known

@@ -1,0 +1,127 @@
+"""The policy every loop sees: a torso (features of observations), an optional core, a head, a value.
+
+Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so that
+the same weights give the same bits on a CPU: whatever the batch for mlp torsos, cores and heads, and for
+convolutions when they run in batches of the acting size (`chunk`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyplay import tree
+from polyplay.nets.cores import Core
+from polyplay.nets.heads import Head
+from polyplay.nets.layers import Linear, initialise
+from polyplay.tree import Batch, Field, Spec, Tree
+
+
+class Policy(nn.Module):
+    """torso: observation tree [N, ...] → [N, torso.features]. critic: a second torso for the value alone.
+
+    previous: the core (or the head, without a core) also hears the previous action and the reward that came
+    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA.
+    """
+
+    def __init__(
+        self,
+        torso: nn.Module,
+        head: Head,
+        core: Core | None = None,
+        critic: nn.Module | None = None,
+        previous: bool = False,
+        init: str = "orthogonal",
+    ):
+        super().__init__()
+        self.torso, self.head, self.core, self.critic, self.previous = torso, head, core, critic, previous
+        heard = self.heard(torso, head, previous)
+        if core is not None and core.inputs != heard:
+            raise ValueError(f"the core takes {core.inputs} numbers, but hears {heard}")
+        features = heard if core is None else core.features
+        self.actions = Linear(features, head.size)
+        self.value = Linear(features if critic is None else self.heard(critic, head, False), 1)
+        initialise(self.actions, init, 0.01)
+        initialise(self.value, init, 1.0)
+
+    @staticmethod
+    def heard(torso: nn.Module, head: Head, previous: bool) -> int:
+        """Numbers per row that the core takes."""
+        features: int = torso.features  # type: ignore[assignment]
+        return features + (head.inputs + 1 if previous else 0)
+
+    @property
+    def noise(self) -> int:
+        """Uniforms in (0, 1) that `act` takes per lane and step."""
+        return self.head.noise
+
+    def spec(self) -> Spec:
+        number = Field((), "float32")
+        return {"action": self.head.action, "logp": number, "value": number}
+
+    def state_spec(self) -> Spec:
+        spec = {} if self.core is None else self.core.state_spec()
+        return {**spec, "action": self.head.action} if self.previous else spec
+
+    def initial(self, lanes: int) -> Batch:
+        device = self.value.weight.device
+        return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """One row [B] of obs, reward, first, and noise [B, noise] (without it the action is the mode).
+
+        → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
+        """
+        x = self.torso(step["obs"])
+        if self.previous:
+            x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
+        after: Batch = {}
+        if self.core is not None:
+            x, after = self.core.step(x, step["first"], state)
+        params, noise = self.actions(x), step.get("noise")
+        action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
+        if self.previous:
+            after["action"] = action
+        value = self._value(x, step["obs"])
+        return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
+
+    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
+        """Rows [T+1, B] of obs, reward, first, action, and the state before row 0, under the present weights.
+
+        → {"logp", "value", "entropy"} [T+1, B] for batch["action"]. `chunk`: rows per forward pass of the
+        torso (all by default); with chunk=B convolutions give the bits that they gave while acting.
+        """
+        first: Tensor = batch["first"]
+        size = first.shape
+        rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action")}
+        x = _chunked(self.torso, rows["obs"], chunk)
+        if self.previous:
+            before = torch.cat([state["action"].unsqueeze(0), batch["action"][:-1]]).flatten(0, 1)
+            x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
+        if self.core is not None:
+            x = self.core.unroll(x.unflatten(0, size), first, state)[0].flatten(0, 1)
+        params = self.actions(x)
+        out = {
+            "logp": self.head.logp(params, rows["action"]),
+            "value": self._value(x, rows["obs"], chunk),
+            "entropy": self.head.entropy(params),
+        }
+        return {k: v.unflatten(0, size) for k, v in out.items()}
+
+    def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
+        """What came before these rows: embedded action, clipped reward [N, inputs + 1]; 0 on first rows."""
+        heard = torch.cat([self.head.embed(action), reward.clamp(-1.0, 1.0).unsqueeze(1)], 1)
+        return heard * (~first).unsqueeze(1)
+
+    def _value(self, x: Tensor, obs: Tree, chunk: int | None = None) -> Tensor:
+        """[N], from the shared features or the critic's own."""
+        return self.value(x if self.critic is None else _chunked(self.critic, obs, chunk)).squeeze(1)
+
+
+def _chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
+    """net(obs) in pieces of `chunk` rows."""
+    n = len(next(tree.leaves(obs))[1])
+    if chunk is None or chunk >= n:
+        return net(obs)
+    pieces = range(0, n, chunk)
+    return torch.cat([net(tree.map(lambda x, at=at: x[at : at + chunk], obs)) for at in pieces])

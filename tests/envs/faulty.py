@@ -1,0 +1,117 @@
+"""Environments that do what tests tell them to, by their action."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+FINE, RAISE, HANG, HOLD, KILL, SHAPE, DTYPE, EXIT, CRASH, SPAWN = range(10)
+
+
+class Obedient(gymnasium.Env):
+    """obs: [steps of this episode, episodes of this object, process id, torch is loaded]; reward: steps."""
+
+    def __init__(self, length: int = 5, truncate: bool = False, start: int = 0):
+        self.length, self.truncate, self.start = length, truncate, start
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.action_space = spaces.Discrete(10, start=start)
+        self.episodes = 0
+
+    def _see(self) -> np.ndarray:
+        return np.array([self.steps, self.episodes, os.getpid(), "torch" in sys.modules], np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.episodes += 1
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        end = self.steps == self.length
+        obs = self._see()
+        match action - self.start:
+            case 1:
+                raise ValueError("boom")
+            case 2:
+                time.sleep(1000)
+            case 3:
+                while True:
+                    ctypes.PyDLL(None).pause()  # holds the GIL
+            case 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case 5:
+                obs = obs[:3]
+            case 6:
+                obs = obs.astype(np.complex128)
+            case 7:
+                sys.exit(3)
+            case 8:
+                faulthandler._sigsegv()  # type: ignore[attr-defined]
+            case 9:
+                subprocess.Popen(["sleep", "1000"])
+        return obs, self.steps, end and not self.truncate, end and self.truncate, {}
+
+
+class Seeded(gymnasium.Env):
+    """obs: a draw of its own generator and one of NumPy's global one; Box actions come back as the reward."""
+
+    observation_space = spaces.Dict({"own": spaces.Box(0, 1, (), np.float64), "all": spaces.Box(0, 1, (1,), np.float64)})
+    action_space = spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
+
+    def _see(self) -> dict:
+        return {"own": np.array(self.np_random.random()), "all": np.random.random(1)}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert action.dtype == np.float32
+        return self._see(), float(action[0] + 10 * action[1]), False, False, {}
+
+
+class Unbuildable(gymnasium.Env):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence\nfound")
+
+
+class Liar(Obedient):
+    """Its reset observation lies outside its bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 1, (4,), np.float64)
+
+
+class Stillborn(Obedient):
+    """Its reset always raises."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        raise OSError("no level left")
+
+
+class Odd(Obedient):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.MultiBinary(3)
+
+
+class OddAction(Obedient):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 3])
+
+
+def not_an_env() -> dict:
+    return {}

@@ -1,0 +1,501 @@
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from polyplay.envs import AtLeast, Box, Discrete, Envs, Greedy
+from polyplay.envs.process import ProcessPool
+from polyplay.errors import Closed, EnvFailure, UserError
+from polyplay.tree import Field
+
+from . import faulty
+from .faulty import CRASH, DTYPE, EXIT, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN
+
+
+@pytest.fixture
+def pools():
+    opened: list = []
+
+    def open_pool(name=faulty.Obedient, lanes=4, seed=3, lane=0, **kw) -> ProcessPool:
+        kw.setdefault("workers", 2)
+        opened.append(Envs(name, lanes, **kw).open(seed, lane))
+        return opened[-1]
+
+    yield open_pool
+    for pool in opened:
+        pool.close()
+
+
+def acts(lanes=4, **special) -> np.ndarray:
+    """All fine but `lane3=RAISE`."""
+    a = np.full(lanes, FINE, np.int64)
+    for key, value in special.items():
+        a[int(key.removeprefix("lane"))] = value
+    return a
+
+
+def pids(pool) -> list[int]:
+    return [w.process.pid for w in pool._workers]
+
+
+def gone(numbers, within=1.5) -> bool:
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        if not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in numbers):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_rows_follow_the_convention(pools):
+    """Steps, final observation, ignored action, first row; terminated and truncated told apart."""
+    for truncate in (False, True):
+        pool = pools(options={"length": 3, "truncate": truncate})
+        seen = []
+        for _ in range(9):
+            lanes, row = pool.recv(10)
+            assert lanes == slice(0, 4)
+            assert row["reward"].dtype == np.float32
+            seen.append([row["obs"][2, 0], *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over"))])
+            pool.send(lanes, acts())
+        one = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0], [3, 3, not truncate, truncate, 0, 1]]
+        assert seen == [*one, *one, one[0]]
+
+
+def test_action_on_a_final_row_is_ignored(pools):
+    pool = pools(options={"length": 1})
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts())
+    lanes, row = pool.recv(10)
+    assert row["over"].all()
+    pool.send(lanes, np.full(4, RAISE))
+    _, row = pool.recv(10)
+    assert row["first"].all()
+    assert pool.restarts == 0
+
+
+def test_one_lane_one_worker(pools):
+    pool = pools(lanes=1, workers=0)
+    lanes, row = pool.recv(10)
+    assert lanes == slice(0, 1)
+    assert row["obs"].shape == (1, 4)
+
+
+def test_no_torch_and_several_lanes_per_process(pools):
+    pool = pools(lanes=6)
+    _, row = pool.recv(10)
+    assert not row["obs"][:, 3].any(), "torch was imported into an environment process"
+    assert len(set(row["obs"][:, 2])) == 2
+    assert os.getpid() not in row["obs"][:, 2]
+
+
+def test_rows_of_fixed_groups_are_views_in_place(pools):
+    pool = pools()
+    lanes, row = pool.recv(10)
+    again = row["obs"]
+    pool.send(lanes, acts())
+    lanes, row = pool.recv(10)
+    assert np.shares_memory(again, row["obs"])
+    assert again[0, 0] == 1
+
+
+def test_groups_take_turns_and_every_process_serves_each(pools):
+    pool = pools(groups=2)
+    assert pool.fixed
+    held = []
+    for turn in range(6):
+        lanes, row = pool.recv(10)
+        assert lanes == slice(2 * (turn % 2), 2 * (turn % 2) + 2)
+        assert len(set(row["obs"][:, 2])) == 2
+        held.append(row["obs"][:, 0].tolist())
+        pool.send(lanes, acts(2))
+    assert held == [[0, 0], [0, 0], [1, 1], [1, 1], [2, 2], [2, 2]]
+
+
+def test_a_parked_group_does_not_stop_the_other(pools):
+    pool = pools(groups=2)
+    first, _ = pool.recv(10)  # parked
+    for _ in range(3):
+        lanes, _ = pool.recv(10)
+        assert lanes == slice(2, 4)
+        pool.send(lanes, acts(2))
+    pool.send(first, acts(2))
+    assert {pool.recv(10)[0].start, pool.recv(10)[0].start} == {0, 2}
+
+
+def test_send_answers_only_what_recv_gave(pools):
+    pool = pools(groups=2)
+    with pytest.raises(ValueError, match="recv"):
+        pool.send(slice(0, 2), acts(2))
+    lanes, _ = pool.recv(10)
+    with pytest.raises(ValueError, match=r"0…9"):
+        pool.send(lanes, np.array([0, 10]))
+    with pytest.raises(ValueError, match="integers"):
+        pool.send(lanes, np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="whole group"):
+        pool.send(slice(0, 1), acts(1))
+    pool.recv(10)
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv(10)
+
+
+def test_greedy_serves_whoever_is_ready(pools):
+    """A slow lane does not stop the others; no lane is lost or given twice."""
+    pool = pools(batching=Greedy(2), lanes=4, step_timeout=30)
+    counts = np.zeros(4, int)
+    for _ in range(60):
+        lanes, row = pool.recv(10)
+        assert isinstance(lanes, np.ndarray)
+        assert 1 <= len(lanes) <= 2
+        assert row["obs"][:, 0].tolist() == (counts[lanes] % 6).tolist()
+        counts[lanes] += 1
+        pool.send(lanes, np.where(lanes == 3, HANG, FINE))  # lane 3 and its process are busy for ever
+    assert counts[3] == 1
+    assert counts[:2].sum() >= 40
+
+
+def test_at_least_waits_for_n(pools):
+    pool = pools(batching=AtLeast(3), lanes=4)
+    for _ in range(20):
+        lanes, _ = pool.recv(10)
+        assert len(lanes) >= 3
+        pool.send(lanes, np.zeros(len(lanes), int))
+
+
+def test_at_least_does_not_wait_for_parked_lanes(pools):
+    pool = pools(batching=AtLeast(3), lanes=4)
+    lanes, _ = pool.recv(10)
+    while len(lanes) < 4:
+        lanes = np.concatenate([lanes, pool.recv(10)[0]])
+    pool.send(lanes[:2], acts(2))  # two stay with us
+    more, _ = pool.recv(10)
+    assert sorted(more) == sorted(lanes[:2])
+
+
+def test_several_threads_serve_one_pool(pools):
+    pool = pools(batching=Greedy(3), lanes=6)
+    counts, failed = np.zeros(6, int), []
+
+    def serve() -> None:
+        try:
+            for _ in range(50):
+                lanes, _ = pool.recv(10)
+                counts[lanes] += 1
+                pool.send(lanes, np.zeros(len(lanes), int))
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=serve) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    assert not failed
+    assert counts.sum() >= 150
+    assert (counts > 0).all()
+
+
+def test_timeout_keeps_the_pool_usable(pools):
+    pool = pools(step_timeout=30)
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane3=HANG))
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        pool.recv(0.2)
+    assert 0.15 < time.monotonic() - start < 2
+    with pytest.raises(TimeoutError):
+        pool.recv(0)
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 3
+
+
+def test_seeds_are_per_lane_of_the_run_and_independent_of_the_workers(pools):
+    first = pools(faulty.Seeded, 4, seed=5, workers=2).recv(10)[1]["obs"]["own"].copy()
+    other = pools(faulty.Seeded, 2, seed=5, lane=2, workers=1).recv(10)[1]["obs"]
+    assert len(set(first)) == 4
+    assert other["own"].tolist() == first[2:].tolist()
+    assert pools(faulty.Seeded, 4, seed=6).recv(10)[1]["obs"]["own"].tolist() != first.tolist()
+
+
+def test_global_generators_differ_between_processes(pools):
+    row = pools(faulty.Seeded, 2).recv(10)[1]
+    assert row["obs"]["all"][0] != row["obs"]["all"][1]
+
+
+def test_box_actions_are_clipped_and_dict_observations_nest(pools):
+    pool = pools(faulty.Seeded, 2)
+    assert pool.spec.obs == {"own": Field((), "float64"), "all": Field((1,), "float64")}
+    assert pool.spec.action == Box((2,), np.float32([-1, -2]), np.float32([1, 2]))
+    lanes, row = pool.recv(10)
+    assert row["obs"]["all"].shape == (2, 1)
+    pool.send(lanes, np.float32([[0.5, 0.25], [-7, 9]]))
+    assert pool.recv(10)[1]["reward"].tolist() == [3.0, 19.0]
+
+
+def test_discrete_start_is_added_for_the_environment(pools):
+    pool = pools(options={"start": 5})
+    assert pool.spec.action == Discrete(10)
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane1=RAISE))
+    assert pool.recv(10)[1]["first"].tolist() == [False, True, False, False]
+
+
+def test_factories_may_close_over_anything(pools):
+    length = 2
+    envs = Envs(lambda: faulty.Obedient(length), 2, workers=1)
+    envs = pickle.loads(pickle.dumps(envs))
+    pool = envs.open(0)
+    try:
+        for _ in range(3):
+            lanes, row = pool.recv(10)
+            ended = row["terminated"].tolist()
+            pool.send(lanes, acts(2))
+        assert ended == [True, True]
+    finally:
+        pool.close()
+
+
+# ------------------------------------------------------------------------------------------------------ failures
+
+
+def test_an_exception_restarts_its_lane_only(pools):
+    pool = pools()
+    for action in (acts(), acts(lane2=RAISE)):
+        lanes, _ = pool.recv(10)
+        pool.send(lanes, action)
+    lanes, row = pool.recv(10)
+    assert row["obs"][:, 0].tolist() == [2, 2, 0, 2]
+    assert row["first"].tolist() == [False, False, True, False]
+    assert not (row["terminated"] | row["truncated"] | row["over"]).any()
+    assert row["reward"][2] == 0
+    assert pool.restarts == 1
+    (text,) = pool.faults
+    head, *rest = text.split("\n")
+    assert "lane 2" in head
+    assert "ValueError: boom" in head
+    assert f"last action {RAISE}" in head
+    assert "seed" in head
+    assert any('raise ValueError("boom")' in line for line in rest)
+    pool.send(lanes, acts())
+    assert pool.recv(10)[1]["obs"][:, 0].tolist() == [3, 3, 1, 3]
+
+
+def test_sys_exit_in_an_environment_is_a_fault_like_any(pools):
+    pool = pools()
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane0=EXIT))
+    assert pool.recv(10)[1]["first"].tolist() == [True, False, False, False]
+    assert "SystemExit: 3" in pool.faults[0]
+
+
+def test_too_many_faults_end_the_pool_with_the_traceback(pools):
+    pool = pools(max_restarts=2)
+    for _ in range(2):
+        lanes, _ = pool.recv(10)
+        pool.send(lanes, acts(lane1=RAISE))
+    lanes, _ = pool.recv(10)
+    processes = pids(pool)
+    pool.send(lanes, acts(lane1=RAISE))
+    with pytest.raises(EnvFailure, match="max_restarts=2") as e:
+        pool.recv(10)
+    head, *rest = str(e.value).split("\n")
+    assert "lane 1" in head
+    assert "boom" in head
+    assert any('raise ValueError("boom")' in line for line in rest)
+    assert gone(processes)
+    with pytest.raises(EnvFailure):
+        pool.recv(10)
+
+
+def test_an_environment_that_never_resets_ends_the_pool(pools):
+    pool = pools(faulty.Stillborn, 1, max_restarts=3)
+    with pytest.raises(EnvFailure, match="no level left"):
+        pool.recv(10)
+
+
+@pytest.mark.parametrize("how", [HANG, HOLD])
+def test_a_hang_is_killed_and_its_process_replaced(pools, how):
+    pool = pools(step_timeout=0.3, workers=2)
+    lanes, row = pool.recv(10)
+    before = row["obs"][:, 2].copy()
+    processes = pids(pool)
+    pool.send(lanes, acts(lane0=how))
+    start = time.monotonic()
+    lanes, row = pool.recv(10)
+    assert time.monotonic() - start < 5
+    assert row["first"].tolist() == [True, True, False, False]
+    assert (row["obs"][:2, 2] != before[:2]).all()
+    assert (row["obs"][2:, 2] == before[2:]).all()
+    assert pool.restarts == 2
+    assert "step_timeout=0.3" in pool.faults[0]
+    assert "all its lanes were restarted" in pool.faults[0]
+    assert "faulty.py" in pool.faults[0], "the report shows where it hung"
+    assert gone(processes[:1])
+    pool.send(lanes, acts())
+    assert pool.recv(10)[1]["obs"][:, 0].tolist() == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("how", "name"), [(KILL, "SIGKILL"), (CRASH, "SIGSEGV")])
+def test_a_killed_process_is_replaced(pools, how, name, capfd):
+    pool = pools()
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane3=how))
+    lanes, row = pool.recv(10)
+    assert row["first"].tolist() == [False, False, True, True]
+    assert pool.restarts == 2
+    assert name in pool.faults[0]
+    assert how == KILL or "faulty.py" in pool.faults[0]
+    pool.send(lanes, acts())
+    assert pool.recv(10)[1]["obs"][:, 0].tolist() == [2, 2, 1, 1]
+
+
+def test_a_process_killed_while_its_rows_are_held_begins_anew_when_answered(pools):
+    pool = pools(groups=2)
+    held, row = pool.recv(10)
+    kept = row["obs"].copy()
+    os.kill(pids(pool)[0], signal.SIGKILL)
+    other, row2 = pool.recv(10)
+    while pool.restarts == 0:
+        pool.send(other, acts(2))
+        other, row2 = pool.recv(10)
+    assert (row["obs"] == kept).all(), "what was given stays"
+    pool.send(held, np.full(2, FINE))
+    lanes, row = pool.recv(10)
+    assert lanes == held
+    assert row["first"].tolist() == [True, False]
+    assert pool.restarts == 2
+
+
+def test_death_in_a_greedy_pool_loses_no_lane(pools):
+    pool = pools(batching=Greedy(4), lanes=4, max_restarts=50)
+    rng = np.random.default_rng(0)
+    counts = np.zeros(4, int)
+    for _ in range(60):
+        lanes, _ = pool.recv(10)
+        counts[lanes] += 1
+        pool.send(lanes, np.where(rng.random(len(lanes)) < 0.05, KILL, FINE))
+    assert pool.restarts > 0
+    lost = 0
+    while lost < 20 and (counts < 5).any():
+        lanes, _ = pool.recv(10)
+        counts[lanes] += 1
+        pool.send(lanes, acts(len(lanes)))
+        lost += 1
+    assert (counts >= 5).all()
+
+
+@pytest.mark.parametrize(("how", "given"), [(SHAPE, r"given float64 \[3\]"), (DTYPE, r"given complex128 \[4\]")])
+def test_an_observation_that_breaks_its_space_fails_at_once(pools, how, given):
+    pool = pools(lane=10)
+    lanes, _ = pool.recv(10)
+    processes = pids(pool)
+    pool.send(lanes, acts(lane1=how))
+    with pytest.raises(EnvFailure, match=given) as e:
+        pool.recv(10)
+    assert "Obedient, lane 11" in str(e.value)
+    assert "declared float64 [4]" in str(e.value)
+    assert "\n" not in str(e.value)
+    assert gone(processes)
+
+
+def test_a_reset_observation_outside_its_bounds_fails_at_once(pools):
+    with pytest.raises(EnvFailure, match="Liar, lane 0.*not in Box"):
+        pools(faulty.Liar, 1).recv(10)
+
+
+def test_mistakes_are_one_line(pools):
+    for name, want in (
+        (faulty.Unbuildable, r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)"),
+        (faulty.Odd, "observation space MultiBinary.*supported are Box, Discrete and Dict"),
+        (faulty.OddAction, "action space MultiDiscrete.*supported are Discrete"),
+        (faulty.not_an_env, "dict, which is no gymnasium.Env"),
+        ("CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'"),
+    ):
+        with pytest.raises(UserError, match=want) as e:
+            pools(name)
+        assert "\n" not in str(e.value)
+
+
+def test_close_leaves_nothing(pools):
+    pool = pools(lanes=4)
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane0=SPAWN, lane2=HANG))
+    with pytest.raises(TimeoutError):
+        pool.recv(0.3)
+    processes = pids(pool)
+    family = [c.pid for p in processes for c in psutil.Process(p).children(recursive=True)]
+    assert family, "the environment started a program of its own"
+    start = time.monotonic()
+    pool.close()
+    pool.close()
+    assert time.monotonic() - start < 3
+    assert gone(processes + family)
+    with pytest.raises(Closed):
+        pool.recv(1)
+
+
+def test_close_by_another_thread_ends_a_recv(pools):
+    pool = pools(step_timeout=30)
+    lanes, _ = pool.recv(10)
+    pool.send(lanes, acts(lane0=HANG))
+    threading.Timer(0.2, pool.close).start()
+    with pytest.raises(Closed):
+        pool.recv(10)
+
+
+SCRIPT = """
+    import os, sys, time
+    import numpy as np
+    from polyplay.envs import Envs
+    sys.path.insert(0, {tests!r})
+    from envs import faulty
+    print("imported", flush=True)              # twice if a child ran this script again
+    pool = Envs(lambda: faulty.Obedient(), 2, workers=2).open(0)
+    lanes, _ = pool.recv(20)
+    print(*[w.process.pid for w in pool._workers], flush=True)
+    pool.send(lanes, np.array([{action}, 0]))
+    {end}
+"""
+
+
+def _script(tmp_path, action, end) -> subprocess.Popen:
+    path = tmp_path / "script.py"
+    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path.write_text(textwrap.dedent(SCRIPT).format(tests=tests, action=action, end=end))
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("action", [FINE, HANG, HOLD])
+def test_environments_end_with_a_killed_parent(tmp_path, action):
+    """Idle, hanging, or hanging with the GIL held."""
+    script = _script(tmp_path, action, "time.sleep(60)")
+    assert script.stdout.readline() == "imported\n"
+    numbers = [int(n) for n in script.stdout.readline().split()]
+    assert len(numbers) == 2
+    time.sleep(0.2)
+    script.kill()
+    assert gone(numbers, within=1.0)
+    script.communicate()
+
+
+def test_a_script_without_main_guard_or_close_ends_by_itself(tmp_path):
+    before = set(os.listdir("/dev/shm"))
+    script = _script(tmp_path, FINE, "")
+    out, err = script.communicate(timeout=30)
+    first, second = out.splitlines()
+    assert first == "imported"
+    assert script.returncode == 0
+    assert err == ""
+    assert gone([int(n) for n in second.split()])
+    assert set(os.listdir("/dev/shm")) <= before

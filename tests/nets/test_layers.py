@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from polyplay.errors import UserError
+from polyplay.nets.layers import Linear, initialise, pixels
+
+
+def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
+    for seed in range(200):
+        torch.manual_seed(seed)
+        rows, inputs, outputs, part = (int(torch.randint(1, n, ())) for n in (300, 80, 24, 12))
+        layer, x = Linear(inputs, outputs), torch.randn(rows, inputs)
+        whole = layer(x)
+        torch.testing.assert_close(whole, F.linear(x, layer.weight, layer.bias))
+        start = int(torch.randint(0, rows, ()))
+        assert torch.equal(layer(x[start : start + part]), whole[start : start + part]), seed
+
+
+def test_linear_passes_gradients_through_its_padding():
+    layer, x = Linear(5, 3), torch.randn(7, 5, requires_grad=True)
+    layer(x).square().sum().backward()
+    mine = x.grad.clone(), layer.weight.grad.clone(), layer.bias.grad.clone()
+    x.grad = layer.weight.grad = layer.bias.grad = None
+    F.linear(x, layer.weight, layer.bias).square().sum().backward()
+    for got, want in zip(mine, (x.grad, layer.weight.grad, layer.bias.grad), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_initialisation_is_by_torchs_seed():
+    def filled(style: str) -> torch.Tensor:
+        torch.manual_seed(3)
+        initialise(net := nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(5, 6)), style)
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    for style in ("orthogonal", "torch"):
+        assert torch.equal(filled(style), filled(style))
+    with pytest.raises(UserError, match="init: 'xavier' is not one of orthogonal, torch"):
+        filled("xavier")
+
+
+def test_pixels_are_scaled_bytes_and_floats_as_they_are():
+    image = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8)
+    kept = image.clone()
+    torch.testing.assert_close(pixels(image), image / 255)
+    assert torch.equal(image, kept)
+    assert pixels(image).is_contiguous(memory_format=torch.channels_last)
+    floats = torch.randn(2, 3, 4, 5)
+    assert torch.equal(pixels(floats), floats)

@@ -1,0 +1,216 @@
+"""Workers: started, watched, replaced, seen off, as processes, as threads, and in one thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from polyplay.crew import Crew, each
+from polyplay.errors import Closed, EnvFailure, WorkerLost
+from polyplay.shared import Block
+
+
+def count(me, *, block, until, slot=None):
+    cell = block.array(64, "int64")
+    while cell[me.index] < until:
+        cell[me.index] += 1
+        me.meter.add("steps", 1)
+        yield
+
+
+def forever(me, *, block):
+    block.array(64, "int64")[8 + me.index] = os.getpid()
+    while True:
+        time.sleep(0.005)
+        yield
+
+
+def fails(me, *, block):
+    yield
+    raise ValueError(f"worker {me.index} had a bad day")
+
+
+def env_fails(me, *, block):
+    yield
+    raise EnvFailure("lane 3 of X raised five times")
+
+
+def dies_once(me, *, block, until):
+    cell = block.array(64, "int64")
+    if me.incarnation == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while cell[me.index] < until:
+        cell[me.index] += 1
+        yield
+
+
+def ends(crew: Crew, seconds: float = 20.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if crew.poll(0.05):
+            return True
+    return False
+
+
+def leftovers() -> list[str]:
+    return [p.name() for p in psutil.Process().children(recursive=True) if "polyplay" in " ".join(p.cmdline())]
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
+def test_workers_run_to_their_end(how):
+    block = Block(512)
+    crew = Crew(**how)
+    crew.add(count, n=3, learner=True, block=block, until=10, slot=each(lambda i: i))
+    crew.start()
+    assert ends(crew)
+    assert crew.meter.column("steps").sum() == 30
+    crew.stop()
+    assert block.array(64, "int64")[:3].tolist() == [10, 10, 10]
+
+
+def test_serial_takes_turns():
+    block, order = Block(512), []
+
+    def say(me, *, block):
+        for _ in range(3):
+            order.append(me.index)
+            yield
+
+    crew = Crew(serial=True)
+    crew.add(say, n=2, learner=True, block=block)
+    crew.start()
+    assert ends(crew)
+    assert order == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
+def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
+    block = Block(512)
+    crew = Crew(**how)
+    crew.add(forever, block=block)
+    crew.add(fails, learner=True, block=block)
+    crew.start()
+    with pytest.raises(WorkerLost, match=r"worker fails 0 raised:(.|\n)*in fails(.|\n)*had a bad day"):
+        ends(crew)
+    before = time.monotonic()
+    crew.stop()
+    assert time.monotonic() - before < 2.0
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}])
+def test_an_environment_that_gave_up_is_its_own_exception(how):
+    crew = Crew(**how)
+    crew.add(env_fails, learner=True, block=Block(8))
+    crew.start()
+    with pytest.raises(EnvFailure, match="lane 3 of X"):
+        ends(crew)
+    crew.stop()
+
+
+def test_a_killed_worker_fails_the_run_where_it_must():
+    block = Block(1024)
+    crew = Crew()
+    crew.add(forever, learner=True, block=block)
+    crew.start()
+    pid = block.array(64, "int64")
+    while not pid[8]:
+        crew.poll(0.05)
+    os.kill(int(pid[8]), signal.SIGKILL)
+    before = time.monotonic()
+    with pytest.raises(WorkerLost, match="worker forever 0 was killed by SIGKILL"):
+        ends(crew)
+    crew.stop()
+    assert time.monotonic() - before < 2.0
+
+
+def test_a_killed_worker_is_replaced_where_it_may_be():
+    said = []
+    crew = Crew(say=lambda kind, text: said.append(text))
+    block = Block(512)
+    role = crew.add(dies_once, learner=True, on_loss="replace", block=block, until=5)
+    crew.start()
+    assert ends(crew)
+    crew.stop()
+    assert role.lost == 1
+    assert said == ["worker dies_once 0 was killed by SIGKILL; a new one takes its place"]
+    assert block.array(64, "int64")[0] == 5
+
+
+def test_a_role_grows_and_shrinks_while_it_runs():
+    block = Block(1024)
+    crew = Crew()
+    role = crew.add(forever, block=block)
+    crew.start()
+    crew.scale(role, 3)
+    pids = block.array(64, "int64")
+    until = time.monotonic() + 20
+    while not pids[8:11].all() and time.monotonic() < until:
+        crew.poll(0.05)
+    assert pids[8:11].all()
+    crew.scale(role, 1)
+    assert not psutil.pid_exists(int(pids[10]))
+    assert psutil.pid_exists(int(pids[8]))
+    crew.poll(0.05)
+    crew.stop()
+    assert not psutil.pid_exists(int(pids[8]))
+
+
+def test_stopping_raises_closed_in_every_worker():
+    closed = []
+
+    def waits(me, *, block):
+        try:
+            while True:
+                me.turn()
+                yield
+        except Closed:
+            closed.append(me.index)
+            raise
+
+    crew = Crew(on="thread")
+    crew.add(waits, n=2, learner=True, block=Block(8))
+    crew.start()
+    crew.poll(0.05)
+    crew.stop()
+    assert sorted(closed) == [0, 1]
+
+
+MAIN = textwrap.dedent("""
+    import sys, time
+    sys.path.insert(0, {tests!r})
+    import test_crew as t
+    from polyplay.crew import Crew
+    from polyplay.shared import Block
+    block = Block(1024)
+    crew = Crew()
+    crew.add(t.forever, n=2, learner=True, block=block)
+    crew.start()
+    pids = block.array(64, "int64")
+    while not pids[8:10].all():
+        crew.poll(0.05)
+    print(pids[8], pids[9], flush=True)
+    while True:
+        crew.poll(0.1)
+""")
+
+
+def test_workers_end_when_the_main_process_is_killed():
+    here = os.path.dirname(__file__)
+    main = subprocess.Popen([sys.executable, "-c", MAIN.format(tests=here)], stdout=subprocess.PIPE, text=True)
+    pids = [int(p) for p in main.stdout.readline().split()]
+    shared = set(os.listdir("/dev/shm"))
+    assert len(pids) == 2
+    main.kill()
+    main.wait()
+    until = time.monotonic() + 2.0
+    while any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in pids):
+        assert time.monotonic() < until, "a worker outlived the main process by more than 2 s"
+        time.sleep(0.02)
+    assert set(os.listdir("/dev/shm")) <= shared
