@@ -75,6 +75,7 @@ class Actor:
     def __init__(self, me: Me, pool: Pool, policy: Any, out: Producer, first_lane: int):
         self.me, self.pool, self.policy, self.out = me, pool, policy, out
         self.first_lane = first_lane
+        self.noise_seed = me.noise_seed
         self.games = Games(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width = pool.lanes // pool.groups
@@ -206,7 +207,7 @@ class Actor:
         before = time.perf_counter()
         numbers = np.arange(self.pool.lanes)[lanes]
         heard = {"obs": step["obs"], "reward": step["reward"], "first": step["first"]}
-        heard["noise"] = uniform(self.me.noise_seed, numbers + self.first_lane, self.acts[lanes], self.policy.noise)
+        heard["noise"] = uniform(self.noise_seed, numbers + self.first_lane, self.acts[lanes], self.policy.noise)
         self.acts[lanes] += 1
         with torch.no_grad():
             answer = self.policy.act(torches(heard), state)
@@ -224,13 +225,14 @@ class Actor:
         groups = {
             str(i): {"step": g.step, "state": tree.map(lambda x: x.numpy(), g.state)} for i, g in enumerate(self.groups)
         }
-        return {"pool": pool, "games": games, "acts": self.acts, "groups": groups}
+        return {"pool": pool, "games": games, "acts": self.acts, "groups": groups, "noise": np.array(self.noise_seed)}
 
     def load(self, saved: Batch) -> None:
         self.pool.load(saved["pool"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         self.acts[:] = saved["acts"]
+        self.noise_seed = int(saved["noise"])  # the same actions as if nothing had happened
         for i, group in enumerate(self.groups):
             kept = saved["groups"][str(i)]
             group.step = tree.map(np.array, kept["step"])

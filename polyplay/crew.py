@@ -374,12 +374,19 @@ def _process(cargo: Any, pipe: Any) -> None:
         signal.signal(ignored, signal.SIG_IGN)
     _end_with_parent()
     me, work, kw = cargo
+    _name(f"pp-{me.role}")
     me.say = lambda kind, text: pipe.send((kind, text))
     _tune(me.threads)
     last = _run(me, work, kw)
     with contextlib.suppress(OSError):
         pipe.send(last)
     pipe.close()
+
+
+def _name(title: str) -> None:
+    """What `top` and `ps` call this process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(title[:15])
 
 
 def _tune(threads: int) -> None:

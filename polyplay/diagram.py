@@ -28,10 +28,10 @@ def _holds(role: Any) -> list[str]:
     if "envs" in kw:
         envs = kw["envs"]
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
-        rows.append(f"envs    {envs.name} × {envs.lanes} lanes{groups}")
+        rows.append(f"envs    {envs.title} × {envs.lanes} lanes{groups}")
     net = kw.get("policy") or getattr(kw.get("task"), "policy", None)
     if net is not None:
-        rows.append(f"policy  {net}")
+        rows.append(f"policy  {_net(net)}")
     if "T" in kw:
         rows.append(f"rollout {kw['T']} steps, lag 0")
     if "out" in kw:
@@ -45,6 +45,14 @@ def _holds(role: Any) -> list[str]:
         rows += [f"loss    {type(task.loss).__name__}", f"update  {_update(task.update)}"]
     rows.append(f"if lost {role.on_loss}")
     return rows
+
+
+def _net(factory: Any) -> str:
+    """The network's name, and its core if it has one."""
+    core = getattr(factory, "options", {}).get("core", "none")
+    name = getattr(factory, "name", factory)
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    return title if core == "none" else f"{title} + {core}"
 
 
 def _update(update: Any) -> str:

@@ -115,11 +115,12 @@ def nearest(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else []
-    found = found or difflib.get_close_matches(word, known, 1, 0.5)
+    few = len(names) <= 12  # then listing them beats guessing
+    found = found or difflib.get_close_matches(word, known, 1, 0.6 if few else 0.5)
     found = found or [n for n in names if len(word) > 2 and (word in n or n in word.split("_"))]
     if found:
         return f"; did you mean {spell(found[0])}?"
-    return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 12 else "; --help lists all options"
+    return f"; it takes {', '.join(map(spell, names))}" if few else "; --help lists all options"
 
 
 def _spell(name: str, words: list[str], hint: Any) -> list[str]:

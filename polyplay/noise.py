@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_30, _27, _31, _40 = (np.uint64(x) for x in (30, 27, 31, 40))
+_30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
@@ -25,4 +25,4 @@ def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarr
     lane = _mix(np.asarray(lanes).astype(np.uint64) * _A + key)
     step = _mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
     bits = _mix(step[:, None] + np.arange(1, n + 1, dtype=np.uint64) * _A)
-    return ((bits >> _40).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-24)
+    return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1

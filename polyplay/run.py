@@ -79,7 +79,7 @@ def evaluate(
     """Play `episodes` full games with a checkpoint's weights (default: the newest whole one; "best"; or its number)."""
     import torch
 
-    from polyplay import evaluate as playing
+    from polyplay import playing
 
     directory = Path(directory)
     page, settings, options, kept = _read(directory)
@@ -223,7 +223,7 @@ class _Session:
             self._ask(f"{minutes:g} minutes are over")
         if not self.asked and goal is not None and self.reporter.reached(goal):
             self._ask(f"the mean return of 100 games reached {goal:g}")
-        self.terminal.refresh()
+        self.terminal.refresh(self.steps * self.skip)
 
     def _ask(self, reason: str, exit_code: int = 0) -> None:
         """Learners save at their next update, and end."""

@@ -78,9 +78,13 @@ class Stream:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
         return Producer(self, p)
 
-    def batches(self, n: int) -> Batches:
-        """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`."""
-        return Batches(self, n)
+    def batches(self, n: int, in_turn: bool = False) -> Batches:
+        """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
+
+        `in_turn`: producers are taken strictly one after another, so every round has the same share of each: without
+        it a fast actor's next rollout may take the place of a slow one's, whose lag then grows past what was asked for.
+        """
+        return Batches(self, n, in_turn)
 
     @property
     def depth(self) -> int:
@@ -154,8 +158,8 @@ class Producer:
 class Batches:
     """What crosses into a learner: a description that becomes an iterator there."""
 
-    def __init__(self, stream: Stream, n: int):
-        self.stream, self.n = stream, n
+    def __init__(self, stream: Stream, n: int, in_turn: bool = False):
+        self.stream, self.n, self.in_turn = stream, n, in_turn
 
     def consumer(self, c: int) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
@@ -171,7 +175,7 @@ class Batches:
         while True:
             stream.check()
             while len(taken) < self.n:
-                slot, turn = _next(stream, rings, turn)
+                slot, turn = _next(stream, rings, turn, 1 if self.in_turn else len(rings))
                 if slot is None:
                     break
                 bell.wait(0)
@@ -191,9 +195,9 @@ class Batches:
         self.stream.close()
 
 
-def _next(stream: Stream, rings: list[int], turn: int) -> tuple[int | None, int]:
-    """The next full slot, taking producers in turn so that none is left behind."""
-    for k in range(len(rings)):
+def _next(stream: Stream, rings: list[int], turn: int, tries: int) -> tuple[int | None, int]:
+    """The next full slot of the producer whose turn it is, or of the `tries` - 1 behind it; and the next turn."""
+    for k in range(tries):
         p = rings[(turn + k) % len(rings)]
         slot = _take(stream._full[p], stream.use, READING)
         if slot is not None:

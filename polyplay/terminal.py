@@ -1,15 +1,13 @@
 """What a person sees while a run goes on: a live panel on a terminal, plain aligned lines anywhere else.
 
-Nothing here waits: if the terminal does not take output (Ctrl-S, a pager, a broken pipe) what does not fit is
-dropped and the run goes on. Imports no torch.
+Nothing here waits: if the terminal takes no output (Ctrl-S, a pager) or has gone, the run goes on.
+Imports no torch.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import os
-import select
 import shlex
 import sys
 import time
@@ -25,9 +23,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from polyplay.outlet import Outlet
 from polyplay.report import KINDS, Reporter
 
 EVERY = 0.25  # seconds between two pictures of the live panel
+BACKLOG = 100  # pieces of output on their way at once; lines beyond wait here, the newest 1000 of them
 MOST_ROLES = 4  # keeps the panel within 12 lines
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "wait": "bright_black"}
@@ -58,8 +58,8 @@ class Goal:
 class Terminal:
     """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
-    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and
-    the run not serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
+    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
+    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
     """
 
     def __init__(
@@ -74,17 +74,18 @@ class Terminal:
     ) -> None:
         self.reporter, self.system, self.clock = reporter, system, clock
         self.console = console or default_console()
+        self.outlet = Outlet(self.console.file)
+        self.console.file = self.outlet  # type: ignore[assignment]
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
         self.goal = Goal(total_frames)
         self.title = system
         self.row: Mapping[str, Any] = {}
         self.warning = ""
-        self.pending: deque[RenderableType] = deque(maxlen=1000)
+        self.pending: deque[tuple[RenderableType, bool]] = deque(maxlen=1000)
         self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
-        self.gone = False
 
     def begin(
         self,
@@ -104,7 +105,7 @@ class Terminal:
         self._print(Text.assemble((f"polyplay {self.system}", "bold"), f"  in {directory}"))
         self._print(settings(config, options, sources, self.console.width))
         facts = " · ".join(f"{k} {v}" for k, v in environment.items())
-        self._print(Text.assemble(("environment ", "bold"), facts))
+        self._print(Text.assemble(("playing ", "bold"), facts), wrap=True)
 
     def report(self, row: Mapping[str, Any]) -> None:
         """What `Reporter.report` answered."""
@@ -120,8 +121,8 @@ class Terminal:
             return
         self.drawn = self.clock()
         self._flush()
-        if self.live is not None:
-            self._safely(lambda: self._draw(frames))
+        if self.live is not None and not self.outlet.backlog:
+            self._draw(self.live, frames)
 
     def warn(self, text: str) -> None:
         """A line that stays; the panel keeps the last one in view."""
@@ -132,20 +133,21 @@ class Terminal:
         """The last line: why it ended, what came out, and the command to type next."""
         self.refresh(summary.get("frames"))
         self.close()
-        self._print(Text(closing(summary), no_wrap=True), wait=1.0)
+        self._print(Text(closing(summary), no_wrap=True))
+        self.outlet.drain(0.5)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
-            self._safely(live.stop)
+            live.stop()
         self._flush()
+        self.outlet.drain(0.5)
 
-    def _draw(self, frames: int | None) -> None:
-        assert self.live is not None
-        if not self.live.is_started:
-            self.live.start()
-        self.live.update(self.panel(frames), refresh=True)
+    def _draw(self, live: Live, frames: int | None) -> None:
+        if not live.is_started:
+            live.start()
+        live.update(self.panel(frames), refresh=True)
 
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
@@ -187,31 +189,15 @@ class Terminal:
         until = self.goal.until_return
         return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
 
-    def _print(self, what: RenderableType, wait: float = 0.0) -> None:
-        self.pending.append(what)
-        self._flush(wait)
+    def _print(self, what: RenderableType, wrap: bool = False) -> None:
+        """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
+        self.pending.append((what, wrap))
+        self._flush()
 
-    def _flush(self, wait: float = 0.0) -> None:
-        while self.pending and not self.gone and self._ready(wait):
-            self._safely(functools.partial(self._show, self.pending.popleft()))
-
-    def _show(self, what: RenderableType) -> None:
-        self.console.print(what, soft_wrap=isinstance(what, Text))
-
-    def _ready(self, wait: float = 0.0) -> bool:
-        """Whether the stream takes output now, or within `wait` seconds."""
-        try:
-            return bool(select.select([], [self.console.file.fileno()], [], wait)[1])
-        except (OSError, ValueError, AttributeError):
-            return True  # not a file of the system: a recording or a notebook
-
-    def _safely(self, act: Callable[[], Any]) -> None:
-        if self.gone or not self._ready():
-            return
-        try:
-            act()
-        except (OSError, ValueError):  # the terminal or the pipe has gone, the run has not
-            self.gone = True
+    def _flush(self) -> None:
+        while self.pending and self.outlet.backlog < BACKLOG:
+            what, wrap = self.pending.popleft()
+            self.console.print(what, soft_wrap=isinstance(what, Text) and not wrap)
 
 
 def default_console() -> Console:

@@ -30,8 +30,14 @@ def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
 
 
 def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lines, writes, write = Lines(tmp_path / "a"), [], os.write
-    monkeypatch.setattr(record.os, "write", lambda fd, data: writes.append(data) or write(fd, data))
+    lines, write = Lines(tmp_path / "a"), os.write
+    writes: list[bytes] = []
+
+    def note(fd: int, data: bytes) -> int:
+        writes.append(data)
+        return write(fd, data)
+
+    monkeypatch.setattr(record.os, "write", note)
     lines.write({"a": list(range(10_000))})
     assert len(writes) == 1
     assert json.loads(writes[0])["a"][-1] == 9999

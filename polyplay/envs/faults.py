@@ -7,7 +7,9 @@ from polyplay.errors import EnvFailure, UserError
 
 
 class Faults:
-    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart several lanes."""
+    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart
+    several lanes.
+    """
 
     def __init__(self, board: Board, limit: int):
         self.board, self.limit = board, limit
@@ -17,7 +19,9 @@ class Faults:
         self._seen = board.faults.copy()
 
     def of_lane(self, lane: int) -> None:
-        """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or too many faults)."""
+        """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or
+        too many faults).
+        """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
             raise UserError(text)

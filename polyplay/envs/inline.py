@@ -16,7 +16,9 @@ from polyplay.tree import Batch
 
 
 class InlinePool:
-    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one that hangs hangs."""
+    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
+    that hangs hangs.
+    """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed

@@ -1,7 +1,8 @@
-"""Environment processes are forked from a server of their own that holds this package, NumPy and Gymnasium, no torch.
+"""Environment processes are forked from a server of their own, with NumPy and Gymnasium in it but no torch.
 
-multiprocessing has one fork server per process, and whoever acts wants torch preloaded there; hence a second one. A
-child never imports the user's `__main__`, so scripts without a main guard are safe; factories travel by cloudpickle.
+multiprocessing has one fork server per process, and whoever acts wants torch preloaded there; hence a
+second one. A child never imports the user's `__main__`, so scripts without a main guard are safe;
+factories travel by cloudpickle.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import contextlib
 import io
 import os
 import signal
-from multiprocessing import forkserver, popen_forkserver, process, spawn, util
-from multiprocessing.context import reduction, set_spawning_popen
+from multiprocessing import forkserver, popen_forkserver, process, reduction, spawn, util
+from multiprocessing.context import set_spawning_popen
 from typing import Any
 
-_server = forkserver.ForkServer()  # type: ignore[attr-defined]
-_server.set_forkserver_preload(["polyplay.envs.worker", "polyplay.envs.make"])
+_server = forkserver.ForkServer()
+_server.set_forkserver_preload(["polyplay.envs.worker", "polyplay.envs.make", "polyplay.envs.launch"])
+
+
+def _close(*descriptors: int) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 class _Popen(popen_forkserver.Popen):
@@ -32,9 +38,9 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, buffer)
         finally:
             set_spawning_popen(None)
-        self.sentinel, end = _server.connect_to_new_process(self._fds)
+        self.sentinel, end = _server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         kept = os.dup(end)  # closed when we end: the child is told by that
-        self.finalizer = util.Finalize(self, util.close_fds, (kept, self.sentinel))
+        self.finalizer = util.Finalize(self, _close, (kept, self.sentinel))
         with open(end, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -51,7 +57,7 @@ class EnvProcess(process.BaseProcess):
     def start(self) -> None:
         self._popen = _Popen(self)
         self._sentinel = self._popen.sentinel
-        del self._target, self._args, self._kwargs
+        del self._target, self._args, self._kwargs  # type: ignore[attr-defined]
 
     def end(self) -> None:
         """Kill it and everything it started; reap it."""

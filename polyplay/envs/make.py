@@ -54,7 +54,7 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane)
 
 
-# -------------------------------------------------------------------------------- one Gymnasium environment
+# ---------------------------------------------------------------------- one Gymnasium environment
 
 
 def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
@@ -100,7 +100,7 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
 
     if name not in gymnasium.registry and not _versionless(name):
         raise UserError(
-            f"unknown environment {name!r}{nearest(name, _known())}; give a Gymnasium id, ALE/Game-v5, toy:name, "
+            f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
             "module:EnvId-v0 or module:callable"
         )
     return lambda: gymnasium.make(name, disable_env_checker=True, **kwargs)
@@ -112,15 +112,18 @@ def _versionless(name: str) -> bool:
     return any(VERSION.sub("", known) == name for known in gymnasium.registry)
 
 
-def _known() -> list[str]:
+def _hint(name: str) -> str:
     import gymnasium
 
     from polyplay.envs.toy import TOYS
 
-    known = [*gymnasium.registry, *(f"toy:{k}" for k in TOYS)]
     try:
         from polyplay.envs.native import games
 
-        return known + [f"ALE/{game}-v5" for game in games()]
+        atari = games()
     except UserError:
-        return known
+        atari = {}
+    game = re.sub("(NoFrameskip|Deterministic)$", "", VERSION.sub("", name))
+    if game in atari:
+        return f", did you mean 'ALE/{game}-v5'?"
+    return nearest(name, [*gymnasium.registry, *(f"toy:{k}" for k in TOYS), *(f"ALE/{g}-v5" for g in atari)])

@@ -1,14 +1,16 @@
-"""Every Atari game through ale-py's own vector environment: its threads step, its arrays are handed on uncopied.
+"""Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
 
-Everything here that looks roundabout answers something ale-py does (read in 0.12's src/ale/vector, pinned by tests):
+What looks roundabout here answers something ale-py does (read in 0.12's src/ale/vector, pinned by tests):
 
 - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-- its `terminated` mixes lost lives with the end of the game when asked for lives, so we ask for neither and look at the
-  `lives` count ourselves: `over` is then exact;
+- asked for lives, its `terminated` mixes lost lives with the end of the game: we do not ask, and look at the
+  `lives` count ourselves, so that `over` is exact;
 - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
-- where it truncates, the last frame was never drawn (the loop ends before the screen is read), so we count frames, end
-  the game one step before ale-py would, and reset that lane ourselves: the last observation is the real one;
-- `send` knows no lanes: it answers the last `recv`, and an action out of range would make the next `recv` hang.
+- where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
+  steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
+  observation is the real one;
+- `send` knows no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+  hang.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
 
 @dataclass(frozen=True)
 class Atari:
-    """Options of `Envs` for ALE games. Defaults are the common A2C/IMPALA protocol, presets choose their own."""
+    """Options of `Envs` for ALE games. Defaults are the common A2C/IMPALA protocol, presets choose
+    their own.
+    """
 
     frameskip: int = 4  # frames an action is held
     sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
@@ -58,7 +62,9 @@ class Atari:
 
 
 def games() -> dict[str, str]:
-    """ROM name by the name in its id: {"MsPacman": "ms_pacman", …}. Raises UserError where ale-py is missing."""
+    """ROM name by the name in its id: {"MsPacman": "ms_pacman", …}. Raises UserError where ale-py is
+    missing.
+    """
     try:
         from ale_py import roms
     except ImportError as e:
@@ -89,7 +95,7 @@ def _actions(game: str, full: bool) -> tuple[str, ...]:
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
-    ale.loadROM(ale_py.roms.get_rom_path(game))
+    ale.loadROM(str(ale_py.roms.get_rom_path(game)))
     return tuple(a.name for a in (ale.getLegalActionSet() if full else ale.getMinimalActionSet()))
 
 
@@ -166,7 +172,7 @@ class NativePool:
             reward_clipping=False,
         )
 
-    # ------------------------------------------------------------------------------------------------- receiving
+    # ---------------------------------------------------------------------------------- receiving
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
@@ -246,10 +252,12 @@ class NativePool:
             "over": over,
         }
 
-    # --------------------------------------------------------------------------------------------------- sending
+    # ------------------------------------------------------------------------------------ sending
 
     def send(self, lanes: Lanes, action: Any) -> None:
-        """See Pool: `lanes` must be exactly those of a recv, for ale-py's asynchronous mode of the last one."""
+        """See Pool: `lanes` must be exactly those of a recv, for ale-py's asynchronous mode of
+        the last one.
+        """
         if not self._vectors:
             raise Closed
         group = self._group(lanes)

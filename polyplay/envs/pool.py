@@ -1,8 +1,9 @@
 """Environments as everything above sees them: `Envs` describes, `Envs.open` gives a `Pool`: many lanes behind
 `recv()` and `send()`.
 
-A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the episode's real last
-observation, the action sent for it is ignored, and the lane's next row is the `first` of its next episode.
+A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the real
+last observation of the episode, the action sent for it is ignored, and the lane's next row is the `first`
+of its next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from polyplay.tree import Batch, Spec
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
 
 
-# ------------------------------------------------------------------------------------------------ batching rules
+# --------------------------------------------------------------------------------- batching rules
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,14 @@ class Greedy:
 Batching = All | Group | AtLeast | Greedy
 
 
-# ------------------------------------------------------------------------------------------------------ protocol
+# --------------------------------------------------------------------------------------- protocol
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete observations."""
+    """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
+    observations.
+    """
 
     obs: Spec
     action: ActionSpec
@@ -76,14 +79,16 @@ class Pool(Protocol):
     faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of those
-        lanes. The first rows of every lane are its reset observation.
+        """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of
+        those lanes. The first row of every lane is its reset observation.
 
         Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure, Closed after close().
         """
 
     def send(self, lanes: Lanes, action: Any) -> None:
-        """Answer lanes that recv gave: int64 [B] or float32 [B, *shape]. Raises ValueError: other lanes or actions."""
+        """Answer lanes that recv gave: int64 [B] or float32 [B, *shape]. Raises ValueError: other
+        lanes or actions.
+        """
 
     def close(self) -> None:
         """End everything; may be called again."""
@@ -95,15 +100,16 @@ class Pool(Protocol):
         """Go on from such a state, to the bit: also which lanes wait for their answer."""
 
 
-# --------------------------------------------------------------------------------------------------- description
+# ------------------------------------------------------------------------------------ description
 
 
 @dataclass(frozen=True)
 class Envs:
     """A description of one pool: cheap, picklable (a factory travels by cloudpickle).
 
-    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0", or a
-    callable that returns a gymnasium.Env. options: Atari preset values, toy sizes, or keyword arguments of the factory.
+    name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable",
+    "module:EnvId-v0", or a callable that returns a gymnasium.Env. options: Atari preset values, toy
+    sizes, or keyword arguments of the factory.
     """
 
     name: str | Callable[..., Any]
@@ -122,7 +128,8 @@ class Envs:
         least = getattr(self.batching, "n", 1)
         if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
             raise UserError(
-                f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got groups={self.groups}, lanes={self.lanes}"
+                f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, "
+                f"got groups={self.groups}, lanes={self.lanes}"
             )
         if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
             raise UserError(
@@ -168,7 +175,7 @@ class Envs:
         self.__dict__.update(state)
 
 
-# ------------------------------------------------------------------------------------------------- shared helpers
+# --------------------------------------------------------------------------------- shared helpers
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
@@ -191,7 +198,9 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) -> Options:
-    """`kind(**given)`, a dataclass of options. Raises UserError: an unknown name, or a value of another type."""
+    """`kind(**given)`, a dataclass of options. Raises UserError: an unknown name, or a value of
+    another type.
+    """
     known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:

@@ -1,11 +1,12 @@
-"""Any Gymnasium environment, in processes: several lanes each, rows written in place into memory both sides share.
+"""Any Gymnasium environment, in processes: several lanes each, rows written in place into shared memory.
 
-Nobody spins and nobody shares a lock: orders and answers are lane numbers on two pipes per process. A process that is
-killed or hangs is replaced, its lanes begin anew.
+Nobody spins and nobody shares a lock: orders and answers are lane numbers on two pipes per process. A
+process that is killed or hangs is replaced, its lanes begin anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -100,12 +101,11 @@ class Worker:
         there.close()
         back.close()
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()
+        os.set_blocking(self.source, False)
 
     def order(self, lanes: np.ndarray) -> None:
-        try:
+        with contextlib.suppress(BrokenPipeError):  # its death is seen and its lanes ordered again by recv
             os.write(self.sink, lanes.astype(np.int32).tobytes())
-        except BrokenPipeError:
-            pass  # its death is seen, and its lanes are ordered again, at the next recv
 
     def stack(self, ask: bool) -> str:
         """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
@@ -118,9 +118,16 @@ class Worker:
     def drain(self) -> bytes:
         """What it still said before it ended."""
         said = b""
-        while data := os.read(self.source, 1 << 16):
+        while data := self.read():
             said += data
         return said
+
+    def read(self) -> bytes | None:
+        """What it says; b"": it hung up, None: nothing now."""
+        try:
+            return os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return None
 
     def hang_up(self) -> None:
         """No more orders: it closes its environments and ends."""
@@ -132,8 +139,9 @@ class Worker:
         self.answers.close()
 
     def __str__(self) -> str:
-        lanes = self.lanes
-        return f"environment process {self.index} (lanes {lanes[0]}–{lanes[-1]}, {len(lanes)} of them)"
+        job, lanes = self._args[1], self.lanes
+        numbers = ", ".join(str(job.lane + i) for i in lanes[:8]) + (", …" if len(lanes) > 8 else "")
+        return f"environment process {self.index} (lanes {numbers})"
 
 
 class ProcessPool:
@@ -141,7 +149,7 @@ class ProcessPool:
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.spec, self._envs = envs.spec, envs
+        self.spec, self._envs, self._lane = envs.spec, envs, lane
         width = envs.lanes // envs.groups
         n = min(envs.workers or cores(), width)
         # every process serves every group, so that all of them are busy whichever group steps
@@ -171,7 +179,7 @@ class ProcessPool:
 
     restarts = property(lambda self: self._faults.restarts)
 
-    # --------------------------------------------------------------------------------------------------- the protocol
+    # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Slices give views of shared memory, index arrays give copies."""
@@ -191,7 +199,7 @@ class ProcessPool:
                             "recv() before the rows that recv() gave were answered with send()"
                         )
                 if lanes is not None:
-                    return lanes, tree.map(lambda a: a[lanes], self._board.rows)
+                    return lanes, self._rows(lanes)
                 if not self._wait(end) and end is not None and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -231,11 +239,15 @@ class ProcessPool:
     def load(self, state: Batch) -> None:
         raise ValueError("a pool of Gymnasium environments has no state to load: its state() is None")
 
-    # ---------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------- inside
 
     def _register(self, worker: Worker) -> None:
-        self._by_source[worker.source] = worker
-        self._poll.register(worker.source, select.POLLIN)
+        for source in (worker.source, worker.process.sentinel):
+            self._by_source[source] = worker
+            self._poll.register(source, select.POLLIN)
+
+    def _rows(self, lanes: Lanes) -> Batch:
+        return tree.map(lambda a: a[lanes], self._board.rows)
 
     def _order(self, numbers: np.ndarray) -> None:
         owner = self._owner[numbers]
@@ -252,7 +264,8 @@ class ProcessPool:
             if self._closed:
                 return False
             for source, _ in ready:
-                self._hear(self._by_source[source])
+                if source in self._by_source:
+                    self._hear(self._by_source[source])
             now = time.monotonic()
             if now - self._looked >= self._tick:
                 self._looked = now
@@ -260,9 +273,10 @@ class ProcessPool:
         return bool(ready)
 
     def _hear(self, worker: Worker) -> None:
-        if said := os.read(worker.source, 1 << 16):
+        said = worker.read()
+        if said:
             self._landed(said)
-        else:
+        elif said == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
             self._replace(
                 worker, f"{worker} ended by itself: {_end_of(worker.process)}{worker.stack(ask=False)}"
@@ -279,14 +293,18 @@ class ProcessPool:
         """Replace processes whose environment takes too long."""
         for worker in self._workers:
             if 0.0 < self._board.deadline[worker.index] < now:
-                lane = int(self._board.busy[worker.index])
-                text = f"{self._envs.title}, lane {lane}: took longer than step_timeout={self._envs.step_timeout:g} s; "
-                self._replace(worker, f"{text}{worker} was killed{worker.stack(ask=True)}")
+                lane = self._lane + int(self._board.busy[worker.index])
+                limit = f"step_timeout={self._envs.step_timeout:g} s"
+                text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+                self._replace(worker, text + worker.stack(ask=True))
 
     def _replace(self, worker: Worker, why: str) -> None:
-        """Another process for its lanes: those whose row is awaited begin anew now, the others when they are answered."""
-        self._poll.unregister(worker.source)
-        del self._by_source[worker.source]
+        """Another process for its lanes: those whose row is awaited begin anew now, the others
+        when they are answered.
+        """
+        for source in (worker.source, worker.process.sentinel):
+            self._poll.unregister(source)
+            del self._by_source[source]
         worker.process.end()
         self._landed(worker.drain())
         worker.end()

@@ -1,6 +1,6 @@
 """What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
 
-A further kind of space (MultiDiscrete, Tuple, …) is one more line in `FIELDS` with its writer, or in `ACTIONS`.
+A further kind of space (MultiDiscrete, Tuple, …) is one line in `FIELDS` and its writer, or one in `ACTIONS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Discrete:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real vectors: float32 [B, *shape]; policies may send any number, pools clip to [low, high] (float32 [*shape])."""
+    """Real vectors: float32 [B, *shape]; policies may send any number, pools clip to [low, high]
+    (float32 [*shape]).
+    """
 
     shape: tuple[int, ...]
     low: np.ndarray
@@ -58,7 +60,7 @@ class Breach(Exception):
     """An observation is not what its space declares; the message says declared and given, on one line."""
 
 
-# ------------------------------------------------------------------------------------------------- from Gymnasium
+# --------------------------------------------------------------------------------- from Gymnasium
 
 
 def _dict_field(space: gym.Dict, title: str) -> Spec:
@@ -86,8 +88,8 @@ def observation(space: Any, title: str) -> Spec:
         if isinstance(space, kind):
             return convert(space, title)
     raise UserError(
-        f"{title}: observation space {space} is not supported; supported are Box, Discrete and Dict of these: "
-        "wrap the environment (gymnasium.wrappers.FlattenObservation, TransformObservation)"
+        f"{title}: observation space {space} is not supported; supported are Box, Discrete and Dict of "
+        "these: wrap the environment (gymnasium.wrappers.FlattenObservation, TransformObservation)"
     )
 
 
@@ -132,7 +134,7 @@ def show(spec: Spec) -> str:
     return ", ".join(f"{path}: {text}" if path else text for path, text in parts)
 
 
-# ------------------------------------------------------------------------------------------------------ per step
+# --------------------------------------------------------------------------------------- per step
 
 
 def check_action(space: ActionSpec, action: Any, lanes: int) -> np.ndarray:

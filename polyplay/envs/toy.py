@@ -1,7 +1,7 @@
 """Small games that tests learn in seconds, many lanes at once in NumPy, with an exact state()/load().
 
-toy:catch     bsuite's catch: move a paddle under a falling ball; random play scores about -0.6, perfect play 1.
-toy:memory    a cue shown in the first row only, a few blank rows, then repeat it: no memory, no score (0 for 2 cues).
+toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
+toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
 """
@@ -45,7 +45,9 @@ class Toy(Protocol):
 
 @dataclass(frozen=True)
 class Catch:
-    """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left, stay, right."""
+    """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left,
+    stay, right.
+    """
 
     rows: int = 10
     columns: int = 5
@@ -92,7 +94,7 @@ class Memory:
     delay: int = 3
 
     def __post_init__(self) -> None:
-        if not 2 <= self.cues or self.delay < 1:
+        if self.cues < 2 or self.delay < 1:
             raise UserError(
                 f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}"
             )
@@ -126,7 +128,7 @@ class Pendulum:
     steps: int = 200  # then truncated
 
     obs = Field((3,), "float32")
-    action = Box((1,), np.float32([-2.0]), np.float32([2.0]))
+    action = Box((1,), np.array([-2], np.float32), np.array([2], np.float32))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"th": (2 * draw() - 1) * np.pi, "thdot": 2 * draw() - 1, "age": np.zeros(n, np.int64)}
@@ -196,7 +198,9 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def draws(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
+    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per
+    lane.
+    """
     counters[at] += np.uint64(0x9E3779B97F4A7C15)
     z = counters[at]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

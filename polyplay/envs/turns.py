@@ -1,4 +1,6 @@
-"""Whose turn it is: which lanes are out (being stepped), back, or held by the caller, and what recv may give away."""
+"""Whose turn it is: which lanes are out (being stepped), back, or held by the caller, and what recv may
+give away.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class Turns:
 
     def _take_ready(self) -> np.ndarray | None:
         ready = len(self._queue)
-        if not ready or ready < min(self.least, ready + np.count_nonzero(self.where == OUT)):
+        if not ready or ready < min(self.least, ready + int((self.where == OUT).sum())):
             return None
         numbers = np.array([self._queue.popleft() for _ in range(min(ready, self.most))], np.int64)
         self.where[numbers] = HELD
@@ -64,11 +66,10 @@ class Turns:
         return bool((self.where == HELD).all())
 
     def sent(self, lanes: Lanes) -> np.ndarray:
-        """The caller answers `lanes`: they are out. Their numbers, int64. Raises ValueError: not the caller's to answer."""
-        if isinstance(lanes, slice):
-            numbers = np.arange(self.lanes)[lanes]
-        else:
-            numbers = np.asarray(lanes, np.int64)
+        """The caller answers `lanes`: they are out. Their numbers, int64. Raises ValueError: not
+        the caller's to answer.
+        """
+        numbers = np.arange(self.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
         if not numbers.size or not (self.where[numbers] == HELD).all():
             raise ValueError(
                 f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}"

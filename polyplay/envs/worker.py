@@ -1,8 +1,9 @@
 """One environment process: single Gymnasium environments, stepped in place into memory that the pool shares.
 
-Orders come as lane numbers on one pipe, answers go as lane numbers on another (`~lane`: read the lane's note first). A
-pipe is the only thing between the two processes that waits, so a killed worker leaves no lock behind. A lane that is
-asked after `terminated | truncated` is reset instead of stepped: that row is the first of its next episode.
+Orders come as lane numbers on one pipe, answers go as lane numbers on another (`~lane`: read the lane's
+note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock behind. A
+lane that is asked after `terminated | truncated` is reset instead of stepped: that row is the first of
+its next episode.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Board:
         self._attach()
 
 
-# --------------------------------------------------------------------------------------------- one environment
+# -------------------------------------------------------------------------------- one environment
 
 
 def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
@@ -187,7 +188,8 @@ class Lane:
         except Fatal as e:
             self.board.note(self.lane, e.kind, str(e))
         except spaces.Breach as e:
-            text = f"{self.job.title}, lane {self.job.lane + self.lane}: observation breaks its declared space: {e}"
+            who = f"{self.job.title}, lane {self.job.lane + self.lane}"
+            text = f"{who}: observation breaks its declared space: {e}"
             self.board.note(self.lane, BROKEN, text)
         return ~self.lane
 
@@ -228,14 +230,16 @@ class Lane:
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
             raise spaces.Breach(
-                f"declared {spaces.show(self.job.spec.obs)} / {self.job.spec.action} by the first environment, "
-                f"given {spaces.show(spec.obs)} / {spec.action} by this one"
+                f"declared {spaces.show(self.job.spec.obs)} / {self.job.spec.action} by the first "
+                f"environment, given {spaces.show(spec.obs)} / {spec.action} by this one"
             )
         self.act = spaces.actor(env.action_space)
         self.write = spaces.writer(env.observation_space, self.board.rows["obs"], self.lane)
 
     def seed(self) -> int:
-        """Of the lane's first reset; another one after every restart, so that it doesn't run into the same fault."""
+        """Of the lane's first reset; another one after every restart, so that it doesn't run into
+        the same fault.
+        """
         again = int(self.board.faults[self.lane])
         return int(lane_seeds(self.job.seed + 1_000_003 * again, self.job.lane + self.lane, 1)[0])
 
@@ -286,12 +290,22 @@ class Lane:
                 env.close()
 
 
-# ------------------------------------------------------------------------------------------------- the process
+# ------------------------------------------------------------------------------------ the process
 
 
-def serve(orders: Connection, answers: Connection, board: Board, job: Job, me: int, lanes: list[int], each: bool,
-          trace: Block) -> None:  # fmt: skip
-    """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready is served)."""
+def serve(
+    orders: Connection,
+    answers: Connection,
+    board: Board,
+    job: Job,
+    me: int,
+    lanes: list[int],
+    each: bool,
+    trace: Block,
+) -> None:
+    """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready
+    is served).
+    """
     settle(trace)
     start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
     random.seed(start)  # environments that use the global generators must differ between processes
@@ -338,7 +352,8 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
     """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
-    settle(Block(TRACE))
+    trace = Block(TRACE)  # its descriptor must live as long as we do
+    settle(trace)
     try:
         answer.send(describe(*pickle.loads(maker)))
     except UserError as e:
@@ -348,7 +363,9 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: Block) -> None:
-    """Become a well-behaved environment process: its own group, ended with its parent, deaf to Ctrl-C and SIGTERM."""
+    """Become a well-behaved environment process: its own group, ended with its parent, deaf to Ctrl-C
+    and SIGTERM.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when the run ends
@@ -363,8 +380,8 @@ def settle(trace: Block) -> None:
 
 
 def _die_with(sentinel: int) -> None:
-    """Be killed when the other end of `sentinel` closes: by a thread, and on Linux, where an environment may hold the
-    GIL for ever, by the kernel."""
+    """Be killed when the other end of `sentinel` closes: by a thread, and on Linux by the kernel too (an
+    environment may hold the GIL for ever)."""
 
     def watch() -> None:
         wait([sentinel])

@@ -50,6 +50,7 @@ class Config:
     core_size: int = 256
     """width of the recurrent core"""
     learning_rate: float = 7e-4
+    """at the start; see --anneal"""
     optimizer: str = "rmsprop_tf"
     """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
     eps: float = 1e-5
@@ -61,8 +62,11 @@ class Config:
     anneal: Literal["linear", "constant"] = "linear"
     """how the learning rate falls over the run"""
     entropy_cost: float = 0.01
+    """weight of the entropy bonus"""
     value_cost: float = 0.5
+    """weight of the value loss"""
     normalize_advantage: bool = False
+    """advantages to mean 0 and deviation 1 over a batch"""
     reward: Literal["clip", "sign", "none"] = "clip"
     """what the learner makes of a reward; reports are never touched"""
     reward_scale: float = 1.0

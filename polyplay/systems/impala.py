@@ -60,6 +60,7 @@ class Config:
     init: Literal["auto", "orthogonal", "torch"] = "auto"
     """initial weights (auto: as the network was published)"""
     learning_rate: float = 6e-4
+    """at the start; see --anneal"""
     optimizer: str = "rmsprop_tf"
     """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
     eps: float = 0.01
@@ -69,7 +70,9 @@ class Config:
     anneal: Literal["linear", "constant"] = "linear"
     """how the learning rate falls over the run"""
     entropy_cost: float = 0.01
+    """weight of the entropy bonus"""
     value_cost: float = 0.5
+    """weight of the value loss"""
     reduction: Literal["sum", "mean"] = "sum"
     """of the loss over a batch: with sum (the paper) the step grows with the batch"""
     reward: Literal["clip", "sign", "none"] = "clip"
@@ -122,5 +125,5 @@ def build(c: Config, crew: Crew) -> System:
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
     params = Params(size, readers=c.actors)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=c.lag if c.lag >= 0 else None)
-    crew.add(learn, n=c.learners, learner=True, source=stream.batches(slots), task=task, params=params, round_slots=c.actors)
+    crew.add(learn, n=c.learners, learner=True, source=stream.batches(slots, in_turn=c.lag >= 0), task=task, params=params, round_slots=c.actors)
     return System(envs, policy, loss.metrics)

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 from gymnasium import spaces
 
 FINE, RAISE, HANG, HOLD, KILL, SHAPE, DTYPE, EXIT, CRASH, SPAWN = range(10)
@@ -66,7 +67,9 @@ class Obedient(gymnasium.Env):
 class Seeded(gymnasium.Env):
     """obs: a draw of its own generator and one of NumPy's global one; Box actions come back as the reward."""
 
-    observation_space = spaces.Dict({"own": spaces.Box(0, 1, (), np.float64), "all": spaces.Box(0, 1, (1,), np.float64)})
+    observation_space = spaces.Dict(
+        {"own": spaces.Box(0, 1, (), np.float64), "all": spaces.Box(0, 1, (1,), np.float64)}
+    )
     action_space = spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
 
     def _see(self) -> dict:
@@ -115,3 +118,13 @@ class OddAction(Obedient):
 
 def not_an_env() -> dict:
     return {}
+
+
+def gone(numbers: list[int], within: float = 1.5) -> bool:
+    """None of these processes lives any more, or not for long."""
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        if not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in numbers):
+            return True
+        time.sleep(0.02)
+    return False

@@ -19,7 +19,7 @@ from polyplay.errors import Closed, EnvFailure, UserError
 from polyplay.tree import Field
 
 from . import faulty
-from .faulty import CRASH, DTYPE, EXIT, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN
+from .faulty import CRASH, DTYPE, EXIT, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN, gone
 
 
 @pytest.fixture
@@ -48,15 +48,6 @@ def pids(pool) -> list[int]:
     return [w.process.pid for w in pool._workers]
 
 
-def gone(numbers, within=1.5) -> bool:
-    until = time.monotonic() + within
-    while time.monotonic() < until:
-        if not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in numbers):
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_rows_follow_the_convention(pools):
     """Steps, final observation, ignored action, first row; terminated and truncated told apart."""
     for truncate in (False, True):
@@ -66,9 +57,19 @@ def test_rows_follow_the_convention(pools):
             lanes, row = pool.recv(10)
             assert lanes == slice(0, 4)
             assert row["reward"].dtype == np.float32
-            seen.append([row["obs"][2, 0], *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over"))])
+            seen.append(
+                [
+                    row["obs"][2, 0],
+                    *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over")),
+                ]
+            )
             pool.send(lanes, acts())
-        one = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0], [3, 3, not truncate, truncate, 0, 1]]
+        one = [
+            [0, 0, 0, 0, 1, 0],
+            [1, 1, 0, 0, 0, 0],
+            [2, 2, 0, 0, 0, 0],
+            [3, 3, not truncate, truncate, 0, 1],
+        ]
         assert seen == [*one, *one, one[0]]
 
 
@@ -153,15 +154,17 @@ def test_greedy_serves_whoever_is_ready(pools):
     """A slow lane does not stop the others; no lane is lost or given twice."""
     pool = pools(batching=Greedy(2), lanes=4, step_timeout=30)
     counts = np.zeros(4, int)
-    for _ in range(60):
+    after = 0  # rows since lane 3 was given away
+    while after < 30:
         lanes, row = pool.recv(10)
+        after += counts[3]
         assert isinstance(lanes, np.ndarray)
         assert 1 <= len(lanes) <= 2
         assert row["obs"][:, 0].tolist() == (counts[lanes] % 6).tolist()
         counts[lanes] += 1
         pool.send(lanes, np.where(lanes == 3, HANG, FINE))  # lane 3 and its process are busy for ever
     assert counts[3] == 1
-    assert counts[:2].sum() >= 40
+    assert counts[:2].min() >= 10
 
 
 def test_at_least_waits_for_n(pools):
@@ -188,7 +191,7 @@ def test_several_threads_serve_one_pool(pools):
 
     def serve() -> None:
         try:
-            for _ in range(50):
+            while (counts < 20).any():
                 lanes, _ = pool.recv(10)
                 counts[lanes] += 1
                 pool.send(lanes, np.zeros(len(lanes), int))
@@ -201,8 +204,7 @@ def test_several_threads_serve_one_pool(pools):
     for t in threads:
         t.join(30)
     assert not failed
-    assert counts.sum() >= 150
-    assert (counts > 0).all()
+    assert (counts >= 20).all()
 
 
 def test_timeout_keeps_the_pool_usable(pools):
@@ -266,7 +268,7 @@ def test_factories_may_close_over_anything(pools):
         pool.close()
 
 
-# ------------------------------------------------------------------------------------------------------ failures
+# --------------------------------------------------------------------------------------- failures
 
 
 def test_an_exception_restarts_its_lane_only(pools):
@@ -346,6 +348,29 @@ def test_a_hang_is_killed_and_its_process_replaced(pools, how):
     assert pool.recv(10)[1]["obs"][:, 0].tolist() == [1, 1, 2, 2]
 
 
+def test_a_hang_is_seen_while_others_are_served(pools):
+    pool = pools(batching=Greedy(4), step_timeout=0.3)
+    firsts, hung = np.zeros(4, int), False
+    until = time.monotonic() + 10
+    while firsts[0] < 2 and time.monotonic() < until:
+        lanes, row = pool.recv(10)
+        firsts[lanes] += row["first"] & (row["reward"] == 0)
+        pool.send(lanes, np.where((lanes == 0) & (not hung), HANG, FINE))
+        hung = hung or 0 in lanes
+    assert pool.restarts == 2
+    assert "step_timeout" in pool.faults[0]
+
+
+def test_replacing_processes_leaks_no_descriptors(pools):
+    pool = pools(max_restarts=50)
+    counts = []
+    for _ in range(8):
+        lanes, _ = pool.recv(10)
+        counts.append(psutil.Process().num_fds())
+        pool.send(lanes, acts(lane0=KILL))
+    assert max(counts[2:]) == counts[2]
+
+
 @pytest.mark.parametrize(("how", "name"), [(KILL, "SIGKILL"), (CRASH, "SIGSEGV")])
 def test_a_killed_process_is_replaced(pools, how, name, capfd):
     pool = pools()
@@ -365,10 +390,10 @@ def test_a_process_killed_while_its_rows_are_held_begins_anew_when_answered(pool
     held, row = pool.recv(10)
     kept = row["obs"].copy()
     os.kill(pids(pool)[0], signal.SIGKILL)
-    other, row2 = pool.recv(10)
+    other, _ = pool.recv(10)
     while pool.restarts == 0:
         pool.send(other, acts(2))
-        other, row2 = pool.recv(10)
+        other, _ = pool.recv(10)
     assert (row["obs"] == kept).all(), "what was given stays"
     pool.send(held, np.full(2, FINE))
     lanes, row = pool.recv(10)
@@ -395,7 +420,9 @@ def test_death_in_a_greedy_pool_loses_no_lane(pools):
     assert (counts >= 5).all()
 
 
-@pytest.mark.parametrize(("how", "given"), [(SHAPE, r"given float64 \[3\]"), (DTYPE, r"given complex128 \[4\]")])
+@pytest.mark.parametrize(
+    ("how", "given"), [(SHAPE, r"given float64 \[3\]"), (DTYPE, r"given complex128 \[4\]")]
+)
 def test_an_observation_that_breaks_its_space_fails_at_once(pools, how, given):
     pool = pools(lane=10)
     lanes, _ = pool.recv(10)
@@ -410,13 +437,16 @@ def test_an_observation_that_breaks_its_space_fails_at_once(pools, how, given):
 
 
 def test_a_reset_observation_outside_its_bounds_fails_at_once(pools):
-    with pytest.raises(EnvFailure, match="Liar, lane 0.*not in Box"):
+    with pytest.raises(EnvFailure, match=r"Liar, lane 0.*not in Box"):
         pools(faulty.Liar, 1).recv(10)
 
 
 def test_mistakes_are_one_line(pools):
     for name, want in (
-        (faulty.Unbuildable, r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)"),
+        (
+            faulty.Unbuildable,
+            r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)",
+        ),
         (faulty.Odd, "observation space MultiBinary.*supported are Box, Discrete and Dict"),
         (faulty.OddAction, "action space MultiDiscrete.*supported are Discrete"),
         (faulty.not_an_env, "dict, which is no gymnasium.Env"),
@@ -473,7 +503,9 @@ def _script(tmp_path, action, end) -> subprocess.Popen:
     path = tmp_path / "script.py"
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path.write_text(textwrap.dedent(SCRIPT).format(tests=tests, action=action, end=end))
-    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.parametrize("action", [FINE, HANG, HOLD])

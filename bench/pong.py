@@ -1,0 +1,130 @@
+"""Learning results on Pong: trains, evaluates, collects runs into bench/results/pong/, draws and tabulates.
+
+Without --collect it runs `polyplay train` and `polyplay evaluate` for every system and seed, one after the
+other. With --collect it takes runs that exist already. pong.md and pong.png always cover all runs collected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, ROOT, Row, command_line, table
+from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
+
+from polyplay.errors import UserError
+from polyplay.plots import curves
+from polyplay.record import plain, read_config, read_lines, write_json
+
+
+def train(system: str, seed: int, asked: argparse.Namespace) -> Path:
+    """One run and its evaluation, by the command line. Raises CalledProcessError."""
+    run = asked.runs / f"{system}-s{seed}"
+    limits = ["--until-return", str(asked.until_return), "--minutes", str(asked.minutes)]
+    given = ["--preset", asked.preset, "--seed", str(seed), *limits, "--run", str(run)]
+    tail = [str(run), "--episodes", str(asked.episodes)]
+    for words in (["train", system, *given, *asked.more], ["evaluate", *tail]):
+        print(f"$ polyplay {shlex.join(words)}", flush=True)
+        subprocess.run([sys.executable, "-m", "polyplay", *words], cwd=ROOT, check=True)
+    return run
+
+
+def collect(run: Path, results: Path) -> None:
+    """Copy what a run left, without its place on this machine, and what was computed from its games."""
+    config = read_config(run)
+    name = f"{config['system']}-s{config['seed']}"
+    to = results / "pong" / name
+    to.mkdir(parents=True, exist_ok=True)
+    places = {str(run), str(run.resolve()), str(config["options"]["run"] or run)}
+
+    def copy(value: Any, into: str) -> None:
+        text = json.dumps(plain(value))
+        for place in sorted(places, key=len, reverse=True):
+            text = text.replace(json.dumps(place)[1:-1], f"runs/{name}")
+        write_json(to / into, json.loads(text))
+
+    copy(config, "config.json")
+    metrics = whole(read_lines(run / "metrics.jsonl"))
+    if not metrics:
+        raise UserError(f"{run}/metrics.jsonl has no report yet: let the run go on")
+    lines = [json.dumps(row) for row in thin(metrics)]
+    (to / "metrics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    if (run / "summary.json").exists():
+        copy(json.loads((run / "summary.json").read_text()), "summary.json")
+    judged = evaluation(run)
+    if judged:
+        copy(judged, "evaluation.json")
+    else:
+        print(f"pong: {run} has no evaluation yet: polyplay evaluate {run} --episodes 30", file=sys.stderr)
+    copy(result(config, name, reached(run), metrics[-1], judged), "result.json")
+
+
+def result(config: Row, name: str, goal: Row | None, last: Row, judged: Row | None) -> Row:
+    """A run as a row of the table."""
+    machine = config["machine"]
+    row = {
+        "system": config["system"],
+        "seed": config["seed"],
+        "minutes until 18": goal["wall_seconds"] / 60 if goal else None,
+        "frames until 18": goal["frames"] if goal else None,
+        "minutes": last["wall_seconds"] / 60,
+        "frames": last["frames"],
+        "final mean of 100": last["episodic_return_mean"],
+    }
+    seen = f"{judged['episodic_return_mean']:.2f} ± {judged['episodic_return_std']:.2f}" if judged else None
+    row |= {"evaluation": seen, "games": judged["episodes"] if judged else None}
+    row |= {"checkpoint": judged["checkpoint"].lstrip("0") if judged else None}
+    row |= {"machine": f"{machine['cpu']}, {machine['cores']} cores", "commit": commit(config)}
+    return row | {"command": command(config, name)}
+
+
+def tabulate(results: Path) -> None:
+    """pong.md and pong.png from everything collected."""
+    found = sorted((results / "pong").glob("*/result.json"))
+    rows = [json.loads(p.read_text()) for p in found]
+    curves([p.parent for p in found], results / "pong.png")
+    good = [r["minutes until 18"] is not None and r["minutes until 18"] <= 60 for r in rows]
+    text = ["# Pong", "", "![learning curves](pong.png)", ""]
+    text += [
+        f"A mean full-game return ≥ {GOAL:g} over {GAMES} training games within 60 minutes of wall time:",
+        f"{sum(good)} of {len(rows)} runs. Evaluation: mean ± standard deviation of the checkpoint named (by its",
+        "updates) over full games with no-op starts, actions sampled.",
+        "",
+    ]
+    text += table([{k: v for k, v in r.items() if k != "command"} for r in rows])
+    text += ["", "Commands (`polyplay evaluate RUN --episodes 30` followed each):", "", "```"]
+    text += [*(r["command"] for r in rows), "```"]
+    (results / "pong.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    print("\n".join(text))
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument(
+        "--collect", nargs="+", type=Path, metavar="RUN", help="runs that exist, instead of training"
+    )
+    parser.add_argument("--systems", nargs="+", default=["a2c", "impala"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--preset", default="quick")
+    parser.add_argument("--until-return", type=float, default=19.0)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--episodes", type=int, default=30, help="games of an evaluation")
+    parser.add_argument("--runs", type=Path, default=Path("runs/pong"), help="where runs go")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
+    parser.add_argument("more", nargs="*", help="after --: more words for polyplay train")
+    asked = parser.parse_args()
+    for run in asked.collect or (train(s, k, asked) for s in asked.systems for k in asked.seeds):
+        try:
+            collect(run, asked.out)
+            tabulate(asked.out)
+        except UserError as e:
+            parser.exit(2, f"pong: error: {e}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import textwrap
+
+import gymnasium
+import pytest
+
+from polyplay.envs import Discrete, Envs
+from polyplay.envs.make import factory
+from polyplay.errors import UserError
+
+from . import faulty
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module in the working directory that registers an environment and offers factories."""
+    (tmp_path / "my_games.py").write_text(
+        textwrap.dedent(
+            """
+            import gymnasium
+            from gymnasium.envs.classic_control import CartPoleEnv
+
+            gymnasium.register("Local-v3", entry_point=CartPoleEnv, max_episode_steps=9)
+            gymnasium.register("Plain", entry_point=CartPoleEnv)
+            answer = 42
+
+            def make(**kw):
+                return CartPoleEnv(**kw)
+
+            class Many:
+                @staticmethod
+                def easy():
+                    return CartPoleEnv()
+            """
+        )
+    )
+    (tmp_path / "my_broken.py").write_text("import nothing_like_this")
+    (tmp_path / "my_bug.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_names_become_environments(module):
+    for name in ("CartPole-v1", "my_games:make", "my_games:Local-v3", "my_games:Many.easy", "my_games:Plain"):
+        env = factory(name, {})()
+        assert isinstance(env, gymnasium.Env)
+        assert env.action_space.n == 2
+    assert factory("my_games:Local-v3", {})().spec.max_episode_steps == 9
+    assert factory(faulty.Obedient, {"length": 3})().length == 3
+    assert factory("my_games:make", {"sutton_barto_reward": True})()._sutton_barto_reward
+    assert factory("CartPole-v1", {"max_episode_steps": 3})().spec.max_episode_steps == 3
+
+
+def test_a_module_of_the_working_directory_serves_a_process_pool(module):
+    envs = Envs("my_games:Local-v3", 1, workers=1)
+    assert envs.spec.action == Discrete(2)
+    assert envs.spec.describe["time limit"] == "9 steps"
+    pool = envs.open(0)
+    try:
+        assert pool.recv(10)[1]["first"].all()
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("CartPloe-v1", "unknown environment 'CartPloe-v1', did you mean 'CartPole-v1'"),
+        ("SeaquestNoFrameskip-v7", "did you mean 'ALE/Seaquest-v5'"),
+        ("Pong-v5", "did you mean 'ALE/Pong-v5'"),
+        ("toy_catch", "did you mean 'toy:catch'"),
+        ("no_such_module:make", "no module 'no_such_module'; it must be installed or lie in"),
+        ("my_broken:make", "no module 'nothing_like_this', which my_broken imports"),
+        ("my_bug:make", "importing my_bug failed: ZeroDivisionError"),
+        ("my_games:mak", "my_games has no 'mak', did you mean 'make'"),
+        ("my_games:answer", "no callable that returns a gymnasium.Env but int"),
+        ("my_games:Lokal-v3", "unknown environment 'Lokal-v3', did you mean 'Local-v3'"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_fix(module, name, says):
+    with pytest.raises(UserError, match=says) as e:
+        factory(name, {})
+    assert "\n" not in str(e.value)
+
+
+def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):
+    with pytest.raises(UserError, match="unexpected keyword"):
+        Envs("my_games:make", 1, options={"colour": 3}, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"CartPole-v9.*did you mean 'CartPole-v1'"):
+        Envs("CartPole-v9", 1, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match="is a vector environment"):
+        Envs(lambda: gymnasium.make_vec("CartPole-v1", 2), 1, inline=True).spec  # noqa: B018

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+from polyplay import tree
+from polyplay.envs import spaces
+from polyplay.envs.spaces import Box, Breach, Discrete
+from polyplay.errors import UserError
+from polyplay.tree import Field
+
+INNER = gym.Dict({"goal": gym.Discrete(4, start=-1), "x": gym.Box(-1, 1, ())})
+NEST = gym.Dict({"image": gym.Box(0, 255, (2, 2), np.uint8), "in": INNER})
+
+
+def test_observations_become_fields():
+    assert spaces.observation(gym.Box(0, 1, (3,), np.float64), "x") == Field((3,), "float64")
+    assert spaces.observation(gym.Discrete(5), "x") == Field((), "int64")
+    assert spaces.observation(NEST, "x") == {
+        "image": Field((2, 2), "uint8"),
+        "in": {"goal": Field((), "int64"), "x": Field((), "float32")},
+    }
+    assert spaces.classes(NEST) == {"in/goal": 4}
+    assert spaces.classes(gym.Discrete(3)) == {"": 3}
+    assert (
+        spaces.show(spaces.observation(NEST, "x"))
+        == "image: uint8 [2, 2], in/goal: int64 [], in/x: float32 []"
+    )
+
+
+def test_actions_become_ours():
+    assert spaces.action(gym.Discrete(3, start=2), "x") == Discrete(3)
+    box = spaces.action(gym.Box(np.float32([-1, 0]), np.float32([1, 5])), "x")
+    assert box == Box((2,), np.float32([-1, 0]), np.float32([1, 5]))
+    assert box != Box((2,), np.float32([-1, 0]), np.float32([1, 6]))
+    assert hash(box) == hash(Box((2,), np.float32([-1, 0]), np.float32([1, 5])))
+    assert (str(box), str(Discrete(3))) == ("[2] real, within [-1, 5]", "3 discrete")
+
+
+@pytest.mark.parametrize(
+    "space", [gym.MultiDiscrete([2, 3]), gym.MultiBinary(3), gym.Text(4), gym.Box(0, 3, (2,), np.int64)]
+)
+def test_other_action_spaces_say_what_is_supported(space):
+    with pytest.raises(UserError, match=r"MyEnv: action space .* supported are Discrete"):
+        spaces.action(space, "MyEnv")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.MultiBinary(3),
+        gym.Tuple([gym.Discrete(2)]),
+        gym.Dict({"a": gym.Text(3)}),
+        gym.Dict({"a/b": gym.Discrete(2)}),
+    ],
+)
+def test_other_observation_spaces_say_what_is_supported(space):
+    with pytest.raises(UserError, match="MyEnv: observation"):
+        spaces.observation(space, "MyEnv")
+
+
+def test_check_action():
+    assert spaces.check_action(Discrete(3), np.int32([0, 2]), 2).dtype == np.int64
+    assert spaces.check_action(Box((1,), np.zeros(1), np.ones(1)), np.float64([[9.0]]), 1).dtype == np.float32
+    for space, action in (
+        (Discrete(3), np.array([0, 3])),
+        (Discrete(3), np.array([0, -1])),
+        (Discrete(3), np.array([0.0, 1.0])),
+        (Discrete(3), np.array([[0], [1]])),
+        (Box((1,), np.zeros(1), np.ones(1)), np.float32([0, 1])),
+        (Box((1,), np.zeros(1), np.ones(1)), np.array([[0], [1]])),
+    ):
+        with pytest.raises(ValueError, match="actions must"):
+            spaces.check_action(space, action, 2)
+
+
+def test_actor_gives_the_environment_what_it_declared():
+    assert spaces.actor(gym.Discrete(3, start=5))(np.int64(2)) == 7
+    act = spaces.actor(gym.Box(-1, 1, (2,), np.float64))
+    given = np.float32([-3, 0.5])
+    out = act(given)
+    assert out.dtype == np.float64
+    assert out.tolist() == [-1, 0.5]
+    assert not np.shares_memory(out, given)
+
+
+def test_writer_writes_in_place():
+    into = tree.zeros(spaces.observation(NEST, "x"), (3,))
+    write = spaces.writer(NEST, into, 1)
+    write({"image": np.full((2, 2), 7, np.uint8), "in": {"goal": 2, "x": 0.5}, "more": "is ignored"})
+    assert into["image"].sum() == 28
+    assert into["in"]["goal"].tolist() == [0, 3, 0], "counted from 0"
+    assert into["in"]["x"].tolist() == [0, 0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "says"),
+    [
+        (gym.Box(0, 1, (2,)), np.zeros(3, np.float32), r"declared float32 \[2\], given float32 \[3\]"),
+        (gym.Box(0, 1, (2,)), np.zeros(2), r"declared float32 \[2\], given float64 \[2\]"),
+        (gym.Box(0, 9, (2,), np.uint8), np.zeros(2, np.int64), r"declared uint8 \[2\], given int64 \[2\]"),
+        (gym.Box(0, 1, (2,)), [0.0], r"declared float32 \[2\], given float32 \[1\]"),
+        (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "given list that is no array"),
+        (gym.Box(0, 1, (2,)), None, r"given object \[\]"),
+        (gym.Discrete(3), 3, r"declared Discrete\(3\), given 3"),
+        (gym.Discrete(3), 1.0, "given float64"),
+        (
+            NEST,
+            {"image": np.zeros((2, 2), np.uint8)},
+            r"declared keys \['image', 'in'\], given keys \['image'\]",
+        ),
+        (NEST, np.zeros(2), "given ndarray"),
+        (NEST, {"image": np.zeros((2, 2), np.uint8), "in": {"goal": 9, "x": 0.0}}, "at 'in/goal' declared"),
+    ],
+)
+def test_writer_refuses_what_was_not_declared(space, obs, says):
+    into = tree.zeros(spaces.observation(space, "x"), (1,))
+    with pytest.raises(Breach, match=says) as e:
+        spaces.writer(space, into, 0)(obs)
+    assert "\n" not in str(e.value)
+
+
+def test_writer_takes_what_casts_safely():
+    into = np.zeros((1, 2), np.float64)
+    write = spaces.writer(gym.Box(-9, 9, (2,), np.float64), into, 0)
+    for obs in (np.float32([1, 2]), [1, 2], np.int32([1, 2])):
+        into[:] = 0
+        write(obs)
+        assert into.tolist() == [[1, 2]]

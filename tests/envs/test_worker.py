@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from polyplay.envs import worker
+from polyplay.envs.worker import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board, Job, Lane
+from polyplay.errors import UserError
+
+from . import faulty
+from .faulty import EXIT, FINE, RAISE, SHAPE
+
+
+def lane(make, max_restarts=2, lanes=1):
+    spec = worker.describe(faulty.Obedient, {})
+    board = Board(spec, lanes, 1)
+    job = Job(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5, max_restarts=max_restarts)
+    allowed: list = []
+    return Lane(job, make, board, 0, allowed.append), board, allowed
+
+
+def turn(one, board, action=FINE):
+    board.action[0] = action
+    return one.turn()
+
+
+def test_an_environment_process_is_small_and_quick_and_has_no_torch():
+    code = (
+        "import polyplay.envs.launch, polyplay.envs.make, polyplay.envs.worker, json, sys, time;"
+        "seconds = time.process_time();"
+        "import psutil;"
+        "print(json.dumps([seconds, psutil.Process().memory_info().rss / 2**20, 'torch' in sys.modules]))"
+    )
+    runs = [json.loads(subprocess.check_output([sys.executable, "-c", code])) for _ in range(2)]
+    seconds, megabytes, torch = min(runs)
+    assert seconds < 0.3
+    assert megabytes < 60
+    assert not torch
+
+
+def test_turns_reset_step_and_reset_again():
+    one, board, allowed = lane(lambda: faulty.Obedient(length=2))
+    seen = []
+    for _ in range(4):
+        assert turn(one, board) == 0
+        rows = board.rows
+        seen.append(
+            [int(rows["obs"][0, 0]), int(rows["reward"][0]), *(bool(rows[k][0]) for k in worker.FLAGS)]
+        )
+    assert seen == [
+        [0, 0, False, False, True, False],
+        [1, 1, False, False, False, False],
+        [2, 2, True, False, False, True],
+        [0, 0, False, False, True, False],
+    ]
+    assert allowed == [worker.START, 1.5, 1.5, 1.5, 1.5], "building has a time limit of its own"
+
+
+def test_a_fault_leaves_a_note_and_a_first_row():
+    one, board, _ = lane(lambda: faulty.Obedient(length=9))
+    turn(one, board)
+    env = one.env
+    assert turn(one, board, RAISE) == ~0
+    assert one.env is not env
+    kind, text = board.read(0)
+    assert kind == RESTARTED
+    assert text.startswith(
+        f"Game, lane 5 (seed {worker.lane_seeds(1, 5, 1)[0]}, last action {RAISE}): ValueError: boom"
+    )
+    assert text.endswith("ValueError: boom")
+    assert "worker.py" not in text, "only the environment's own frames"
+    assert board.rows["first"][0]
+    assert not board.rows["over"][0]
+    assert turn(one, board) == 0
+    assert board.rows["obs"][0, 0] == 1
+
+
+def test_a_lane_gives_up_after_max_restarts():
+    one, board, _ = lane(lambda: faulty.Obedient(length=9), max_restarts=1)
+    turn(one, board)
+    turn(one, board, RAISE)
+    assert turn(one, board, EXIT) == ~0
+    assert board.read(0)[0] == HOPELESS
+    assert "SystemExit" in board.read(0)[1]
+
+
+def test_building_that_fails_at_first_is_the_users_mistake_and_later_a_fault():
+    one, board, _ = lane(faulty.Unbuildable)
+    assert turn(one, board) == ~0
+    assert board.read(0)[0] == UNBUILT
+    makes = [faulty.Obedient, faulty.Unbuildable, faulty.Obedient]
+    one, board, _ = lane(lambda: makes.pop(0)(), max_restarts=5)
+    turn(one, board)
+    assert turn(one, board, RAISE) == ~0
+    kind, text = board.read(0)
+    assert kind == RESTARTED
+    assert "no licence" in text
+    assert board.faults[0] == 2
+
+
+def test_broken_spaces_are_told_with_declared_and_given():
+    one, board, _ = lane(faulty.Obedient)
+    turn(one, board)
+    turn(one, board, SHAPE)
+    kind, text = board.read(0)
+    assert kind == BROKEN
+    assert (
+        text == "Game, lane 5: observation breaks its declared space: declared float64 [4], given float64 [3]"
+    )
+    other, board, _ = lane(lambda: faulty.Seeded())
+    other.turn()
+    assert board.read(0)[0] == BROKEN
+    assert "by the first environment" in board.read(0)[1]
+
+
+def test_restarts_do_not_repeat_the_seed():
+    one, board, _ = lane(faulty.Obedient)
+    before = one.seed()
+    board.faults[0] = 1
+    assert one.seed() != before
+
+
+def test_notes_are_cut_to_their_place():
+    _, board, _ = lane(faulty.Obedient)
+    board.note(0, BROKEN, "ä" * NOTE)
+    kind, text = board.read(0)
+    assert kind == BROKEN
+    assert 0 < len(text) < NOTE
+    board.note(0, RESTARTED, "short")
+    assert board.read(0) == (RESTARTED, "short")
+
+
+def test_one_line_names_the_place():
+    def fail():
+        raise ValueError("a\n  b")
+
+    with pytest.raises(UserError, match=r"^x: could not be built: ValueError: a b \(test_worker.py:\d+\)$"):
+        worker.build(fail, "x")
+
+
+def test_describe():
+    spec = worker.describe("CartPole-v1", {"max_episode_steps": 7})
+    assert spec.describe["time limit"] == "7 steps"
+    assert spec.describe["environment"] == "CartPole-v1"
+    assert spec.obs.shape == (4,)
+    assert np.dtype(spec.obs.dtype) == np.float32

@@ -1,0 +1,189 @@
+"""The acting loop: what was stored is what the learner computes, the lag is what was asked for, nothing deadlocks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay import losses, nets
+from polyplay.acting import act, replica
+from polyplay.crew import Crew
+from polyplay.envs import AtLeast, Envs, Greedy
+from polyplay.learning import AllReduce, Local, Optim, Task, learn
+from polyplay.params import Params, sizes
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, row_spec
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A loss that also reports how far what was stored while acting is from the learner's own, and the lags it saw."""
+
+    inner: Any
+    seen: list = field(default_factory=list, hash=False, compare=False)
+    metrics: ClassVar[tuple[str, ...]] = ("delta",)
+
+    def __call__(self, out, batch, knobs):
+        scored = self.inner(out, batch, knobs)
+        delta = max(float((out[k].detach() - batch[k]).abs().max()) for k in ("logp", "value"))
+        self.seen.append(delta)
+        return scored._replace(metrics={**scored.metrics, "delta": torch.tensor(delta)})
+
+
+def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: Any) -> Task:
+    policy = nets.Factory("auto", envs.spec, {"hidden": (32,), **net})
+    return Task(
+        policy=policy,
+        loss=loss or Compared(losses.a2c()),
+        update=update or Local(Optim("adam", clip=0.5)),
+        knobs=Knobs(learning_rate=2e-3, entropy_cost=0.01),
+        total=steps,
+    )
+
+
+def _run(crew: Crew, seconds: float = 60.0) -> Crew:
+    crew.start(("loss", "entropy", "grad_norm"))
+    until = time.monotonic() + seconds
+    try:
+        while not crew.poll(0.05):
+            assert time.monotonic() < until, "the graph stands still"
+    finally:
+        crew.stop()
+    return crew
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("env", "net"),
+    [
+        ("toy:catch", {}),
+        ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}),
+        ("toy:memory", {"core": "lstm", "core_size": 16}),
+        ("toy:pendulum", {}),
+    ],
+)
+def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
+    envs = Envs(env, lanes=8, groups=groups)
+    task = _task(envs, steps=10**9, **net)
+    task = Task(**{**vars(task), "total": 8 * 5 * 505.0})
+    crew = Crew(seed=3, serial=True)
+    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    _run(crew)
+    assert len(task.loss.seen) >= 500
+    assert max(task.loss.seen) == 0.0
+    assert crew.meter.column("lag_max").max() == 0
+    assert crew.meter.column("lag_count").sum() > 0
+
+
+def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
+    torch.manual_seed(0)
+    envs = Envs("ALE/Pong-v5", lanes=6)
+    policy = nets.make("nature", envs.spec)
+    pool, T = envs.open(0), 8
+    state, rows = policy.initial(6), []
+    try:
+        for t in range(T + 1):
+            lanes, step = pool.recv()
+            noise = np.random.default_rng(t).random((6, policy.noise), np.float32)
+            heard = {k: torch.from_numpy(step[k]) for k in ("obs", "reward", "first")} | {"noise": torch.from_numpy(noise)}
+            with torch.no_grad():
+                out, state = policy.act(heard, state)
+            rows.append({**heard, **out})
+            pool.send(lanes, out["action"].numpy())
+    finally:
+        pool.close()
+    batch = {k: torch.stack([r[k] for r in rows]) for k in ("obs", "reward", "first", "action", "logp", "value")}
+    chunked, whole = policy.unroll(batch, {}, chunk=6), policy.unroll(batch, {})
+    for k in ("logp", "value"):
+        assert torch.equal(chunked[k], batch[k])
+        assert float((whole[k].detach() - batch[k]).abs().max()) <= 1e-5
+
+
+def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int = 2, **more: Any) -> Crew:
+    envs = Envs("toy:catch", lanes=4, groups=groups, **more)
+    loss = losses.vtrace(reduction="mean")
+    policy = nets.Factory("auto", envs.spec, {"hidden": (16,)})
+    net = policy()
+    weights, size = sizes(net)
+    optim = Optim("adam", clip=1.0)
+    update = AllReduce(optim, learners, weights) if learners > 1 else Local(optim)
+    task = _task(envs, 4000, loss, update)
+    stream = Stream(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
+    params = Params(size, readers=actors)
+    crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
+    task = Task(**{**vars(task), "policy": policy})
+    crew.add(act, n=actors, envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    slots = groups * actors // learners
+    crew.add(
+        learn, n=learners, learner=True, source=stream.batches(slots, in_turn=lag is not None), task=task, params=params, round_slots=groups * actors
+    )
+    return crew
+
+
+@pytest.mark.parametrize("on", ["thread", "serial"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("lag", [0, 1, None])
+def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on):
+    crew = _run(_graph(lag, groups, on))
+    worst = crew.meter.column("lag_max").max()
+    assert crew.meter.column("lag_count").sum() >= 4000
+    if lag is not None:
+        assert worst <= lag
+
+
+def test_two_learners_stay_equal_and_count_the_same_lag():
+    crew = _run(_graph(0, 1, "thread", learners=2))
+    updates = crew.meter.column("updates")
+    rows = [w for w in updates if w > 0]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    assert crew.meter.column("lag_max").max() == 0
+
+
+def test_actors_and_learner_as_processes():
+    crew = _run(_graph(1, 2, "process"))
+    assert crew.meter.column("lag_max").max() <= 1
+    assert crew.meter.column("episodes").sum() > 0
+
+
+@pytest.mark.parametrize("batching", [AtLeast(2), Greedy(3)])
+def test_a_pool_that_answers_whoever_is_ready_gives_whole_rollouts(batching):
+    envs = Envs("CartPole-v1", lanes=4, batching=batching, workers=2)
+    task = _task(envs, 2000)
+    crew = Crew(seed=5, on="thread")
+    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    _run(crew)
+    assert max(task.loss.seen) <= 1e-6  # the sizes of acting batches differ, so the last bit may
+    assert crew.meter.column("episodes").sum() > 10
+
+
+def test_games_are_counted_whole_and_unclipped():
+    envs = Envs("toy:catch", lanes=6)
+    crew = Crew(seed=0, serial=True)
+    crew.add(replica, learner=True, envs=envs, T=7, task=_task(envs, 3000))
+    _run(crew)
+    n = int(crew.meter.column("episodes").sum())
+    games = crew.meter.games[0, :n]
+    assert n > 100
+    assert set(np.unique(games[:, 0])) <= {-1.0, 1.0}
+    assert len(np.unique(games[:, 1])) == 1  # every game of catch takes the ball's fall
+    assert set(games[:, 2].astype(int)) == set(range(6))
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_does_not():
+    def losses_of(seed: int, on: str) -> list[float]:
+        envs = Envs("toy:catch", lanes=4)
+        task = _task(envs, 1500)
+        crew = Crew(seed=seed, serial=on == "serial", on="thread")
+        crew.add(replica, learner=True, envs=envs, T=5, task=task)
+        _run(crew)
+        return [float(x) for x in crew.meter.metrics[0].ravel()] + [float(crew.meter.column("episodes").sum())]
+
+    assert losses_of(1, "serial") == losses_of(1, "serial")
+    assert losses_of(1, "serial") == losses_of(1, "thread")
+    assert losses_of(1, "serial") != losses_of(2, "serial")

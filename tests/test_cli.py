@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakepage import Config, page
+
+import polyplay
+from polyplay import cli, record, systems
+from polyplay.config import RunOptions
+from polyplay.errors import EnvFailure, NotFinite, UserError, WorkerLost
+
+Calls = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the command line asked of a `polyplay.run` that only listens; the one system is `fake`."""
+    heard: Calls = []
+    run: Any = types.ModuleType("polyplay.run")
+
+    def note(verb: str, answer: Any) -> Any:
+        def hear(*given: Any) -> Any:
+            heard.append((verb, *given))
+            return answer
+
+        return hear
+
+    run.train = note("train", types.SimpleNamespace(exit_code=0))
+    run.resume = note("resume", types.SimpleNamespace(exit_code=143))
+    run.evaluate = note(
+        "evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None}
+    )
+    run.diagram = note("diagram", "a ─► b")
+    monkeypatch.setitem(sys.modules, "polyplay.run", run)
+    monkeypatch.setattr(polyplay, "run", run, raising=False)
+    monkeypatch.setattr(systems, "names", lambda: ["fake"])
+    load = systems.load
+    monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))
+    return heard
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    record.write_config(tmp_path, "fake", {}, {"seed": 0}, {}, {})
+    return str(tmp_path)
+
+
+def test_train_passes_what_was_said(calls: Calls):
+    assert cli.main(["train", "fake", "--env-id", "CartPole-v1", "-n", "5", "--preset", "quick"]) == 0
+    [(verb, system, settings, options, sources)] = calls
+    assert (verb, system) == ("train", "fake")
+    assert settings == Config(env="CartPole-v1", lanes=32, learning_rate=1e-3)
+    assert options == RunOptions(steps=5, preset="quick")
+    assert (sources["env"], sources["lanes"]) == ("command line", "preset quick")
+
+
+def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run: str):
+    assert cli.main(["resume", run, "--frames", "2M", "--keep", "5"]) == 143
+    assert cli.main(["resume", run]) == 143
+    assert calls == [("resume", Path(run), {"frames": 2_000_000, "keep": 5}), ("resume", Path(run), {})]
+
+
+def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    assert (
+        cli.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
+    )
+    assert calls == [("evaluate", Path(run), 3, 7, True, "best", False)]
+    out = capsys.readouterr().out
+    assert "episodic_return_mean  20.50" in out
+    assert "episodes              3" in out
+    assert "video                 none" in out
+
+
+def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
+    assert cli.main(["systems"]) == 0
+    out = capsys.readouterr().out
+    for words in ("system", "policy runs", "fake", "one pool", "nobody 2026"):
+        assert words in out
+    assert "\x1b" not in out
+    assert cli.main(["diagram", "fake", "--lanes", "3"]) == 0
+    assert capsys.readouterr().out == "a ─► b\n"
+    assert calls[0][2].lanes == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("trian fake", "unknown verb trian; did you mean train?"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, systems, diagram"),
+        ("check", "check comes in a later version; this one has train, resume, evaluate, systems, diagram"),
+        ("doctor", "doctor comes in a later version"),
+        ("bench a2c", "bench comes in a later version"),
+        ("play", "play comes in a later version"),
+        ("train", "train takes a system first, nothing given; allowed: fake"),
+        ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
+        ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
+        ("train fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
+        ("train fake --network x", "--network: 'x' given, allowed: nature, impala, mlp"),
+        ("train fake --preset x", "--preset: 'x' given, allowed for fake: paper, quick"),
+        ("train fake Breakout", "did you mean --env Breakout?"),
+        ("diagram fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
+        ("resume", "resume takes the directory of a run first"),
+        ("resume --frames 3", "resume takes the directory of a run first"),
+        ("resume nowhere", "no run at nowhere (it has no config.json)"),
+        (
+            "resume RUN --lanes 3",
+            "unknown option --lanes for polyplay resume RUN; it takes --frames, --steps",
+        ),
+        ("evaluate nowhere", "no run at nowhere"),
+        ("evaluate RUN --episodes 0", "--episodes: 0 given, allowed: a whole number from 1 up"),
+        ("evaluate RUN --seed -2", "--seed: -2 given, allowed: a whole number from 0 up"),
+        ("evaluate RUN --episode", "did you mean --episodes?"),
+        ("systems now", "unexpected 'now': systems takes nothing"),
+    ],
+)
+def test_every_mistake_is_one_line_on_stderr_and_status_2(
+    calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, says: str
+):
+    assert cli.main(line.replace("RUN", run).split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("polyplay: error: ")
+    assert says in err.replace(run, "RUN")
+    assert err.count("\n") == 1
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", ["a3c", "alphago_zero", "apex_dpg"])
+def test_a_system_to_come_is_not_in_this_version(name: str, capsys: pytest.CaptureFixture):
+    assert cli.main(["train", name]) == 2
+    err = capsys.readouterr().err
+    assert name in err
+    assert "not in this version" in err
+
+
+def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
+    assert cli.main(["train", "impalla"]) == 2
+    assert "did you mean impala?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (UserError("--env: one\nline"), 2, "polyplay: error: --env: one line\n"),
+        (EnvFailure("lane 3\nTraceback"), 1, "polyplay: failed: lane 3\nTraceback\n"),
+        (WorkerLost("actor 0: signal 9"), 1, "polyplay: failed: actor 0: signal 9\n"),
+        (NotFinite("loss is NaN"), 1, "polyplay: failed: loss is NaN\n"),
+        (OSError(28, "No space left on device"), 1, "polyplay: failed: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(5), 5, ""),
+    ],
+)
+def test_what_a_run_raises_becomes_a_status(
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    raised: BaseException,
+    status: int,
+    says: str,
+):
+    def fail(*_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(sys.modules["polyplay.run"], "train", fail)
+    assert cli.main(["train", "fake"]) == status
+    assert capsys.readouterr().err == says
+
+
+def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sys.modules["polyplay.run"], "train", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", "fake"])
+
+
+def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    for line, says in {
+        "": "usage: polyplay VERB",
+        "--help": "evaluate RUN [--episodes N]",
+        "-h": "systems",
+        "train --help": "usage: polyplay train SYSTEM",
+        "train fake --help": "step size (default: 0.0006)",
+        "train fake --preset quick -h": "step size (default: 0.001)",
+        "diagram fake --help": "polyplay diagram fake",
+        "resume --help": "seconds between checkpoints",
+        "evaluate --help": "how many full games",
+        "evaluate RUN --help": "how many full games",
+    }.items():
+        assert cli.main(line.replace("RUN", run).split()) == 0
+        assert says in capsys.readouterr().out
+    assert calls == []
+
+
+def python(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = (
+        "import sys; from polyplay.cli import main; main(['--help']); main(['--version'])\n"
+        "sys.exit(', '.join({'torch', 'numpy', 'gymnasium', 'tyro', 'rich'} & set(sys.modules)) or 0)"
+    )
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"polyplay {polyplay.__version__}" in done.stdout
+
+
+def test_python_dash_m_polyplay():
+    done = subprocess.run(
+        [sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "polyplay: error: unknown verb trian; did you mean train?\n"
+
+
+def test_a_reader_that_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "polyplay", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
