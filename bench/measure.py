@@ -74,9 +74,7 @@ def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Pa
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
     with tempfile.TemporaryFile("w+") as spoken:
-        child = subprocess.Popen(
-            list(words), stdout=spoken, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True
-        )
+        child = subprocess.Popen(list(words), stdout=spoken, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True)
         try:
             watch = Watch(child.pid)
             while child.poll() is None and time.monotonic() < limit:

@@ -92,7 +92,7 @@ def tabulate(results: Path) -> None:
     text = ["# Pong", "", "![learning curves](pong.png)", ""]
     text += [
         f"A mean full-game return ≥ {GOAL:g} over {GAMES} training games within 60 minutes of wall time:",
-        f"{sum(good)} of {len(rows)} runs. Evaluation: mean ± standard deviation of the checkpoint named (by its",
+        f"{sum(good)} of {len(rows)} runs. Evaluation: mean ± deviation of the checkpoint named (by its",
         "updates) over full games with no-op starts, actions sampled.",
         "",
     ]
@@ -105,9 +105,7 @@ def tabulate(results: Path) -> None:
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument(
-        "--collect", nargs="+", type=Path, metavar="RUN", help="runs that exist, instead of training"
-    )
+    parser.add_argument("--collect", nargs="+", type=Path, metavar="RUN", help="runs that exist, instead of training")
     parser.add_argument("--systems", nargs="+", default=["a2c", "impala"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--preset", default="quick")

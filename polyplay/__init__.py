@@ -1,8 +1,8 @@
 """Polyplay: every large-scale deep-RL system as one page of wiring over shared parts.
 
-    import polyplay
-    run = polyplay.train("impala", env="ALE/Pong-v5", frames=10_000_000)
-    print(run.directory, run.evaluate(episodes=30)["episodic_return_mean"])
+import polyplay
+run = polyplay.train("impala", env="ALE/Pong-v5", frames=10_000_000)
+print(run.directory, run.evaluate(episodes=30)["episodic_return_mean"])
 """
 
 from __future__ import annotations

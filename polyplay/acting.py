@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from polyplay import tree
-from polyplay.worker import Me
 from polyplay.envs.pool import Envs, Pool
 from polyplay.learning import Learner
-from polyplay.noise import uniform
+from polyplay.noise import Noise, uniform
 from polyplay.params import Params, Vector
 from polyplay.stream import Producer, Stream, row_spec
 from polyplay.tree import Batch
+from polyplay.worker import Me
 
 
 def torches(batch: Batch) -> Batch:
@@ -30,7 +30,7 @@ def torches(batch: Batch) -> Batch:
 
 
 class Group:
-    """One fixed group of lanes on its way through a rollout; `at` counts rows, per lane (all equal for fixed groups)."""
+    """A fixed group of lanes on its way through a rollout; `at` counts rows per lane, all equal in fixed pools."""
 
     def __init__(self, start: int, width: int, state: Batch):
         self.start, self.width = start, width
@@ -66,7 +66,7 @@ class Games:
                 me.meter.episode(self.ret[i], self.length[i], first_lane + int(i))
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over
-        me.meter.add("steps", len(first) - np.count_nonzero(first))
+        me.meter.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
 class Actor:
@@ -76,6 +76,7 @@ class Actor:
         self.me, self.pool, self.policy, self.out = me, pool, policy, out
         self.first_lane = first_lane
         self.noise_seed = me.noise_seed
+        self.noises: dict[int, Noise] = {}  # by a group's first lane
         self.games = Games(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width = pool.lanes // pool.groups
@@ -83,7 +84,11 @@ class Actor:
         self.restored = False
 
     def rollouts(
-        self, params: Params | None = None, vector: Vector | None = None, lag: int | None = None, version: Any = None
+        self,
+        params: Params | None = None,
+        vector: Vector | None = None,
+        lag: int | None = None,
+        version: Any = None,
     ) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group, before they are given away; None: nothing yet.
 
@@ -92,11 +97,11 @@ class Actor:
         """
         while params is not None and not params.wait(0, self.me.index, self.out.stream.patience):
             yield None
-        held, k = (params.pull(vector) if params is not None else version()), 0
+        held, k = (params.pull(vector) if params is not None and vector is not None else version()), 0
         if not self.restored:
             yield from self._gather(held)
         while True:
-            if params is not None:
+            if params is not None and vector is not None:
                 before = time.perf_counter()
                 while lag is not None and not params.wait(k - lag, self.me.index, self.out.stream.patience):
                     yield None
@@ -108,7 +113,7 @@ class Actor:
                 yield from self._start(group, again=newest != held or self.restored, held=newest)
             held, k, self.restored = newest, k + 1, False
             yield from self._gather(held)
-            yield [g.slot for g in self.groups]
+            yield [g.slot for g in self.groups if g.slot is not None]
             for group in self.groups:
                 group.slot = None
 
@@ -205,27 +210,42 @@ class Actor:
 
     def _act(self, lanes: Any, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         before = time.perf_counter()
-        numbers = np.arange(self.pool.lanes)[lanes]
         heard = {"obs": step["obs"], "reward": step["reward"], "first": step["first"]}
-        heard["noise"] = uniform(self.noise_seed, numbers + self.first_lane, self.acts[lanes], self.policy.noise)
+        heard["noise"] = self._noise(lanes)
         self.acts[lanes] += 1
         with torch.no_grad():
             answer = self.policy.act(torches(heard), state)
         self.me.meter.add("infer", time.perf_counter() - before)
         return answer
 
+    def _noise(self, lanes: Any) -> np.ndarray:
+        if not isinstance(lanes, slice):
+            return uniform(self.noise_seed, lanes + self.first_lane, self.acts[lanes], self.policy.noise)
+        start = lanes.start or 0
+        source = self.noises.get(start)
+        if source is None:
+            numbers = np.arange(self.pool.lanes)[lanes] + self.first_lane
+            source = self.noises[start] = Noise(self.noise_seed, numbers, self.policy.noise)
+        return source.row(int(self.acts[start]))
+
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch | None:
-        """Everything between two rollouts, as arrays, or None where the pool cannot save itself. All groups are parked."""
+        """Everything between two rollouts (all groups parked) as arrays, or None where the pool cannot save itself."""
         pool = self.pool.state()
         if pool is None:
             return None
-        games = {k: v for k, v in vars(self.games).items()}
+        games = dict(vars(self.games))
         groups = {
             str(i): {"step": g.step, "state": tree.map(lambda x: x.numpy(), g.state)} for i, g in enumerate(self.groups)
         }
-        return {"pool": pool, "games": games, "acts": self.acts, "groups": groups, "noise": np.array(self.noise_seed)}
+        return {
+            "pool": pool,
+            "games": games,
+            "acts": self.acts,
+            "groups": groups,
+            "noise": np.array(self.noise_seed),
+        }
 
     def load(self, saved: Batch) -> None:
         self.pool.load(saved["pool"])
@@ -253,9 +273,7 @@ def _write(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> Non
 # ------------------------------------------------------------------------------------------------ the two workers
 
 
-def act(
-    me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: int | None = None
-) -> Iterator[None]:
+def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: int | None = None) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a stream."""
     net = policy()
     vector = Vector(net)
@@ -264,7 +282,7 @@ def act(
         producer = out.producer(me.index)
         actor = Actor(me, pool, net, producer, me.index * envs.lanes)
         for slots in actor.rollouts(params, vector, lag):
-            for slot in slots or ():
+            for slot in slots or []:
                 producer.commit(slot)
                 me.meter.add("rollouts", 1)
             me.meter.set("restarts", pool.restarts)
@@ -294,7 +312,9 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
                 continue
             for slot in slots:
                 producer.commit(slot)
-            yield from learner.step(*next(batches))
+            taken = next(batches)
+            assert taken is not None  # its slots were committed a line ago
+            yield from learner.step(*taken)
             me.meter.set("restarts", pool.restarts)
             _tell_faults(me, pool)
             if learner.saving or learner.done:

@@ -73,9 +73,7 @@ class EvaluateOptions:
     def __post_init__(self) -> None:
         for name, least in (("episodes", 1), ("seed", 0)):
             if getattr(self, name) < least:
-                raise UserError(
-                    f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up"
-                )
+                raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -176,9 +174,7 @@ def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]
     if flags.wants_help(words):
         flags.show_help({verb: cls()}, f"polyplay {verb} RUN", "RUN is the directory of a run.")
     if not words or words[0].startswith("-"):
-        raise UserError(
-            f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]"
-        )
+        raise UserError(f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]")
     options: Any
     options, given = flags.read(cls, words[1:], f"polyplay {verb} RUN")
     record.read_config(Path(words[0]))

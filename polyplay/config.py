@@ -58,9 +58,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
-            raise UserError(
-                f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them"
-            )
+            raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
         for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -137,9 +135,7 @@ def new_directory(system: str, env: Any, options: RunOptions) -> Path:
         again += 1
         path = Path(f"{stem}-{again}")
     if (path / "config.json").exists():
-        raise UserError(
-            f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another"
-        )
+        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -156,9 +152,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str = "config.json")
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
     hints = flags.hints({"": cls})
     unknown, missing = sorted(set(data) - set(hints)), sorted(set(hints) - set(data))
-    wrong = [
-        f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names
-    ]
+    wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
     if wrong:
         raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
     return cls(**{k: flags.check(f"{where}: {k}", v, hints[k]) for k, v in data.items()})

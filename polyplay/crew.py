@@ -1,7 +1,7 @@
 """The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
 A worker is a generator function `work(me, **kw)`; every `yield` is a turn taken. Processes and threads just run it;
-`serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, under a debugger.
+`serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ def _prepare() -> None:
     """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.acting"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.preload"])
 
 
 def _run(me: Me, work: Callable, kw: dict[str, Any]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ def draw(crew: Any) -> str:
     """One box per role, then one line per thing that two roles share."""
     lines: list[str] = []
     for role in crew.roles:
-        lines += _box(f"{role.name} × {role.n}", _holds(role)) + [""]
+        lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
     for shared, label in _shared(crew).items():
         givers, takers = shared[1], shared[2]
         lines.append(f"{' + '.join(givers)} ──► {label} ──► {' + '.join(takers)}")

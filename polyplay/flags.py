@@ -153,9 +153,7 @@ def convert(defaults: Mapping[str, Any], given: Mapping[str, list[str]], command
     """The instances `defaults` with what `tokens` gave put in, by group."""
     types_ = hints({name: type(value) for name, value in defaults.items()})
     try:
-        made = _tyro(
-            defaults, [a for name, words in given.items() for a in _argv(name, words, types_[name])], command
-        )
+        made = _tyro(defaults, [a for name, words in given.items() for a in _argv(name, words, types_[name])], command)
     except SystemExit:
         raise _guilty(defaults, given, types_, command) from None
     for value in made.values():
@@ -170,9 +168,7 @@ def show_help(defaults: Mapping[str, Any], command: str, about: str = "") -> NoR
     raise SystemExit(0)
 
 
-def _tyro(
-    defaults: Mapping[str, Any], args: list[str], command: str, about: str | None = None
-) -> dict[str, Any]:
+def _tyro(defaults: Mapping[str, Any], args: list[str], command: str, about: str | None = None) -> dict[str, Any]:
     """One instance per group; SystemExit where tyro cannot. It prints only if `about` is given: the help."""
     import tyro
 
@@ -213,9 +209,7 @@ def _optional(info: Any) -> Any:
     )
 
 
-def _guilty(
-    defaults: Mapping[str, Any], given: Mapping[str, list[str]], types_: Hints, command: str
-) -> UserError:
+def _guilty(defaults: Mapping[str, Any], given: Mapping[str, list[str]], types_: Hints, command: str) -> UserError:
     """Which option tyro stopped at: each is tried alone."""
     for name, words in given.items():
         try:
@@ -296,9 +290,7 @@ def complaint(label: str, value: Any, hint: Any) -> str:
     choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
     near = difflib.get_close_matches(str(value), choices, 1)
     given = " ".join(str(value).split())
-    return f"{label}: '{given}' given, allowed: {allowed(hint)}" + (
-        f"; did you mean {near[0]}?" if near else ""
-    )
+    return f"{label}: '{given}' given, allowed: {allowed(hint)}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def allowed(hint: Any) -> str:

@@ -40,9 +40,7 @@ class Optim:
     clip: float = 0.0
 
     def make(self, vector: Vector) -> torch.optim.Optimizer:
-        return optim.make(
-            self.name, [vector.parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum
-        )
+        return optim.make(self.name, [vector.parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
 
 
 class Bound(Protocol):
@@ -166,7 +164,8 @@ class Learner:
         self.policy = task.policy()
         self.vector = Vector(self.policy)
         self.update = task.update.bind(me, self.vector)
-        self.version, self.learnt, self.saves, self.done = 0, 0.0, me.control.saves, False
+        self.version, self.learnt, self.done, self.saving = 0, 0.0, False, False
+        self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
         self._trace = None
         if me.resume is not None:
             self._load()
@@ -210,9 +209,16 @@ class Learner:
         meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
-            row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
+            row = {
+                "update": self.version,
+                "loss": loss,
+                "grad_norm": norm,
+                "lag_mean": mean,
+                "lag_max": worst,
+            }
             self._trace.write(json.dumps(row) + "\n")
-        self.saving = sums[1] > self.saves
+        self.agreed = int(sums[1])
+        self.saving = self.agreed > self.saves
         self.done = bool(sums[2]) or self.learnt >= self.task.total
 
     def _keep(self, rows: Batch, loss: float, norm: float) -> str:
@@ -231,7 +237,7 @@ class Learner:
     def save(self, acting: Batch | None = None) -> None:
         """Write this replica's part of a checkpoint; the main process completes it when all parts are there."""
         me = self.me
-        self.saves = me.control.saves
+        self.saves = self.agreed
         if me.directory is None:
             return
         before = time.perf_counter()
@@ -242,7 +248,10 @@ class Learner:
                 named = {k: v.numpy() for k, v in self.policy.state_dict().items()}
                 part.arrays(f"{agent}/policy", named)
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
-                part.json(f"{agent}/learner", {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()})
+                part.json(
+                    f"{agent}/learner",
+                    {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
+                )
             if acting is not None:
                 part.arrays(f"workers/{me.role}-{me.index}", dict(tree.leaves(acting)))
             me.meter.set("saved", self.version + 1)

@@ -140,9 +140,7 @@ def _steps(loss: A2C | VTrace, out: Mapping[str, Any], batch: Mapping[str, Any])
     shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
     shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
     if any(s != shapes["batch reward"] for s in shapes.values()):
-        raise ValueError(
-            f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}"
-        )
+        raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
     return steps._replace(reward=squash(steps.reward, loss.reward, loss.reward_scale))
 
 

@@ -20,9 +20,27 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """float32 [B, n] in (0, 1) for lane numbers [B] and step numbers [B]."""
+    """float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
     key = _mix(np.array([seed % 2**64], np.uint64) + _A)
     lane = _mix(np.asarray(lanes).astype(np.uint64) * _A + key)
     step = _mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
-    bits = _mix(step[:, None] + np.arange(1, n + 1, dtype=np.uint64) * _A)
+    bits = _mix(step[..., None] + np.arange(1, n + 1, dtype=np.uint64) * _A)
     return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1
+
+
+class Noise:
+    """The noise of fixed lanes, made for many steps at once: one row of it costs less than a microsecond."""
+
+    STEPS = 64
+
+    def __init__(self, seed: int, lanes: np.ndarray, n: int):
+        self.seed, self.lanes, self.n = seed, lanes, n
+        self.begin, self.block = -self.STEPS, np.zeros((0,), np.float32)
+
+    def row(self, step: int) -> np.ndarray:
+        """float32 [B, n] of step number `step`."""
+        if not self.begin <= step < self.begin + self.STEPS:
+            self.begin = step
+            steps = np.arange(step, step + self.STEPS)
+            self.block = uniform(self.seed, self.lanes[None, :], steps[:, None], self.n)
+        return self.block[step - self.begin]

@@ -119,9 +119,7 @@ def make(
     """
     if name not in NAMES:
         near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
-        raise UserError(
-            f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?"
-        )
+        raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
     _validate(lr, eps, alpha, momentum)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "adam":

@@ -1,7 +1,7 @@
 """The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
 
-vector = [parameters | floating buffers]. Optimisers see one flat Parameter (the parameters' part) with one flat gradient;
-publishing, pulling, checkpoints and replicas carry both parts.
+vector = [parameters | floating buffers]. Optimisers see one flat Parameter (the parameters' part) and one flat
+gradient; publishing, pulling, checkpoints and replicas carry both parts.
 """
 
 from __future__ import annotations

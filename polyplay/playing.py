@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ SEED = 10_000_019  # evaluation never repeats the seeds of training
 def play(
     envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, each_step: Any = None
 ) -> list[tuple[float, int]]:
-    """(return, length) of `episodes` full games, unclipped. Every lane plays its quota, so short games don't crowd in."""
+    """(return, length) of `episodes` full games, unclipped. Every lane has its quota, so short games don't crowd in."""
     lanes = min(episodes, LANES)
     quota = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
     pool = replace(envs, lanes=lanes, groups=1, workers=0).open(seed + SEED)
@@ -109,5 +108,3 @@ class Film:
         for packet in self._stream.encode() if self._ready else ():
             self._out.mux(packet)
         self._out.close()
-
-

@@ -55,9 +55,7 @@ def curves(runs: Sequence[Path], out: Path, title: str = "") -> Path:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError(
-            "plots needs matplotlib, which is not installed: pip install 'polyplay[plots]'"
-        ) from None
+        raise UserError("plots needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
     found = [read(Path(run)) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)

@@ -162,9 +162,7 @@ def read_config(directory: Path) -> Row:
     except OSError:
         beside = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
         near = difflib.get_close_matches(path.parent.name, beside, 1)
-        hint = (
-            f"did you mean {beside[near[0]]}?" if near else "name the directory that `polyplay train` printed"
-        )
+        hint = f"did you mean {beside[near[0]]}?" if near else "name the directory that `polyplay train` printed"
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None

@@ -200,8 +200,7 @@ class Reporter:
     def _times(self, totals: Mapping[str, Mapping[str, float]], workers: Mapping[str, int]) -> Row:
         """Sets `roles`; returns the fractions over all workers."""
         spent = {
-            role: {k: self._since(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
-            for role, kinds in totals.items()
+            role: {k: self._since(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS} for role, kinds in totals.items()
         }
         for role, kinds in spent.items():
             parts = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from polyplay import checkpoint, config, record, systems
 from polyplay.crew import Crew
-from polyplay.errors import Closed, UserError
+from polyplay.errors import UserError
 from polyplay.report import Reporter
 from polyplay.shared import COLUMNS, EPISODES
 from polyplay.terminal import Terminal
@@ -47,7 +46,12 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     wired = page.build(settings, crew)
     directory = config.new_directory(system, settings.env, options)
     record.write_config(
-        directory, system, config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
+        directory,
+        system,
+        config.to_json(settings),
+        config.to_json(options),
+        sources,
+        wired.envs.spec.describe,
     )
     return _Session(system, settings, options, sources, crew, wired, directory, {}).go()
 
@@ -82,7 +86,7 @@ def evaluate(
     from polyplay import playing
 
     directory = Path(directory)
-    page, settings, options, kept = _read(directory)
+    page, settings, options, _ = _read(directory)
     found = _choose(directory, which)
     wired = page.build(settings, _crew(options))
     torch.manual_seed(seed)
@@ -99,7 +103,8 @@ def evaluate(
     result["environment"] = dict(wired.envs.spec.describe)
     if film is not None:
         result["video"] = str(film.path)
-    checkpoint.write_json(directory / f"evaluation-{found.name}.json", result)
+    name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
+    checkpoint.write_json(directory / f"{name}.json", result)
     return result
 
 
@@ -114,7 +119,9 @@ def _choose(directory: Path, which: str | None) -> Path:
     if which == "best":
         found = checkpoint.best(directory)
         if found is None:
-            raise UserError(f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest")
+            raise UserError(
+                f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
+            )
     elif which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     else:
@@ -137,7 +144,14 @@ def _read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]
 
 
 def _crew(options: config.RunOptions) -> Crew:
-    return Crew(options.seed, options.on, options.serial, trace=options.trace, frames=options.frames, steps=options.steps)
+    return Crew(
+        options.seed,
+        options.on,
+        options.serial,
+        trace=options.trace,
+        frames=options.frames,
+        steps=options.steps,
+    )
 
 
 class _Session:
@@ -163,7 +177,9 @@ class _Session:
         self.reporter = Reporter(directory, start=start, tensorboard=options.tensorboard, warn=self._warn)
         total = crew.total(wired.envs, settings.budget)
         self.terminal = Terminal(self.reporter, total_frames=int(total * self.skip), system=system)
-        self.terminal.begin(config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe, directory)
+        self.terminal.begin(
+            config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe, directory
+        )
         self.exit_code, self.reason = 0, "done"
         self.asked = 0.0  # when learners were asked to finish
         self.saved, self.unsaved = 0, ""
@@ -182,7 +198,10 @@ class _Session:
             with self._signals():
                 self.crew.start((*self.wired.metrics, "grad_norm", "learning_rate"))
                 now = time.monotonic()
-                self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
+                self.next_report, self.next_save = (
+                    now + self.options.report_every,
+                    now + self.options.checkpoint_every,
+                )
                 while not self.crew.poll(TICK):
                     self._tick()
                     if self.asked and time.monotonic() - self.asked > PATIENCE:
@@ -282,7 +301,9 @@ class _Session:
         for row in np.flatnonzero(counts):
             new = int(counts[row]) - self.seen.get(int(row), 0)
             if new > EPISODES:
-                self._warn(f"{new - EPISODES} finished games were too many between two looks; they are counted, not listed")
+                self._warn(
+                    f"{new - EPISODES} finished games were too many between two looks: they are missing in the reports"
+                )
                 new = EPISODES
             for i in range(int(counts[row]) - new, int(counts[row])):
                 ret, length, lane, _ = meter.games[row, i % EPISODES]

@@ -83,7 +83,7 @@ class Layout:
 
 
 class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]  # noqa: RUF012 - ctypes wants a list
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -252,10 +252,26 @@ class Knobs:
         self._attach()
 
 
-COLUMNS = (
-    "stamp stamps steps rollouts updates learnt episodes restarts saved env infer learn wait lag_sum lag_count lag_max "
-    "depth_sum depth_count"
-).split()
+COLUMNS = [
+    "stamp",
+    "stamps",
+    "steps",
+    "rollouts",
+    "updates",
+    "learnt",
+    "episodes",
+    "restarts",
+    "saved",
+    "env",
+    "infer",
+    "learn",
+    "wait",
+    "lag_sum",
+    "lag_count",
+    "lag_max",
+    "depth_sum",
+    "depth_count",
+]
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two looks of the main process
 EPISODE = ("return", "length", "lane", "wall")

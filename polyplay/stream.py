@@ -32,16 +32,14 @@ ROWS: Spec = {
 
 
 def row_spec(obs: Spec, policy: Spec) -> Spec:
-    """Fields of one row and lane: what arrives (obs, …), what the policy said (action, logp, value), and the version."""
+    """Fields of a row and lane: what arrives (obs, …), what the policy said (action, logp, value), and its version."""
     return {"obs": obs, **ROWS, **policy}
 
 
 class Stream:
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
 
-    def __init__(
-        self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1
-    ):
+    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1):
         if slots % producers or producers < consumers:
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.slots = T, lanes, slots
@@ -102,7 +100,18 @@ class Stream:
             raise Closed
 
     def __getstate__(self) -> dict:
-        names = ("T", "lanes", "slots", "producers", "consumers", "share", "_fields", "block", "_bells", "patience")
+        names = (
+            "T",
+            "lanes",
+            "slots",
+            "producers",
+            "consumers",
+            "share",
+            "_fields",
+            "block",
+            "_bells",
+            "patience",
+        )
         return {k: self.__dict__[k] for k in names}
 
     def __setstate__(self, state: dict) -> None:
@@ -217,7 +226,8 @@ class _Joiner:
     """Puts `n` slots side by side: a view when one slot is the whole batch, else one copy into kept memory."""
 
     def __init__(self, stream: Stream, n: int):
-        self.stream, self.n, self._memory = stream, n, None
+        self.stream, self.n = stream, n
+        self._memory: tuple[Batch, Batch] | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
         rows, state = self.stream.rows, self.stream.state
@@ -231,6 +241,10 @@ class _Joiner:
             )
         for i, slot in enumerate(slots):
             part = slice(i * self.stream.lanes, (i + 1) * self.stream.lanes)
-            tree.map(lambda into, x, at=part, s=slot: into.__setitem__((slice(None), at), x[s]), self._memory[0], rows)
+            tree.map(
+                lambda into, x, at=part, s=slot: into.__setitem__((slice(None), at), x[s]),
+                self._memory[0],
+                rows,
+            )
             tree.map(lambda into, x, at=part, s=slot: into.__setitem__(at, x[s]), self._memory[1], state)
         return self._memory

@@ -96,9 +96,7 @@ class Terminal:
         directory: Any,
     ) -> None:
         """The first lines: every value with its source, what the environment is, where the run is."""
-        self.goal = replace(
-            self.goal, minutes=options.get("minutes"), until_return=options.get("until_return")
-        )
+        self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
         if options.get("serial"):
             self.live = None
         self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
@@ -162,8 +160,7 @@ class Terminal:
             *map(Text, _numbers(row, frames, self.reporter.return_best)),
         ]
         lines += [
-            _shares(name, role, self.console.width)
-            for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
+            _shares(name, role, self.console.width) for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
         ]
         if self.warning:
             lines.append(Text(f"warning: {self.warning}", style="yellow"))

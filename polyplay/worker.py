@@ -40,7 +40,7 @@ class Me:
         return self.seed + 1_000_003 * self.incarnation
 
     def turn(self) -> None:
-        """Called at every turn of a worker's loop: says that it is alive, and raises Closed when all is to be dropped."""
+        """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""
         self.meter.stamp()
         self.control.check()
 

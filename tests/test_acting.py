@@ -90,7 +90,9 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
         for t in range(T + 1):
             lanes, step = pool.recv()
             noise = np.random.default_rng(t).random((6, policy.noise), np.float32)
-            heard = {k: torch.from_numpy(step[k]) for k in ("obs", "reward", "first")} | {"noise": torch.from_numpy(noise)}
+            heard = {k: torch.from_numpy(step[k]) for k in ("obs", "reward", "first")} | {
+                "noise": torch.from_numpy(noise)
+            }
             with torch.no_grad():
                 out, state = policy.act(heard, state)
             rows.append({**heard, **out})
@@ -120,7 +122,13 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
     crew.add(act, n=actors, envs=envs, policy=policy, out=stream, params=params, lag=lag)
     slots = groups * actors // learners
     crew.add(
-        learn, n=learners, learner=True, source=stream.batches(slots, in_turn=lag is not None), task=task, params=params, round_slots=groups * actors
+        learn,
+        n=learners,
+        learner=True,
+        source=stream.batches(slots, in_turn=lag is not None),
+        task=task,
+        params=params,
+        round_slots=groups * actors,
     )
     return crew
 

@@ -16,7 +16,11 @@ from torch import nn
 from polyplay import checkpoint
 from polyplay.errors import UserError
 
-ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "flag": np.array([True, False]), "n": np.array(3)}
+ARRAYS = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "flag": np.array([True, False]),
+    "n": np.array(3),
+}
 
 
 def _save(directory, version, score=None):

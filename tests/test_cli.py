@@ -33,9 +33,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     run.train = note("train", types.SimpleNamespace(exit_code=0))
     run.resume = note("resume", types.SimpleNamespace(exit_code=143))
-    run.evaluate = note(
-        "evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None}
-    )
+    run.evaluate = note("evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
     run.diagram = note("diagram", "a ─► b")
     monkeypatch.setitem(sys.modules, "polyplay.run", run)
     monkeypatch.setattr(polyplay, "run", run, raising=False)
@@ -67,9 +65,7 @@ def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run
 
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
-    assert (
-        cli.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
-    )
+    assert cli.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
     assert calls == [("evaluate", Path(run), 3, 7, True, "best", False)]
     out = capsys.readouterr().out
     assert "episodic_return_mean  20.50" in out
@@ -214,9 +210,7 @@ def test_help_and_version_import_nothing_heavy():
 
 
 def test_python_dash_m_polyplay():
-    done = subprocess.run(
-        [sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "polyplay: error: unknown verb trian; did you mean train?\n"
 

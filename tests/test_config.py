@@ -172,9 +172,7 @@ def test_keywords_are_the_same_as_flags():
 
 
 def test_keywords_take_callables_paths_and_numpy_numbers():
-    settings, options, _ = config.resolve(
-        PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9
-    )
+    settings, options, _ = config.resolve(PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9)
     assert settings.env is make_env
     assert type(settings.lanes) is int
     assert (options.run, options.steps) == ("a/b", 9)
@@ -233,9 +231,7 @@ def test_options_round_trip_and_a_callable_becomes_its_name():
 def test_json_that_does_not_fit_names_every_field():
     data = config.to_json(Config())
     del data["lanes"], data["clip"]
-    with pytest.raises(
-        UserError, match=r"config.json does not fit Config .*: unknown nolanes; missing clip, lanes"
-    ):
+    with pytest.raises(UserError, match=r"config.json does not fit Config .*: unknown nolanes; missing clip, lanes"):
         config.from_json(Config, {**data, "nolanes": 3})
     with pytest.raises(UserError, match=r"config.json: lanes: 'x' given, allowed: a whole number"):
         config.from_json(Config, {**config.to_json(Config()), "lanes": "x"})
@@ -263,9 +259,7 @@ def test_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_new_directory_refuses_a_run_and_what_it_cannot_make(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(
-        UserError, match=f"--run: {tmp_path} holds a run already; `polyplay resume {tmp_path}`"
-    ):
+    with pytest.raises(UserError, match=f"--run: {tmp_path} holds a run already; `polyplay resume {tmp_path}`"):
         config.new_directory("a2c", "x", RunOptions(run=str(tmp_path)))
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--run: cannot make the directory .*file"):

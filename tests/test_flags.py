@@ -26,9 +26,7 @@ def test_read_tells_what_was_given():
 
 
 def test_few_options_are_listed_when_nothing_is_near():
-    with pytest.raises(
-        UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")
-    ):
+    with pytest.raises(UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")):
         flags.read(Few, ["--lr", "3"], "polyplay x")
 
 

@@ -32,9 +32,7 @@ def cases(draw: Any) -> Case:
     return numbers(flags, draw(st.integers(0, 2**32 - 1)))
 
 
-def numbers(
-    flags: list[dict[str, list[bool]]], seed: int
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def numbers(flags: list[dict[str, list[bool]]], seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     rng = np.random.default_rng(seed)
     batch = {k: np.array([f[k] for f in flags]).T.copy() for k in flags[0]}
     shape = batch["first"].shape
@@ -66,9 +64,7 @@ def lane_of(batch: dict[str, np.ndarray], b: int, **more: np.ndarray) -> twins.L
     return {k: v[:, b].tolist() for k, v in (batch | more).items()}
 
 
-def targets(
-    loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Advantages and targets [T, B] by the twins."""
     squashed = [[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]]
     pairs = []
@@ -89,9 +85,7 @@ def targets(
     return advantage, target
 
 
-def gradients(
-    loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]
-) -> tuple[Any, dict[str, Any]]:
+def gradients(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
     """What the loss returns, and its gradient for each head [T+1, B]."""
     heads = tensors(out, grad=True)
     scored = loss(heads, tensors(batch), KNOBS)
@@ -108,9 +102,7 @@ def gradients(
             losses.a2c(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
             losses.a2c(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
             losses.vtrace(),
-            losses.vtrace(
-                gamma=0.9, rho=2.0, c=0.7, rho_pg=None, lam=0.9, reduction="mean", value_half=False
-            ),
+            losses.vtrace(gamma=0.9, rho=2.0, c=0.7, rho_pg=None, lam=0.9, reduction="mean", value_half=False),
             losses.vtrace(rho=None, c=None, reward="none", value_cost=1.0),
         ]
     ),

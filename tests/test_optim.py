@@ -15,9 +15,7 @@ from polyplay import optim
 from polyplay.errors import UserError
 
 
-def run(
-    optimizer: torch.optim.Optimizer, grads: torch.Tensor, rates: list[float] | None = None
-) -> torch.Tensor:
+def run(optimizer: torch.optim.Optimizer, grads: torch.Tensor, rates: list[float] | None = None) -> torch.Tensor:
     """The first parameter after each of the gradients [steps, n] → [steps, n]."""
     group = optimizer.param_groups[0]
     (p,) = group["params"]

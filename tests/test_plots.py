@@ -12,9 +12,7 @@ from polyplay import plots
 from polyplay.errors import UserError
 
 
-def make(
-    root: Path, name: str, system: str, rows: list[tuple[int, float, Any]], env: str = "toy:catch"
-) -> Path:
+def make(root: Path, name: str, system: str, rows: list[tuple[int, float, Any]], env: str = "toy:catch") -> Path:
     """A run directory with reports (frames, wall seconds, return)."""
     run = root / name
     run.mkdir()
@@ -63,9 +61,7 @@ def test_environments_are_named_where_there_are_several(tmp_path: Path):
     assert plots._names(found[:1]) == ["a2c"]
 
 
-def test_mistakes_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match="none given"):
         plots.curves([], tmp_path / "x.png")
     empty = make(tmp_path, "a", "a2c", ROWS[:1])

@@ -95,9 +95,7 @@ def test_times_are_fractions_per_role_and_over_all_workers(tmp_path: Path, clock
     assert reporter.roles["learner"]["learn"] == 0.75
     row = reporter.report(snapshot(time={"actor": {**actor, "env": 3.0}, "learner": learner}))
     assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0]
-    row = reporter.report(
-        snapshot(time={"actor": {"infer": 1.0}, "learner": learner})
-    )  # actors were replaced
+    row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": learner}))  # actors were replaced
     assert row["time_infer"] == 1.0
 
 
@@ -269,7 +267,5 @@ def test_memory_counts_the_processes_below(tmp_path: Path):
 
 
 def test_reports_need_no_torch():
-    code = (
-        "import sys, polyplay.report, polyplay.terminal, polyplay.config; assert 'torch' not in sys.modules"
-    )
+    code = "import sys, polyplay.report, polyplay.terminal, polyplay.config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

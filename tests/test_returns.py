@@ -25,9 +25,7 @@ def lanes(draw: Any, wild: bool = False) -> list[twins.Lane]:
     result = []
     for _ in range(width):
         if wild:
-            flags = {
-                k: (rng.random(horizon + 1) < 0.4).tolist() for k in ("first", "terminated", "truncated")
-            }
+            flags = {k: (rng.random(horizon + 1) < 0.4).tolist() for k in ("first", "terminated", "truncated")}
         else:
             events = draw(st.lists(st.sampled_from(twins.EVENTS), min_size=horizon, max_size=horizon))
             flags = twins.lane_flags(events, draw(st.sampled_from(["first", *twins.EVENTS])))
@@ -39,9 +37,7 @@ def lanes(draw: Any, wild: bool = False) -> list[twins.Lane]:
 def rows(group: list[twins.Lane], dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
     """Lanes as [T+1, B] tensors."""
     batch = {k: torch.tensor([lane[k] for lane in group]).T.contiguous() for k in group[0]}
-    numbers = {
-        k: torch.tensor([lane[k] for lane in group], dtype=dtype).T for k in ("reward", "value", "log_rho")
-    }
+    numbers = {k: torch.tensor([lane[k] for lane in group], dtype=dtype).T for k in ("reward", "value", "log_rho")}
     return batch | numbers
 
 
@@ -120,9 +116,7 @@ def test_vtrace_equals_the_sum_of_equation_1(
     group: list[twins.Lane], gamma: float, lam: float, bounds: tuple[float | None, float | None, float | None]
 ) -> None:
     batch = rows(group)
-    advantage, target = returns.vtrace(
-        steps(batch, gamma), batch["value"], batch["log_rho"][:-1], *bounds, lam=lam
-    )
+    advantage, target = returns.vtrace(steps(batch, gamma), batch["value"], batch["log_rho"][:-1], *bounds, lam=lam)
     twin = [twins.vtrace(lane, gamma, *bounds, lam=lam) for lane in group]
     torch.testing.assert_close(target, columns([t for t, _ in twin]))
     torch.testing.assert_close(advantage, columns([a for _, a in twin]))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -17,12 +18,36 @@ import polyplay
 from polyplay import checkpoint
 from polyplay.errors import UserError
 
-TOY = ["--env", "toy:catch", "--optimizer", "adam", "--learning-rate", "2e-3", "--network", "mlp", "--report-every", "0.2"]
+TOY = [
+    "--env",
+    "toy:catch",
+    "--optimizer",
+    "adam",
+    "--learning-rate",
+    "2e-3",
+    "--network",
+    "mlp",
+    "--report-every",
+    "0.2",
+]
 SMALL = {"a2c": ["--lanes", "8"], "impala": ["--lanes", "4", "--batch", "8", "--unroll", "5"]}
-CONTRACT = (
-    "wall_seconds frames steps updates fps sps episodes episodic_return_mean episodic_length_mean lag_mean lag_max "
-    "time_env time_infer time_learn time_wait"
-).split()
+CONTRACT = [
+    "wall_seconds",
+    "frames",
+    "steps",
+    "updates",
+    "fps",
+    "sps",
+    "episodes",
+    "episodic_return_mean",
+    "episodic_length_mean",
+    "lag_mean",
+    "lag_max",
+    "time_env",
+    "time_infer",
+    "time_learn",
+    "time_wait",
+]
 
 
 def start(*words: str | Path, **more) -> subprocess.Popen:
@@ -92,7 +117,7 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, tmp_path):
     reports = rows(run / "metrics.jsonl")
     assert all(set(CONTRACT) <= set(r) for r in reports)
     assert reports[-1]["steps"] >= 12000
-    assert all(a["steps"] <= b["steps"] for a, b in zip(reports, reports[1:], strict=False))
+    assert all(a["steps"] <= b["steps"] for a, b in pairwise(reports))
     if system == "a2c":
         assert reports[-1]["lag_max"] == 0
     config = json.loads((run / "config.json").read_text())
@@ -113,7 +138,13 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, tmp_path):
 
 def test_python_does_the_same(tmp_path):
     run = polyplay.train(
-        "a2c", env="toy:catch", steps=4000, serial=True, run=str(tmp_path / "x"), learning_rate=2e-3, report_every=0.5
+        "a2c",
+        env="toy:catch",
+        steps=4000,
+        serial=True,
+        run=str(tmp_path / "x"),
+        learning_rate=2e-3,
+        report_every=0.5,
     )
     assert run.exit_code == 0
     assert run.summary["steps"] >= 4000
@@ -127,7 +158,9 @@ def test_python_does_the_same(tmp_path):
 # ---------------------------------------------------------------------------------------------- going on exactly
 
 
-@pytest.mark.parametrize("how", [["--serial"], ["--replicas", "2"], ["--on", "thread", "--replicas", "2", "--groups", "2"]])
+@pytest.mark.parametrize(
+    "how", [["--serial"], ["--replicas", "2"], ["--on", "thread", "--replicas", "2", "--groups", "2"]]
+)
 def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_path):
     limit = ["--steps", "16000", "--trace", "--seed", "11", *how]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -196,6 +229,32 @@ def test_ctrl_c_saves_and_ends_and_twice_drops_everything(tmp_path):
     assert gone(workers)
 
 
+@pytest.mark.parametrize("system", ["a2c", "impala"])
+def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
+    """As timeout, systemd and Slurm send it: to the fork server and to every worker as well."""
+    run = tmp_path / "run"
+    process = start(
+        "train",
+        system,
+        *TOY,
+        *SMALL[system],
+        "--run",
+        run,
+        "--steps",
+        "100000000",
+        "--env",
+        "CartPole-v1",
+        start_new_session=True,
+    )
+    wait_for(lambda: len(rows(run / "metrics.jsonl")) > 1)
+    workers = family(process)
+    os.killpg(process.pid, signal.SIGTERM)
+    code, _, err = end(process, 20)
+    assert code == 143, err
+    assert gone(workers)
+    assert len(checkpoint.everything(run)) == 1
+
+
 def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path):
     run = tmp_path / "run"
     process = train("impala", run, "--steps", "100000000")
@@ -237,7 +296,18 @@ def test_a_full_disk_during_a_checkpoint_keeps_the_one_before(tmp_path):
     limit = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); "
     limit += "from polyplay.cli import main; sys.exit(main())"
-    words = ["train", "a2c", *TOY, *SMALL["a2c"], "--run", str(run), "--steps", "6000", "--serial", "--no-tensorboard"]
+    words = [
+        "train",
+        "a2c",
+        *TOY,
+        *SMALL["a2c"],
+        "--run",
+        str(run),
+        "--steps",
+        "6000",
+        "--serial",
+        "--no-tensorboard",
+    ]
     words += ["--report-every", "5", "--core", "lstm"]
     process = subprocess.Popen(
         [sys.executable, "-c", limit, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -262,6 +332,7 @@ LINES = [
     (["train", "gorila"], "not in this version"),
     (["train", "impala", "--batch", "33"], "--batch 33"),
     (["train", "a2c", "--env", "toy:catch", "--network", "natur"], "nature"),
+    (["train", "impala", "--lag", "0", "--actors", "1", "--lanes", "4", "--batch", "8"], "--lag 0"),
     (["evaluate", "no-such-run"], "no-such-run"),
     (["trian", "a2c"], "train"),
 ]
@@ -306,7 +377,20 @@ def test_an_environment_that_breaks_its_word_is_named(what, code, said, tmp_path
     (tmp_path / "broken_env.py").write_text(BROKEN.replace("WHAT", what))
     run = tmp_path / "run"
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    words = ["train", "a2c", "--env", "broken_env:make", "--lanes", "4", "--replicas", "1", "--steps", "100000", "--run", run]
+    words = [
+        "train",
+        "a2c",
+        "--env",
+        "broken_env:make",
+        "--lanes",
+        "4",
+        "--replicas",
+        "1",
+        "--steps",
+        "100000",
+        "--run",
+        run,
+    ]
     process = start(*words, env=environ)
     status, out, err = end(process)
     assert status == code, out + err

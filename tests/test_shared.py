@@ -31,7 +31,13 @@ def _child(cargo, pipe):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_process_sees_the_same_memory(named):
-    block, bells, knobs, meter, control = Block(4096), Semaphores(2, named), Knobs(rate=1.0), Meter(2, ("loss",)), Control()
+    block, bells, knobs, meter, control = (
+        Block(4096),
+        Semaphores(2, named),
+        Knobs(rate=1.0),
+        Meter(2, ("loss",)),
+        Control(),
+    )
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = forkserver.Process(target=_child, args=(_Cargo((block, bells, knobs, meter, control)), theirs))
     process.start()

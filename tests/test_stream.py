@@ -89,8 +89,7 @@ def test_close_wakes_everyone():
 
     def consume() -> None:
         with pytest.raises(Closed):
-            next(stream.batches(1).consumer(0))
-            next(stream.batches(1).consumer(0))
+            list(stream.batches(1).consumer(0))
         raised.append(True)
 
     thread = threading.Thread(target=consume)
@@ -138,5 +137,17 @@ def test_every_producer_gets_its_turn():
 
 
 def test_no_torch():
-    code = "import sys, polyplay.shared, polyplay.tree, polyplay.stream, polyplay.noise, polyplay.worker; print('torch' in sys.modules)"
+    names = [
+        "shared",
+        "tree",
+        "stream",
+        "noise",
+        "worker",
+        "envs",
+        "envs.native",
+        "envs.toy",
+        "envs.process",
+        "envs.worker",
+    ]
+    code = f"import sys, {', '.join('polyplay.' + n for n in names)}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -30,14 +30,10 @@ class Clock:
 class Case:
     """A terminal on a recording console, the reporter behind it and their clock."""
 
-    def __init__(
-        self, directory: Path, live: bool, width: int = 100, file: Any = None, frames: Any = 1_000_000
-    ):
+    def __init__(self, directory: Path, live: bool, width: int = 100, file: Any = None, frames: Any = 1_000_000):
         self.out = file or io.StringIO()
         self.clock = Clock()
-        console = Console(
-            file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={}
-        )
+        console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
         self.reporter = Reporter(directory, tensorboard=False, clock=self.clock)
         self.terminal = Terminal(
             self.reporter, system="fake", total_frames=frames, live=live, console=console, clock=self.clock
@@ -49,9 +45,7 @@ class Case:
         told = config.to_json(chosen) | options
         self.terminal.begin(config.to_json(settings), told, sources, ENVIRONMENT, "runs/x")
 
-    def report(
-        self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any
-    ) -> None:
+    def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
         self.frames += frames
         self.clock.now += 5
         spent = {"env": self.clock.now, "infer": self.clock.now, "wait": self.clock.now}
@@ -198,19 +192,14 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
     case.terminal.end(case.reporter.close("the frames were reached", 0))
     last = plain(case.text).splitlines()[-1]
     assert case.text.rindex("\x1b[?25h") > case.text.rindex("\x1b[?25l")
-    assert (
-        last
-        == f"the frames were reached · 20,000 frames in 0:00:05 · next: polyplay evaluate '{tmp_path}/a b'"
-    )
+    assert last == f"the frames were reached · 20,000 frames in 0:00:05 · next: polyplay evaluate '{tmp_path}/a b'"
     case.terminal.close()
 
 
 def test_closing_says_how_to_go_on_after_a_stop():
     summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
     text = closing({**summary, "episodic_return_mean": 3.0})
-    assert (
-        text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
-    )
+    assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
 
 
 def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyplay.envs.worker import BROKEN, RESTARTED, UNBUILT, Board
+from polyplay.envs.board import BROKEN, RESTARTED, UNBUILT, Board
 from polyplay.errors import EnvFailure, UserError
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from polyplay import tree
+from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.spaces import check_action
 from polyplay.envs.turns import Turns
-from polyplay.envs.worker import Board, Job, Lane
+from polyplay.envs.worker import Job, Lane
 from polyplay.errors import Closed
 from polyplay.tree import Batch
 

@@ -77,9 +77,7 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"{name}: {module} has no {attribute!r}{nearest(attribute, public)}") from None
     if not callable(make):
-        raise UserError(
-            f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}"
-        )
+        raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
     return lambda: make(**kwargs)
 
 

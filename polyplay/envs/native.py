@@ -44,9 +44,7 @@ class Atari:
     maxpool: bool = True  # pixelwise maximum of the last two frames
     noop_max: int = 30  # an episode starts after 0 … noop_max-1 frames of no-ops, drawn evenly
     fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
-    life_loss: str = (
-        "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
-    )
+    life_loss: str = "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
     max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
 
     def __post_init__(self) -> None:
@@ -69,9 +67,7 @@ def games() -> dict[str, str]:
         from ale_py import roms
     except ImportError as e:
         raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
-    return {
-        rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER
-    }
+    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
 
 
 def rom(name: str) -> str:
@@ -121,8 +117,11 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 class NativePool:
-    """A Pool of one ALE game. A group is an AtariVectorEnv of its own; AtLeast(n) and Greedy(n) use ale-py's
-    asynchronous mode, which gives exactly n lanes and must be answered before the next recv."""
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
+
+    AtLeast(n) and Greedy(n) use ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a
+    truncated game), and all of them must be answered before the next recv, so lanes cannot be parked there.
+    """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         self.options = options(Atari, envs.options, envs.title)
@@ -216,9 +215,7 @@ class NativePool:
             late = self._late[lanes]
             if not late.any():
                 break
-            self._late[lanes[late]] = (
-                False  # ale-py's own end of a game that we ended: its next row is the reset
-            )
+            self._late[lanes[late]] = False  # ale-py's own end of a game that we ended: its next row is the reset
             if not late.all():
                 shown = ~late
                 lanes, obs, reward, dead, lives = (x[shown] for x in (lanes, obs, reward, dead, lives))
@@ -226,9 +223,7 @@ class NativePool:
             self._vectors[0].send(np.zeros(self._batch, np.int64))
         return lanes, self._finish(lanes, obs, reward, dead, lives)
 
-    def _finish(
-        self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray
-    ) -> Batch:
+    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
@@ -281,9 +276,7 @@ class NativePool:
                     return group
         elif isinstance(self._held[0], np.ndarray) and np.array_equal(np.sort(lanes), np.sort(self._held[0])):
             return 0
-        raise ValueError(
-            f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}"
-        )
+        raise ValueError(f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}")
 
     def close(self) -> None:
         self._vectors.clear()

@@ -72,6 +72,7 @@ class EnvSpec:
 
 
 class Pool(Protocol):
+    spec: EnvSpec
     lanes: int
     groups: int
     fixed: bool  # recv gives slices (fixed groups), not index arrays
@@ -144,9 +145,7 @@ class Envs:
     @property
     def title(self) -> str:
         """The name as errors print it."""
-        return (
-            self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
-        )
+        return self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -204,9 +203,7 @@ def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) 
     known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:
-            raise UserError(
-                f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}"
-            )
+            raise UserError(f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
         want = type(known[name])
         right = isinstance(value, int | float) if want is float else isinstance(value, want)
         if not right or (isinstance(value, bool) and want is not bool):

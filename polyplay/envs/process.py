@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 
 from polyplay import tree
+from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
 from polyplay.envs.launch import EnvProcess
 from polyplay.envs.pool import Envs, EnvSpec, Lanes
 from polyplay.envs.spaces import check_action
 from polyplay.envs.turns import OUT, Turns
-from polyplay.envs.worker import START, TRACE, Board, Job, probe, serve
+from polyplay.envs.worker import START, TRACE, Job, probe, serve
 from polyplay.errors import Closed, EnvFailure, UserError
 from polyplay.shared import Block
 from polyplay.tree import Batch
 
-TICK = (
-    0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
-)
+TICK = 0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
 
 
 def maker(envs: Envs) -> bytes:
@@ -57,9 +56,7 @@ def describe(envs: Envs) -> EnvSpec:
         answer = here.recv()
     except EOFError:
         process.join(1.0)
-        raise UserError(
-            f"{envs.title}: building the environment ended its process: {_end_of(process)}"
-        ) from None
+        raise UserError(f"{envs.title}: building the environment ended its process: {_end_of(process)}") from None
     finally:
         here.close()
         process.end()
@@ -195,9 +192,7 @@ class ProcessPool:
                         raise Closed
                     lanes = self._turns.take()
                     if lanes is None and self.fixed and self._turns.idle:
-                        raise RuntimeError(
-                            "recv() before the rows that recv() gave were answered with send()"
-                        )
+                        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
                     return lanes, self._rows(lanes)
                 if not self._wait(end) and end is not None and time.monotonic() >= end:
@@ -278,9 +273,7 @@ class ProcessPool:
             self._landed(said)
         elif said == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
-            self._replace(
-                worker, f"{worker} ended by itself: {_end_of(worker.process)}{worker.stack(ask=False)}"
-            )
+            self._replace(worker, f"{worker} ended by itself: {_end_of(worker.process)}{worker.stack(ask=False)}")
 
     def _landed(self, said: bytes) -> None:
         numbers = np.frombuffer(said, np.int32).tolist()

@@ -66,9 +66,7 @@ class Breach(Exception):
 def _dict_field(space: gym.Dict, title: str) -> Spec:
     for key in space.spaces:
         if not isinstance(key, str) or "/" in key or not key:
-            raise UserError(
-                f"{title}: observation key {key!r} is not a name; keys must be strings without '/'"
-            )
+            raise UserError(f"{title}: observation key {key!r} is not a name; keys must be strings without '/'")
     return {key: observation(inner, title) for key, inner in space.spaces.items()}
 
 
@@ -105,9 +103,7 @@ def classes(space: Any, path: str = "") -> dict[str, int]:
 
 def _box_action(space: gym.Box, title: str) -> Box:
     if not np.issubdtype(space.dtype, np.floating):
-        raise UserError(
-            f"{title}: action space {space} has whole numbers; supported are Discrete and floating Box"
-        )
+        raise UserError(f"{title}: action space {space} has whole numbers; supported are Discrete and floating Box")
     return Box(tuple(space.shape), np.asarray(space.low, np.float32), np.asarray(space.high, np.float32))
 
 

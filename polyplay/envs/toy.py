@@ -34,9 +34,7 @@ class Toy(Protocol):
     def reset(self, draw: Draw, n: int) -> Arrays:
         """States of n new episodes: [n, …] arrays, always the same names."""
 
-    def step(
-        self, s: Arrays, action: np.ndarray, draw: Draw
-    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         """New states, reward, terminated, truncated."""
 
     def see(self, s: Arrays) -> np.ndarray:
@@ -67,9 +65,7 @@ class Catch:
         ball = (draw() * self.columns).astype(np.int64)
         return {"ball": ball, "row": np.zeros(n, np.int64), "paddle": np.full(n, self.columns // 2)}
 
-    def step(
-        self, s: Arrays, action: np.ndarray, draw: Draw
-    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         paddle = np.clip(s["paddle"] + action - 1, 0, self.columns - 1)
         row = s["row"] + 1
         end = row == self.rows - 1
@@ -95,9 +91,7 @@ class Memory:
 
     def __post_init__(self) -> None:
         if self.cues < 2 or self.delay < 1:
-            raise UserError(
-                f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}"
-            )
+            raise UserError(f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}")
 
     action = property(lambda self: Discrete(self.cues))
     obs = property(lambda self: Field((self.cues + 1,), "float32"))
@@ -105,9 +99,7 @@ class Memory:
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"cue": (draw() * self.cues).astype(np.int64), "row": np.zeros(n, np.int64)}
 
-    def step(
-        self, s: Arrays, action: np.ndarray, draw: Draw
-    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         row = s["row"] + 1
         end = row == self.delay + 1
         reward = np.where(end, np.where(action == s["cue"], 1.0, -1.0), 0.0)
@@ -133,9 +125,7 @@ class Pendulum:
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"th": (2 * draw() - 1) * np.pi, "thdot": 2 * draw() - 1, "age": np.zeros(n, np.int64)}
 
-    def step(
-        self, s: Arrays, action: np.ndarray, draw: Draw
-    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         u = np.clip(action[:, 0], -2.0, 2.0)  # float32, as there
         th, thdot, age = s["th"], s["thdot"], s["age"] + 1
         angle = (th + np.pi) % (2 * np.pi) - np.pi
@@ -160,9 +150,7 @@ class CartPole:
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"x": np.stack([0.1 * draw() - 0.05 for _ in range(4)], 1), "age": np.zeros(n, np.int64)}
 
-    def step(
-        self, s: Arrays, action: np.ndarray, draw: Draw
-    ) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         x, v, th, w = s["x"].T
         force, sin, cos, age = np.where(action == 1, 10.0, -10.0), np.sin(th), np.cos(th), s["age"] + 1
         push = (force + 0.05 * w**2 * sin) / 1.1
@@ -184,9 +172,7 @@ def toy(envs: Envs) -> Toy:
     name = envs.title.removeprefix("toy:")
     if name not in TOYS:
         known = ", ".join(f"toy:{k}" for k in TOYS)
-        raise UserError(
-            f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}"
-        )
+        raise UserError(f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}")
     return options(TOYS[name], envs.options, envs.title)
 
 

@@ -71,16 +71,10 @@ class Turns:
         """
         numbers = np.arange(self.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
         if not numbers.size or not (self.where[numbers] == HELD).all():
-            raise ValueError(
-                f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}"
-            )
+            raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
             group = int(numbers[0]) // self.width
-            if (
-                numbers.size != self.width
-                or numbers[0] != group * self.width
-                or (np.diff(numbers) != 1).any()
-            ):
+            if numbers.size != self.width or numbers[0] != group * self.width or (np.diff(numbers) != 1).any():
                 raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
             self._missing[group] = self.width
         self.where[numbers] = OUT

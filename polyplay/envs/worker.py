@@ -27,17 +27,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay import tree
 from polyplay.envs import spaces
+from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.pool import EnvSpec, lane_seeds
 from polyplay.errors import UserError
-from polyplay.shared import Block, Layout
+from polyplay.shared import Block
 
-NOTE = 4096  # bytes of a lane's note: its kind, then text
-RESTARTED, BROKEN, UNBUILT, HOPELESS = 1, 2, 3, 4  # kinds of notes; all but the first are the end of the pool
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 START = 60.0  # seconds that starting a process and building an environment may take at least
-FLAGS = ("terminated", "truncated", "first", "over")
 
 
 @dataclass(frozen=True)
@@ -51,55 +48,6 @@ class Job:
     lane: int  # number of the pool's first lane in the run
     step_timeout: float
     max_restarts: int
-
-
-class Board:
-    """The pool's shared memory: rows and actions [lanes, …], and what workers say about themselves."""
-
-    def __init__(self, spec: EnvSpec, lanes: int, workers: int):
-        layout = Layout()
-        rows: dict[str, Any] = {
-            "obs": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spec.obs),
-            "reward": layout.add(lanes, np.float32),
-            **{flag: layout.add(lanes, bool) for flag in FLAGS},
-        }
-        if isinstance(spec.action, spaces.Discrete):
-            action = layout.add(lanes, np.int64)
-        else:
-            action = layout.add((lanes, *spec.action.shape), np.float32)
-        self._fields = {
-            "rows": rows,
-            "action": action,
-            "faults": layout.add(lanes, np.int64),  # of each lane so far
-            "notes": layout.add((lanes, NOTE), np.uint8),
-            "deadline": layout.add(
-                workers, np.float64
-            ),  # when what a worker does must be done; 0: it does nothing
-            "busy": layout.add(workers, np.int64),  # with which lane
-        }
-        self._block = layout.block()
-        self._attach()
-
-    def _attach(self) -> None:
-        arrays = tree.map(lambda field: self._block.array(*field), self._fields)
-        self.rows, self.action, self.faults = arrays["rows"], arrays["action"], arrays["faults"]
-        self.notes, self.deadline, self.busy = arrays["notes"], arrays["deadline"], arrays["busy"]
-
-    def note(self, lane: int, kind: int, text: str) -> None:
-        data = text.encode(errors="replace")[: NOTE - 2]
-        self.notes[lane, 0] = kind
-        self.notes[lane, 1 : len(data) + 2] = np.frombuffer(data + b"\0", np.uint8)
-
-    def read(self, lane: int) -> tuple[int, str]:
-        text = self.notes[lane, 1:].tobytes().split(b"\0", 1)[0]
-        return int(self.notes[lane, 0]), text.decode(errors="replace")
-
-    def __getstate__(self) -> dict:
-        return {"_fields": self._fields, "_block": self._block}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
 
 
 # -------------------------------------------------------------------------------- one environment
@@ -166,9 +114,7 @@ class Fatal(Exception):
 class Lane:
     """One environment and its place on the board."""
 
-    def __init__(
-        self, job: Job, make: Callable[[], Any], board: Board, lane: int, allow: Callable[[float], None]
-    ):
+    def __init__(self, job: Job, make: Callable[[], Any], board: Board, lane: int, allow: Callable[[float], None]):
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
@@ -214,9 +160,7 @@ class Lane:
         self.write(obs)
         space = self.env.observation_space  # type: ignore[union-attr]
         if not space.contains(obs):
-            raise spaces.Breach(
-                f"the reset observation is not in {space}: values beyond its bounds, or other keys"
-            )
+            raise spaces.Breach(f"the reset observation is not in {space}: values beyond its bounds, or other keys")
         self._flags(0.0, False, False, True)
 
     def _build(self) -> None:

@@ -35,9 +35,7 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features]."""
 
-    def __init__(
-        self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"
-    ):
+    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"):
         super().__init__()
         channels, *sides = image(name, obs, 1 if same else _least(layers))
         self.convs, self.pads = nn.ModuleList(), []
@@ -100,9 +98,7 @@ class Section(nn.Module):
 class Impala(nn.Module):
     """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]."""
 
-    def __init__(
-        self, obs: Spec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"
-    ):
+    def __init__(self, obs: Spec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"):
         super().__init__()
         inputs, *sides = image("impala", obs, 1)
         self.sections = nn.Sequential()

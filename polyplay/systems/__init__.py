@@ -10,7 +10,21 @@ from typing import Any
 
 from polyplay.errors import UserError
 
-COMING = "a3c ga3c ppo accel appo dqn accel_dqn rainbow r2d2 gorila apex apex_dpg alphago_zero".split()
+COMING = [
+    "a3c",
+    "ga3c",
+    "ppo",
+    "accel",
+    "appo",
+    "dqn",
+    "accel_dqn",
+    "rainbow",
+    "r2d2",
+    "gorila",
+    "apex",
+    "apex_dpg",
+    "alphago_zero",
+]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A2C: batched synchronous advantage actor-critic (OpenAI baselines' a2c; Mnih et al. 2016 without the asynchrony).
 
-    replica:  envs ─► policy ─► rows ─► loss ─► update      all in one loop, with one set of weights: lag 0
-              … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
+replica:  envs ─► policy ─► rows ─► loss ─► update      all in one loop, with one set of weights: lag 0
+          … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
 """
 
 from __future__ import annotations
@@ -104,7 +104,12 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal"})
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     loss = losses.a2c(
-        c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward, reward_scale=c.reward_scale
+        c.gamma,
+        c.lam,
+        c.value_cost,
+        normalize_advantage=c.normalize_advantage,
+        reward=c.reward,
+        reward_scale=c.reward_scale,
     )
     task = Task(
         policy=policy,

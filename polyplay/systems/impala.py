@@ -1,8 +1,8 @@
 """IMPALA (Espeholt et al. 2018, figure 1): decoupled actors and learners, corrected by V-trace.
 
-    act × actors:  envs ─► own copy of the weights ─► rollouts ─► Stream ─► learn × learners: V-trace ─► update
-                              ▲                                                    │
-                              └─────────────── Params, pulled once per rollout ◄───┘
+act × actors:  envs ─► own copy of the weights ─► rollouts ─► Stream ─► learn × learners: V-trace ─► update
+                          ▲                                                    │
+                          └─────────────── Params, pulled once per rollout ◄───┘
 """
 
 from __future__ import annotations
@@ -102,10 +102,14 @@ def build(c: Config, crew: Crew) -> System:
     if c.batch % (c.learners * c.lanes):
         raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
     slots = c.batch // c.lanes // c.learners  # per learner and update
-    if slots * c.learners > c.actors * c.slots:
-        raise UserError(f"--batch {c.batch} needs {slots * c.learners} rollouts at once, more than --actors x --slots")
-    if c.learners > c.actors:
-        raise UserError(f"--learners {c.learners} is more than --actors {c.actors}: every learner needs one to feed it")
+    fed, ahead = c.actors // c.learners, c.slots if c.lag < 0 else min(c.slots, c.lag + 1)
+    if slots > fed * ahead:
+        raise UserError(
+            f"--batch {c.batch} takes {slots} rollouts of {c.lanes} lanes at once, but --actors {c.actors}, --slots "
+            f"{c.slots} and --lag {c.lag} give a learner {fed * ahead}: raise one of them or lower --batch"
+        )
+    if c.lag >= 0 and c.actors % c.learners:
+        raise UserError(f"--lag {c.lag} needs --actors {c.actors} to be a multiple of --learners {c.learners}")
     options = atari(c.env, ATARI, life_loss="terminate")
     envs = Envs(c.env, c.lanes, workers=c.workers, options=options, inline=crew.serial)
     policy = nets.Factory(c.network, envs.spec, {"core": c.core, "init": c.init, "previous": c.core != "none"})
@@ -124,6 +128,23 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec())
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
     params = Params(size, readers=c.actors)
-    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=c.lag if c.lag >= 0 else None)
-    crew.add(learn, n=c.learners, learner=True, source=stream.batches(slots, in_turn=c.lag >= 0), task=task, params=params, round_slots=c.actors)
+    crew.add(
+        act,
+        n=c.actors,
+        on_loss="replace",
+        envs=envs,
+        policy=policy,
+        out=stream,
+        params=params,
+        lag=c.lag if c.lag >= 0 else None,
+    )
+    crew.add(
+        learn,
+        n=c.learners,
+        learner=True,
+        source=stream.batches(slots, in_turn=c.lag >= 0),
+        task=task,
+        params=params,
+        round_slots=c.actors,
+    )
     return System(envs, policy, loss.metrics)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from polyplay.envs import worker
+from polyplay.envs.board import BROKEN, HOPELESS, RESTARTED, UNBUILT, Board
 from polyplay.envs.faults import Faults
-from polyplay.envs.worker import BROKEN, HOPELESS, RESTARTED, UNBUILT, Board
 from polyplay.errors import EnvFailure, UserError
 
 from . import faulty

@@ -78,9 +78,7 @@ def test_spec_tells_everything():
         "observation": "uint8 [4, 84, 84] gray",
         "max frames": "108000",
     }
-    spec = Envs(
-        "ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}
-    ).spec
+    spec = Envs("ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}).spec
     assert (spec.action, spec.obs, spec.frames_per_step) == (Discrete(18), Field((2, 42, 42), "uint8"), 2)
 
 

@@ -411,18 +411,16 @@ def test_death_in_a_greedy_pool_loses_no_lane(pools):
         counts[lanes] += 1
         pool.send(lanes, np.where(rng.random(len(lanes)) < 0.05, KILL, FINE))
     assert pool.restarts > 0
-    lost = 0
-    while lost < 20 and (counts < 5).any():
+    end = counts + 5
+    until = time.monotonic() + 20
+    while (counts < end).any():
         lanes, _ = pool.recv(10)
         counts[lanes] += 1
         pool.send(lanes, acts(len(lanes)))
-        lost += 1
-    assert (counts >= 5).all()
+        assert time.monotonic() < until
 
 
-@pytest.mark.parametrize(
-    ("how", "given"), [(SHAPE, r"given float64 \[3\]"), (DTYPE, r"given complex128 \[4\]")]
-)
+@pytest.mark.parametrize(("how", "given"), [(SHAPE, r"given float64 \[3\]"), (DTYPE, r"given complex128 \[4\]")])
 def test_an_observation_that_breaks_its_space_fails_at_once(pools, how, given):
     pool = pools(lane=10)
     lanes, _ = pool.recv(10)
@@ -503,9 +501,7 @@ def _script(tmp_path, action, end) -> subprocess.Popen:
     path = tmp_path / "script.py"
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path.write_text(textwrap.dedent(SCRIPT).format(tests=tests, action=action, end=end))
-    return subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("action", [FINE, HANG, HOLD])

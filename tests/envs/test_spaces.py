@@ -23,10 +23,7 @@ def test_observations_become_fields():
     }
     assert spaces.classes(NEST) == {"in/goal": 4}
     assert spaces.classes(gym.Discrete(3)) == {"": 3}
-    assert (
-        spaces.show(spaces.observation(NEST, "x"))
-        == "image: uint8 [2, 2], in/goal: int64 [], in/x: float32 []"
-    )
+    assert spaces.show(spaces.observation(NEST, "x")) == "image: uint8 [2, 2], in/goal: int64 [], in/x: float32 []"
 
 
 def test_actions_become_ours():

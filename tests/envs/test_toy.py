@@ -36,10 +36,7 @@ def play(pool, turns, rng):
 def test_rows_follow_the_convention(name):
     pool = Envs(f"toy:{name}", 6).open(1)
     seen = play(pool, 450, np.random.default_rng(0))
-    rows = {
-        k: np.stack([row[k] for _, row in seen])
-        for k in ("first", "terminated", "truncated", "over", "reward")
-    }
+    rows = {k: np.stack([row[k] for _, row in seen]) for k in ("first", "terminated", "truncated", "over", "reward")}
     over = rows["terminated"] | rows["truncated"]
     assert rows["first"][0].all()
     assert (rows["first"][1:] == over[:-1]).all()
@@ -66,9 +63,7 @@ def test_the_action_on_a_final_row_goes_nowhere():
 
 def test_catch_random_and_perfect():
     pool = Envs("toy:catch", 64).open(3)
-    rewards = np.concatenate(
-        [row["reward"][row["over"]] for _, row in play(pool, 300, np.random.default_rng(0))]
-    )
+    rewards = np.concatenate([row["reward"][row["over"]] for _, row in play(pool, 300, np.random.default_rng(0))])
     assert -0.7 < rewards.mean() < -0.5
     rewards = []
     for _ in range(60):
@@ -175,8 +170,7 @@ def test_state_and_load_go_on_to_the_bit(name, kw):
     for (a, x), (b, y) in zip(*ends, strict=True):
         assert (a == b).all()
         assert all(
-            (p == q).all()
-            for p, q in zip(dict(tree.leaves(x)).values(), dict(tree.leaves(y)).values(), strict=True)
+            (p == q).all() for p, q in zip(dict(tree.leaves(x)).values(), dict(tree.leaves(y)).values(), strict=True)
         )
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from polyplay.envs import worker
-from polyplay.envs.worker import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board, Job, Lane
+from polyplay.envs.board import BROKEN, FLAGS, HOPELESS, RESTARTED, UNBUILT, Board
+from polyplay.envs.worker import Job, Lane
 from polyplay.errors import UserError
 
 from . import faulty
@@ -48,9 +49,7 @@ def test_turns_reset_step_and_reset_again():
     for _ in range(4):
         assert turn(one, board) == 0
         rows = board.rows
-        seen.append(
-            [int(rows["obs"][0, 0]), int(rows["reward"][0]), *(bool(rows[k][0]) for k in worker.FLAGS)]
-        )
+        seen.append([int(rows["obs"][0, 0]), int(rows["reward"][0]), *(bool(rows[k][0]) for k in FLAGS)])
     assert seen == [
         [0, 0, False, False, True, False],
         [1, 1, False, False, False, False],
@@ -108,9 +107,7 @@ def test_broken_spaces_are_told_with_declared_and_given():
     turn(one, board, SHAPE)
     kind, text = board.read(0)
     assert kind == BROKEN
-    assert (
-        text == "Game, lane 5: observation breaks its declared space: declared float64 [4], given float64 [3]"
-    )
+    assert text == "Game, lane 5: observation breaks its declared space: declared float64 [4], given float64 [3]"
     other, board, _ = lane(lambda: faulty.Seeded())
     other.turn()
     assert board.read(0)[0] == BROKEN
@@ -122,16 +119,6 @@ def test_restarts_do_not_repeat_the_seed():
     before = one.seed()
     board.faults[0] = 1
     assert one.seed() != before
-
-
-def test_notes_are_cut_to_their_place():
-    _, board, _ = lane(faulty.Obedient)
-    board.note(0, BROKEN, "ä" * NOTE)
-    kind, text = board.read(0)
-    assert kind == BROKEN
-    assert 0 < len(text) < NOTE
-    board.note(0, RESTARTED, "short")
-    assert board.read(0) == (RESTARTED, "short")
 
 
 def test_one_line_names_the_place():

@@ -18,9 +18,7 @@ def test_parameters_with_heads_for_six_actions(name, count):
     assert parameters(nets.make(name, discrete(image()))) == count
 
 
-INSTRUCTIONS = (
-    1000 * 20 + 4 * 64 * (20 + 64 + 1) + 4 * 256 * 64
-)  # embedding, its LSTM, its share of the core's input
+INSTRUCTIONS = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 4 * 256 * 64  # embedding, its LSTM, its share of the core's input
 
 
 @pytest.mark.parametrize(("name", "count"), [("impala", 1_628_010), ("a3c", 1_230_426)])
@@ -62,9 +60,7 @@ def test_pooling_is_tensorflows_same_pooling(sides):
 
 @pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
 def test_other_observations_are_refused(name):
-    with pytest.raises(
-        UserError, match=rf"net: '{name}' takes one image .*the observations are \[4\]; use mlp"
-    ):
+    with pytest.raises(UserError, match=rf"net: '{name}' takes one image .*the observations are \[4\]; use mlp"):
         nets.make(name, discrete(vector(4)))
     with pytest.raises(UserError, match="the observations are a dict of eye, goal"):
         nets.make(name, discrete({"eye": image(), "goal": vector(2)}))
@@ -81,9 +77,7 @@ def test_published_initialisations():
     net = nets.make("nature", discrete(image()))
     weight = net.torso.fc.weight
     torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(512), atol=1e-4, rtol=0)
-    torch.testing.assert_close(
-        net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0)
     assert net.value.weight.norm().item() == pytest.approx(1, abs=1e-4)
     assert all(p.abs().sum() == 0 for n, p in net.named_parameters() if n.endswith("bias"))
     net = nets.make("a3c", discrete(image()))

@@ -16,9 +16,7 @@ def agrees(policy, batch, state, **how):
     said, _ = play(policy, batch, state)
     rows = {k: v for k, v in batch.items() if k != "noise"}
     out = policy.unroll({**rows, "action": said["action"]}, state, **how)
-    assert {k: v.shape for k, v in out.items()} == dict.fromkeys(
-        ("logp", "value", "entropy"), batch["first"].shape
-    )
+    assert {k: v.shape for k, v in out.items()} == dict.fromkeys(("logp", "value", "entropy"), batch["first"].shape)
     return max((out[k] - said[k]).abs().max().item() for k in ("logp", "value"))
 
 
@@ -31,9 +29,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         rows, lanes = 2 + seed % 7, 1 + seed % 11
         make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
         hidden = ((64, 64), (width,), (32, width))[seed % 3]
-        policy = nets.make(
-            "mlp", make, core, width, previous, hidden=hidden, separate=core == "none" and seed % 2 == 0
-        )
+        policy = nets.make("mlp", make, core, width, previous, hidden=hidden, separate=core == "none" and seed % 2 == 0)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
@@ -135,9 +131,7 @@ def test_gradients_reach_every_weight_through_views(core, kind):
         assert p.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr(), name
         assert p.grad.untyped_storage().data_ptr() == grad.untyped_storage().data_ptr(), name
     flat -= 0.01 * grad
-    assert not torch.equal(
-        policy.unroll({**batch, "action": said["action"]}, policy.initial(3))["value"], out["value"]
-    )
+    assert not torch.equal(policy.unroll({**batch, "action": said["action"]}, policy.initial(3))["value"], out["value"])
 
 
 def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
@@ -151,9 +145,7 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
     out, _ = policy.act(step, {})
     every = torch.stack(
         [
-            policy.unroll({**tree.map(lambda x: x[None], step), "action": torch.full((1, 64), a)}, {})[
-                "logp"
-            ][0]
+            policy.unroll({**tree.map(lambda x: x[None], step), "action": torch.full((1, 64), a)}, {})["logp"][0]
             for a in range(6)
         ]
     )

@@ -1,0 +1,63 @@
+"""The memory that a pool and its environment processes share: rows, actions, notes, deadlines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polyplay import tree
+from polyplay.envs import spaces
+from polyplay.envs.pool import EnvSpec
+from polyplay.shared import Layout
+
+NOTE = 4096  # bytes of a lane's note: its kind, then text
+RESTARTED, BROKEN, UNBUILT, HOPELESS = 1, 2, 3, 4  # kinds of notes; all but the first are the end of the pool
+FLAGS = ("terminated", "truncated", "first", "over")
+
+
+class Board:
+    """The pool's shared memory: rows and actions [lanes, …], and what workers say about themselves."""
+
+    def __init__(self, spec: EnvSpec, lanes: int, workers: int):
+        layout = Layout()
+        rows: dict[str, Any] = {
+            "obs": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spec.obs),
+            "reward": layout.add(lanes, np.float32),
+            **{flag: layout.add(lanes, bool) for flag in FLAGS},
+        }
+        if isinstance(spec.action, spaces.Discrete):
+            action = layout.add(lanes, np.int64)
+        else:
+            action = layout.add((lanes, *spec.action.shape), np.float32)
+        self._fields = {
+            "rows": rows,
+            "action": action,
+            "faults": layout.add(lanes, np.int64),  # of each lane so far
+            "notes": layout.add((lanes, NOTE), np.uint8),
+            "deadline": layout.add(workers, np.float64),  # when what a worker does must be done; 0: it does nothing
+            "busy": layout.add(workers, np.int64),  # with which lane
+        }
+        self._block = layout.block()
+        self._attach()
+
+    def _attach(self) -> None:
+        arrays = tree.map(lambda field: self._block.array(*field), self._fields)
+        self.rows, self.action, self.faults = arrays["rows"], arrays["action"], arrays["faults"]
+        self.notes, self.deadline, self.busy = arrays["notes"], arrays["deadline"], arrays["busy"]
+
+    def note(self, lane: int, kind: int, text: str) -> None:
+        data = text.encode(errors="replace")[: NOTE - 2]
+        self.notes[lane, 0] = kind
+        self.notes[lane, 1 : len(data) + 2] = np.frombuffer(data + b"\0", np.uint8)
+
+    def read(self, lane: int) -> tuple[int, str]:
+        text = self.notes[lane, 1:].tobytes().split(b"\0", 1)[0]
+        return int(self.notes[lane, 0]), text.decode(errors="replace")
+
+    def __getstate__(self) -> dict:
+        return {"_fields": self._fields, "_block": self._block}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
