@@ -84,7 +84,10 @@ class _Local:
 
 
 class AllReduce:
-    """Replicas of one machine stay equal: gradients are averaged through shared memory, always in the same order."""
+    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
+
+    `size`: of the whole vector (params.sizes).
+    """
 
     def __init__(self, optim: Optim, replicas: int, size: int):
         self.optim, self.replicas = optim, replicas
@@ -121,8 +124,9 @@ class _AllReduce:
         # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
         self.turn += 1
         mine = self.turn % 2
-        gradient = self.vector.grad.numpy()
-        self.gradients[mine, self.rank] = gradient
+        weights, gradient = self.vector.weights, self.vector.grad.numpy()
+        self.gradients[mine, self.rank, :weights] = gradient
+        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
         self.sums[mine, self.rank, : len(sums)] = sums
         self.arrived[self.rank] = self.turn
         for other in range(self.n):
@@ -134,12 +138,19 @@ class _AllReduce:
             if not self.bells[self.rank].wait(0.0):
                 yield
                 self.bells[self.rank].wait(0.02)
-        np.add(self.gradients[mine, 0], self.gradients[mine, min(1, self.n - 1)], out=gradient)
-        for other in range(2, self.n):
-            gradient += self.gradients[mine, other]
-        gradient *= 1.0 / self.n if self.n > 1 else 0.5  # one replica was added to itself
+        parts = self.gradients[mine]
+        _mean(parts[:, :weights], gradient)
+        _mean(parts[:, weights:], self.vector.read()[weights:])
         total = self.sums[mine, :, : len(sums)].sum(0)
         return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+
+
+def _mean(parts: np.ndarray, out: np.ndarray) -> None:
+    """Mean of [replicas, size] over the replicas, added in their order."""
+    np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
+    for part in parts[2:]:
+        out += part
+    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
 @dataclass(frozen=True)
@@ -185,6 +196,8 @@ class Learner:
         scored = self.task.loss(out, batch, self.task.knobs)
         self.vector.zero_grad()
         scored.loss.backward()
+        if hasattr(self.policy, "observe"):
+            self.policy.observe(batch)
         rate = self.rate()
         self.me.meter.add("learn", time.perf_counter() - before)
         chief = self.me.index == 0

@@ -93,6 +93,7 @@ class VTrace:
     lam: float = 1.0
     value_cost: float = 0.5
     reduction: str = "sum"
+    normalize_advantage: bool = False
     reward: str = "clip"
     reward_scale: float = 1.0
     value_half: bool = True
@@ -115,6 +116,8 @@ class VTrace:
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
+        if self.normalize_advantage:
+            advantage = _normalized(advantage, over)
         scored = _score(self, out, batch, over, advantage, target, knobs)
         ratio = log_rho.exp()
         clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)

@@ -111,9 +111,9 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
     loss = losses.vtrace(reduction="mean")
     policy = nets.Factory("auto", envs.spec, {"hidden": (16,)})
     net = policy()
-    weights, size = sizes(net)
+    size = sizes(net)[1]
     optim = Optim("adam", clip=1.0)
-    update = AllReduce(optim, learners, weights) if learners > 1 else Local(optim)
+    update = AllReduce(optim, learners, size) if learners > 1 else Local(optim)
     task = _task(envs, 4000, loss, update)
     stream = Stream(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
     params = Params(size, readers=actors)

@@ -20,7 +20,7 @@ from torch import nn
 from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
-from polyplay.nets.layers import INITS
+from polyplay.nets.layers import INITS, Centre
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
 from polyplay.tree import Field, Spec
@@ -57,13 +57,14 @@ def make(
     separate: bool = False,
     init: str = "auto",
     log_std: float = 0.0,
+    centre: bool = False,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
     of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
-    head starts; options: the network's own (hidden, activation, channels). Raises UserError.
+    head starts; centre: images lose their mean picture first; options: the network's own (hidden, activation, channels). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -80,7 +81,14 @@ def make(
     critic = _call(build, title, spec, options) if separate else None
     head = heads.for_space(spec.action, log_std)
     heard = Policy.heard(torso, head, previous)
-    return Policy(torso, head, cores.make(core, heard, core_size, init), critic, previous, init)
+    middle = _centre(spec.obs) if centre else None
+    return Policy(torso, head, cores.make(core, heard, core_size, init), critic, previous, init, middle)
+
+
+def _centre(obs: Spec) -> Centre:
+    if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
+        raise UserError(f"centre: takes one image of bytes, the observations are {obs}; leave it out")
+    return Centre(obs.shape)
 
 
 @dataclass(frozen=True)

@@ -70,3 +70,38 @@ def pixels(obs: Tensor) -> Tensor:
     if obs.dtype != torch.uint8:
         return x
     return x.mul_(1.0 / 255.0)  # x is a fresh copy: the type changed
+
+
+class Centre(nn.Module):
+    """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
+
+    The mean is learnt from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
+    published, saved and averaged over replicas with the weights.
+    """
+
+    ROWS = 20_000
+    GAIN = 3.0  # what is left is small: most pixels are near 0
+
+    mean: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, int, int]):
+        super().__init__()
+        channels, height, width = shape
+        # [H, W, C], so that its [C, H, W] view lies in memory as channels-last images do
+        self.register_buffer("mean", torch.zeros(height, width, channels))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.to(torch.float32, memory_format=torch.channels_last, copy=True)
+        return x.sub_(self.mean.permute(2, 0, 1)).mul_(self.GAIN / 255.0)
+
+    @torch.no_grad()
+    def observe(self, obs: Tensor) -> None:
+        """Learn from rows [..., C, H, W]."""
+        if float(self.count) >= self.ROWS:
+            return
+        rows = obs.flatten(0, -4)
+        seen = rows.to(torch.float32).mean(0).permute(1, 2, 0)
+        self.mean += (seen - self.mean) * (len(rows) / (self.count + len(rows)))
+        self.count += len(rows)

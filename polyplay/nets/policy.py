@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyplay import tree
 from polyplay.nets.cores import Core
 from polyplay.nets.heads import Head
-from polyplay.nets.layers import Linear, initialise
+from polyplay.nets.layers import Centre, Linear, initialise
 from polyplay.tree import Batch, Field, Spec, Tree
 
 
@@ -21,7 +21,7 @@ class Policy(nn.Module):
     """torso: observation tree [N, ...] → [N, torso.features]. critic: a second torso for the value alone.
 
     previous: the core (or the head, without a core) also hears the previous action and the reward that came
-    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA.
+    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA. centre: what images go through first.
     """
 
     def __init__(
@@ -32,8 +32,10 @@ class Policy(nn.Module):
         critic: nn.Module | None = None,
         previous: bool = False,
         init: str = "orthogonal",
+        centre: Centre | None = None,
     ):
         super().__init__()
+        self.centre = centre
         self.torso, self.head, self.core, self.critic, self.previous = torso, head, core, critic, previous
         heard = self.heard(torso, head, previous)
         if core is not None and core.inputs != heard:
@@ -72,7 +74,8 @@ class Policy(nn.Module):
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        x = self.torso(step["obs"])
+        obs = step["obs"] if self.centre is None else self.centre(step["obs"])
+        x = self.torso(obs)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
         after: Batch = {}
@@ -82,7 +85,7 @@ class Policy(nn.Module):
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
-        value = self._value(x, step["obs"])
+        value = self._value(x, obs)
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
@@ -94,6 +97,8 @@ class Policy(nn.Module):
         first: Tensor = batch["first"]
         size = first.shape
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action")}
+        if self.centre is not None:
+            rows["obs"] = self.centre(rows["obs"])
         x = _chunked(self.torso, rows["obs"], chunk)
         if self.previous:
             before = torch.cat([state["action"].unsqueeze(0), batch["action"][:-1]]).flatten(0, 1)
@@ -107,6 +112,11 @@ class Policy(nn.Module):
             "entropy": self.head.entropy(params),
         }
         return {k: v.unflatten(0, size) for k, v in out.items()}
+
+    def observe(self, batch: Batch) -> None:
+        """Learn from rows [T+1, B] what is no weight: statistics of observations. Called after they were learnt."""
+        if self.centre is not None:
+            self.centre.observe(batch["obs"])
 
     def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
         """What came before these rows: embedded action, clipped reward [N, inputs + 1]; 0 on first rows."""

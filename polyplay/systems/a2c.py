@@ -71,6 +71,8 @@ class Config:
     """what the learner makes of a reward; reports are never touched"""
     reward_scale: float = 1.0
     """multiplies rewards before that"""
+    centre: bool = False
+    """subtract the mean picture from images: what never changes on the screen vanishes"""
     life_loss: Literal["ignore", "terminate"] = "terminate"
     """Atari: whether a lost life ends an episode for the learner (EpisodicLife)"""
     budget: int = 320_000_000
@@ -79,7 +81,16 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    return Config(lanes=32, network="a3c", learning_rate=1e-3, budget=40_000_000)
+    return Config(
+        network="a3c",
+        centre=True,
+        unroll=8,
+        lam=0.95,
+        normalize_advantage=True,
+        optimizer="adam",
+        learning_rate=7e-4,
+        budget=16_000_000,
+    )
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -101,7 +112,9 @@ def build(c: Config, crew: Crew) -> System:
     share = max(1, cores() // replicas)
     options = atari(c.env, ATARI, life_loss=c.life_loss)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, inline=crew.serial)
-    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal"})
+    policy = nets.Factory(
+        c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "centre": c.centre}
+    )
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     loss = losses.a2c(
         c.gamma,
@@ -114,7 +127,7 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(
         policy=policy,
         loss=loss,
-        update=AllReduce(optim, replicas, sizes(policy())[0]) if replicas > 1 else Local(optim),
+        update=AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim),
         knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
         total=crew.total(envs, c.budget),
         anneal=c.anneal,

@@ -75,15 +75,32 @@ class Config:
     """weight of the value loss"""
     reduction: Literal["sum", "mean"] = "sum"
     """of the loss over a batch: with sum (the paper) the step grows with the batch"""
-    reward: Literal["clip", "sign", "none"] = "clip"
-    """what the learner makes of a reward; reports are never touched"""
+    normalize_advantage: bool = False
+    """advantages to mean 0 and deviation 1 over a batch"""
+    centre: bool = False
+    """subtract the mean picture from images: what never changes on the screen vanishes"""
     budget: int = 200_000_000
     """frames to train for when neither --frames nor --steps is given"""
 
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    return Config(network="a3c", budget=40_000_000)
+    return Config(
+        network="a3c",
+        init="orthogonal",
+        centre=True,
+        unroll=10,
+        lanes=8,
+        batch=16,
+        lam=0.95,
+        normalize_advantage=True,
+        reduction="mean",
+        optimizer="adam",
+        learning_rate=7e-4,
+        eps=1e-5,
+        clip=0.5,
+        budget=16_000_000,
+    )
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -112,15 +129,19 @@ def build(c: Config, crew: Crew) -> System:
         raise UserError(f"--lag {c.lag} needs --actors {c.actors} to be a multiple of --learners {c.learners}")
     options = atari(c.env, ATARI, life_loss="terminate")
     envs = Envs(c.env, c.lanes, workers=c.workers, options=options, inline=crew.serial)
-    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "init": c.init, "previous": c.core != "none"})
+    policy = nets.Factory(
+        c.network, envs.spec, {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
+    )
     net = policy()
-    weights, size = sizes(net)
+    size = sizes(net)[1]
     optim = Optim(c.optimizer, c.eps, clip=c.clip)
-    loss = losses.vtrace(c.gamma, c.rho, min(1.0, c.rho), c.rho, c.lam, c.value_cost, c.reduction, c.reward)
+    loss = losses.vtrace(
+        c.gamma, c.rho, min(1.0, c.rho), c.rho, c.lam, c.value_cost, c.reduction, c.normalize_advantage
+    )
     task = Task(
         policy=policy,
         loss=loss,
-        update=AllReduce(optim, c.learners, weights) if c.learners > 1 else Local(optim),
+        update=AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim),
         knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
         total=crew.total(envs, c.budget),
         anneal=c.anneal,
