@@ -62,7 +62,7 @@ def reached(run: Path) -> Row | None:
 
 def evaluation(run: Path) -> Row | None:
     """That of the newest checkpoint, else the newest there is."""
-    found = {p.stem.partition("-")[2]: p for p in run.glob("evaluation-*.json")}
+    found = {p.stem.split("-")[1]: p for p in sorted(run.glob("evaluation-*-seed*.json")) if "greedy" not in p.stem}
     if not found:
         return None
     names = [p.name for p in checkpoint.everything(run)]

@@ -97,7 +97,8 @@ class Actor:
         """
         while params is not None and not params.wait(0, self.me.index, self.out.stream.patience):
             yield None
-        held, k = (params.pull(vector) if params is not None and vector is not None else version()), 0
+        held = params.pull(vector) if params is not None and vector is not None else version()
+        k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
             yield from self._gather(held)
         while True:

@@ -106,6 +106,10 @@ class Crew:
         **kw: Any,
     ) -> Role:
         """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker."""
+        if sum(r.n for r in self.roles) + n > ROWS:
+            raise UserError(
+                f"a crew has at most {ROWS} workers; {n} more of {work.__name__} are too many: lower their number"
+            )
         role = Role(name or work.__name__, work, n, on_loss, kw, learner)
         self.roles.append(role)
         return role

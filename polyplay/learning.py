@@ -39,12 +39,16 @@ class Optim:
     momentum: float = 0.0
     clip: float = 0.0
 
+    def __post_init__(self) -> None:
+        optim.check(self.name)
+
     def make(self, vector: Vector) -> torch.optim.Optimizer:
         return optim.make(self.name, [vector.parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
 
 
 class Bound(Protocol):
     optimizer: torch.optim.Optimizer
+    waited: float  # seconds spent waiting for others, so far
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
 
@@ -77,6 +81,7 @@ class Local:
 class _Local:
     def __init__(self, what: Local, vector: Vector):
         self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector)
+        self.waited = 0.0
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
@@ -118,7 +123,7 @@ class _AllReduce:
         self.vector, self.optimizer, self.clip = vector, what.optim.make(vector), what.optim.clip
         self.rank, self.n, self.bells = rank, what.replicas, what._bells
         self.gradients, self.sums, self.arrived = what.arrays()
-        self.turn = 0
+        self.turn, self.waited = 0, 0.0
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
@@ -132,12 +137,14 @@ class _AllReduce:
         for other in range(self.n):
             if other != self.rank:
                 self.bells[other].post()
+        before = time.perf_counter()
         while self.arrived[: self.n].min() < self.turn:
             if self.arrived[self.n]:
                 raise Closed
             if not self.bells[self.rank].wait(0.0):
                 yield
                 self.bells[self.rank].wait(0.02)
+        self.waited += time.perf_counter() - before
         parts = self.gradients[mine]
         _mean(parts[:, :weights], gradient)
         _mean(parts[:, weights:], self.vector.read()[weights:])
@@ -203,9 +210,11 @@ class Learner:
         chief = self.me.index == 0
         control = self.me.control
         sums = np.array([np.count_nonzero(valid), chief * control.saves, chief * control.finishing], np.float64)
-        waited = time.perf_counter()
+        before, waited = time.perf_counter(), self.update.waited
         norm, sums = yield from self.update(rate, sums)
-        self.me.meter.add("learn" if isinstance(self.update, _Local) else "wait", time.perf_counter() - waited)
+        waited = self.update.waited - waited
+        self.me.meter.add("wait", waited)
+        self.me.meter.add("learn", time.perf_counter() - before - waited)
         loss = float(scored.loss.detach())
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(self._keep(rows, loss, norm))
@@ -242,7 +251,7 @@ class Learner:
             where = str(path)
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
-            "A smaller --lr or a gradient clip is the usual cure; a NaN in it from the environment is the usual cause"
+            "A NaN in it from the environment is the usual cause; else a smaller --learning-rate or --clip is the cure"
         )
 
     # ------------------------------------------------------------------------------------------------ saving

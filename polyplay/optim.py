@@ -117,14 +117,19 @@ def make(
     `alpha` and `momentum` are RMSProp's, `betas` are Adam's; each ignores the other's.
     Raises UserError for an unknown name or settings out of range.
     """
-    if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
-        raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
+    check(name)
     _validate(lr, eps, alpha, momentum)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "adam":
         return torch.optim.Adam(params, lr=lr, eps=eps, betas=betas, fused=True)
     return RMSProp(params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, **FLAVOURS[name])
+
+
+def check(name: str) -> None:
+    """Raises UserError unless there is an optimiser of that name."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
+        raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
 
 
 def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,10 @@ class Run:
     exit_code: int = 0
     reason: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
+    settings: Any = None
 
     def evaluate(self, episodes: int = 30, seed: int = 0) -> dict[str, Any]:
-        return evaluate(self.directory, episodes, seed)
+        return evaluate(self.directory, episodes, seed, settings=self.settings)
 
 
 def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
@@ -44,6 +45,8 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     page = systems.load(system)
     crew = _crew(options)
     wired = page.build(settings, crew)
+    settings = replace(settings, **wired.resolved)
+    sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = config.new_directory(system, settings.env, options)
     record.write_config(
         directory,
@@ -79,6 +82,7 @@ def evaluate(
     video: bool = False,
     which: str | None = None,
     greedy: bool = False,
+    settings: Any = None,
 ) -> dict[str, Any]:
     """Play `episodes` full games with a checkpoint's weights (default: the newest whole one; "best"; or its number)."""
     import torch
@@ -86,12 +90,14 @@ def evaluate(
     from polyplay import playing
 
     directory = Path(directory)
-    page, settings, options, _ = _read(directory)
+    page, kept, options, _ = _read(directory)
+    settings = settings or kept
     found = _choose(directory, which)
     wired = page.build(settings, _crew(options))
     torch.manual_seed(seed)
     policy = playing.load_policy(wired, found)
-    film = playing.Film(directory / f"evaluation-{found.name}.mp4") if video else None
+    name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
+    film = playing.Film(directory / f"{name}.mp4") if video else None
     before = time.monotonic()
     try:
         games = playing.play(wired.envs, policy, episodes, seed, greedy, film)
@@ -103,7 +109,6 @@ def evaluate(
     result["environment"] = dict(wired.envs.spec.describe)
     if film is not None:
         result["video"] = str(film.path)
-    name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
     checkpoint.write_json(directory / f"{name}.json", result)
     return result
 
@@ -169,6 +174,7 @@ class _Session:
         counters: dict[str, Any],
     ):
         self.options, self.crew, self.wired, self.directory = options, crew, wired, directory
+        self.settings = settings
         self.skip = wired.envs.spec.frames_per_step
         self.base = {k: int(counters.get(k, 0)) for k in ("steps", "updates")}
         crew.directory = directory
@@ -222,9 +228,11 @@ class _Session:
             checkpoint.sweep(self.directory)
             if self.unsaved and not self.exit_code:
                 self.exit_code, self.reason = 1, self.unsaved
-            summary = self.reporter.close(self.reason, self.exit_code)
+            kept = checkpoint.everything(self.directory)
+            last = kept[-1].name if kept else None
+            summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last)
             self.terminal.end(summary)
-        return Run(self.directory, self.exit_code, self.reason, summary)
+        return Run(self.directory, self.exit_code, self.reason, summary, self.settings)
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -149,6 +149,11 @@ class Producer:
             self.stream.rows["version"][slot] = UNWRITTEN
         return slot
 
+    @property
+    def committed(self) -> int:
+        """Rollouts this end has given away, its predecessors' included."""
+        return int(self._full._tail[0])
+
     def row(self, slot: int) -> Batch:
         """The slot's rows, [T+1, lanes, …]."""
         return tree.map(lambda x: x[slot], self.stream.rows)

@@ -302,11 +302,12 @@ def closing(summary: Mapping[str, Any]) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"
+    command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") else ""
     mean = summary["episodic_return_mean"]
     return (
         f"{summary['reason']} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
         + (f" · return {_number(mean)} (last 100 games)" if mean is not None else "")
-        + f" · next: polyplay {verb} {where}"
+        + command
     )
 
 

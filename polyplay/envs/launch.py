@@ -16,7 +16,7 @@ from multiprocessing.context import set_spawning_popen
 from typing import Any
 
 _server = forkserver.ForkServer()
-_server.set_forkserver_preload(["polyplay.envs.worker", "polyplay.envs.make", "polyplay.envs.launch"])
+_server.set_forkserver_preload(["polyplay.envs.preload"])
 
 
 def _close(*descriptors: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,7 +66,8 @@ def make(
 
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
     of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
-    head starts; centre: images lose their mean picture first; options: the network's own (hidden, activation, channels). Raises UserError.
+    head starts; centre: images lose their mean picture first; options: the network's own (hidden,
+    activation, channels). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -74,8 +77,8 @@ def make(
     build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
     torso = _call(build, title, spec, options)
     if all(hasattr(torso, k) for k in POLICY):
-        if core != "none" or previous or separate:
-            raise UserError(f"net: {title!r} is a whole policy; leave out core, previous and separate")
+        if core != "none" or previous or separate or centre:
+            raise UserError(f"--network: {title!r} is a whole policy; leave out core, previous, separate and centre")
         return torso  # type: ignore[return-value]
     _probe(torso, title, spec.obs)
     critic = _call(build, title, spec, options) if separate else None
@@ -87,7 +90,7 @@ def make(
 
 def _centre(obs: Spec) -> Centre:
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
-        raise UserError(f"centre: takes one image of bytes, the observations are {obs}; leave it out")
+        raise UserError(f"--centre: takes one image of bytes, the observations are {obs}; leave it out")
     return Centre(obs.shape)
 
 
@@ -109,7 +112,7 @@ def _auto(obs: Spec) -> str:
         return "mlp"
     if min(obs.shape[:2]) >= 64 and obs.shape[2] <= 4:
         raise UserError(
-            f"net: observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]: transpose "
+            f"--network: observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]: transpose "
             "them (gymnasium.wrappers.TransformObservation), or name a network that takes them"
         )
     return "nature" if min(obs.shape[1:]) >= 64 else "mlp"
@@ -129,21 +132,23 @@ def _builder(name: str | Builder, init: str) -> tuple[Builder, str]:
 
     known = ("auto", *NETS)
     others = f"there are {', '.join(known)} and module:callable"
-    raise UserError(f"net: {name!r} is unknown{nearest(name, known)}; {others}")
+    raise UserError(f"--network: {name!r} is unknown{nearest(name, known)}; {others}")
 
 
 def _load(name: str) -> Builder:
     """What "module:callable" names. Raises UserError."""
     module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
+        sys.path.insert(0, os.getcwd())
     try:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
-        raise UserError(f"net: {name!r} could not be loaded: {error}; {hint}") from error
+        raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
     if not callable(found):
-        raise UserError(f"net: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
+        raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
     return found
 
 
@@ -153,10 +158,10 @@ def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
         inspect.signature(build).bind(spec, **options)
     except TypeError as error:
         known = ", ".join(k for k in list(parameters)[1:] if k != "init") or "none"
-        raise UserError(f"net: {title!r}: {error}; its options are: {known}") from error
+        raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
     made = build(spec, **options)
     if not isinstance(made, nn.Module):
-        raise UserError(f"net: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
+        raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
     return made
 
 
@@ -165,7 +170,7 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
     shapes = ", ".join(f"{path} {list(f.shape)}".strip() for path, f in tree.leaves(obs))
     features = getattr(torso, "features", None)
     if not isinstance(features, int):
-        raise UserError(f"net: {title!r} must have an int attribute `features`, it has {features!r}")
+        raise UserError(f"--network: {title!r} must have an int attribute `features`, it has {features!r}")
     zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
     training = torso.training
     try:
@@ -173,8 +178,8 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
             got = tuple(torso.eval()(zeros).shape)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"net: {title!r} does not take observations of shape {shapes}: {line}") from error
+        raise UserError(f"--network: {title!r} does not take observations of shape {shapes}: {line}") from error
     torso.train(training)
     if got != (2, features):
         want = f"[2, {features}]"
-        raise UserError(f"net: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")
+        raise UserError(f"--network: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")

@@ -27,7 +27,7 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
         return obs.shape
     given = list(obs.shape) if isinstance(obs, Field) else f"a dict of {', '.join(obs)}"
     raise UserError(
-        f"net: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are {given}; "
+        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are {given}; "
         "use mlp or a network of your own (module:callable)"
     )
 

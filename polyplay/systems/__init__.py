@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from polyplay.errors import UserError
@@ -34,6 +34,7 @@ class System:
     envs: Any  # Envs: the training environments
     policy: Any  # makes the network: policy() -> Policy
     metrics: tuple[str, ...]  # names the losses report
+    resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
 
 
 def names() -> list[str]:

@@ -133,4 +133,4 @@ def build(c: Config, crew: Crew) -> System:
         anneal=c.anneal,
     )
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
-    return System(envs, policy, loss.metrics)
+    return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -8,6 +8,7 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Strea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal
 
 from polyplay import losses, nets
@@ -39,8 +40,6 @@ class Config:
     """synchronous learners; their gradients are averaged"""
     slots: int = 2
     """rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt"""
-    workers: int = 1
-    """threads or processes of an actor that step its environments"""
     lag: int = -1
     """rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free"""
     unroll: int = 20
@@ -51,8 +50,6 @@ class Config:
     """discount"""
     rho: float = 1.0
     """V-trace's bound of importance weights, for the value's fixed point and the policy gradient"""
-    lam: float = 1.0
-    """λ of V-trace's traces"""
     network: str = "impala"
     """auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable"""
     core: Literal["none", "lstm", "gru"] = "none"
@@ -73,6 +70,8 @@ class Config:
     """weight of the entropy bonus"""
     value_cost: float = 0.5
     """weight of the value loss"""
+    reward: Literal["clip", "sign", "none"] = "clip"
+    """what the learner makes of a reward; reports are never touched"""
     reduction: Literal["sum", "mean"] = "sum"
     """of the loss over a batch: with sum (the paper) the step grows with the batch"""
     normalize_advantage: bool = False
@@ -92,7 +91,6 @@ def quick() -> Config:
         unroll=10,
         lanes=8,
         batch=16,
-        lam=0.95,
         normalize_advantage=True,
         reduction="mean",
         optimizer="adam",
@@ -119,16 +117,15 @@ def build(c: Config, crew: Crew) -> System:
     if c.batch % (c.learners * c.lanes):
         raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
     slots = c.batch // c.lanes // c.learners  # per learner and update
-    fed, ahead = c.actors // c.learners, c.slots if c.lag < 0 else min(c.slots, c.lag + 1)
-    if slots > fed * ahead:
+    fed = c.actors // c.learners
+    most = fed * c.slots if c.lag < 0 else min(fed * c.slots, fed * c.lag + gcd(fed, slots))  # beyond it all would wait
+    if slots > most or (c.lag >= 0 and c.actors % c.learners):
         raise UserError(
-            f"--batch {c.batch} takes {slots} rollouts of {c.lanes} lanes at once, but --actors {c.actors}, --slots "
-            f"{c.slots} and --lag {c.lag} give a learner {fed * ahead}: raise one of them or lower --batch"
+            f"--batch {c.batch} takes {slots} rollouts of --lanes {c.lanes} for a learner's update; --actors {c.actors}, "
+            f"--learners {c.learners}, --slots {c.slots} and --lag {c.lag} allow {most}: lower it or raise --actors"
         )
-    if c.lag >= 0 and c.actors % c.learners:
-        raise UserError(f"--lag {c.lag} needs --actors {c.actors} to be a multiple of --learners {c.learners}")
     options = atari(c.env, ATARI, life_loss="terminate")
-    envs = Envs(c.env, c.lanes, workers=c.workers, options=options, inline=crew.serial)
+    envs = Envs(c.env, c.lanes, workers=1, options=options, inline=crew.serial)
     policy = nets.Factory(
         c.network, envs.spec, {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
     )
@@ -136,7 +133,7 @@ def build(c: Config, crew: Crew) -> System:
     size = sizes(net)[1]
     optim = Optim(c.optimizer, c.eps, clip=c.clip)
     loss = losses.vtrace(
-        c.gamma, c.rho, min(1.0, c.rho), c.rho, c.lam, c.value_cost, c.reduction, c.normalize_advantage
+        c.gamma, c.rho, min(1.0, c.rho), c.rho, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward
     )
     task = Task(
         policy=policy,

@@ -1,0 +1,11 @@
+"""What the environments' fork server imports before it forks. It outlives a SIGTERM sent to the whole process group."""
+
+from __future__ import annotations
+
+import signal
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+import polyplay.envs.launch  # noqa: E402
+import polyplay.envs.make  # noqa: E402
+import polyplay.envs.worker  # noqa: E402, F401
