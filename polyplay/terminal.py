@@ -31,7 +31,7 @@ BACKLOG = 100  # pieces of output on their way at once; lines beyond wait here, 
 MOST_ROLES = 4  # keeps the panel within 12 lines
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "wait": "bright_black"}
-MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*"}
+MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,8 @@ def settings(
         table.add_row(*(part for mark, key, value in picked for part in (mark, key, value, "")))
     kinds = {_kind(sources.get(k)) for k in shown}
     legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
-    legend += ["* given"] if kinds - {"default", "preset"} else []
+    legend += ["* given"] if kinds - {"default", "preset", "chosen"} else []
+    legend += ["= chosen for this machine"] if "chosen" in kinds else []
     return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
 
 

@@ -7,7 +7,7 @@ replica:  envs ─► policy ─► rows ─► loss ─► update      all in o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay import losses, nets
 from polyplay.acting import replica
@@ -27,70 +27,37 @@ ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": Tru
 class Config:
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
-    env: str = "ALE/Pong-v5"
-    """environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME"""
-    lanes: int = 16
-    """environments stepped in one batch, over all replicas"""
-    replicas: int = 0
-    """copies of the loop, each with its share of the lanes and one core (0: one per core that divides the lanes)"""
-    groups: int = 1
-    """fixed groups of a replica's lanes served in turn: 2 lets one half step while the policy serves the other"""
-    workers: int = 0
-    """threads or processes of a replica that step its environments (0: chosen)"""
-    unroll: int = 5
-    """agent steps per lane between two updates (nsteps)"""
-    gamma: float = 0.99
-    """discount"""
-    lam: float = 1.0
-    """λ of generalised advantage estimation; 1 is the n-step return"""
-    network: str = "auto"
-    """auto, nature, a3c, ga3c, impala, mlp, or module:callable"""
-    core: Literal["none", "lstm", "gru"] = "none"
-    """recurrent core"""
-    core_size: int = 256
-    """width of the recurrent core"""
-    learning_rate: float = 7e-4
-    """at the start; see --anneal"""
-    optimizer: str = "rmsprop_tf"
-    """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
-    eps: float = 1e-5
-    """the optimiser's ε"""
-    alpha: float = 0.99
-    """RMSProp's decay"""
-    clip: float = 0.5
-    """bound of the gradient's global norm, 0 is off"""
-    anneal: Literal["linear", "constant"] = "linear"
-    """how the learning rate falls over the run"""
-    entropy_cost: float = 0.01
-    """weight of the entropy bonus"""
-    value_cost: float = 0.5
-    """weight of the value loss"""
-    normalize_advantage: bool = False
-    """advantages to mean 0 and deviation 1 over a batch"""
-    reward: Literal["clip", "sign", "none"] = "clip"
-    """what the learner makes of a reward; reports are never touched"""
-    reward_scale: float = 1.0
-    """multiplies rewards before that"""
-    centre: bool = False
-    """subtract the mean picture from images: what never changes on the screen vanishes"""
-    life_loss: Literal["ignore", "terminate"] = "terminate"
-    """Atari: whether a lost life ends an episode for the learner (EpisodicLife)"""
-    budget: int = 320_000_000
-    """frames to train for when neither --frames nor --steps is given (80M steps)"""
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    lanes: int = 16  # environments stepped in one batch, over all replicas
+    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    workers: int = 0  # threads or processes of a replica that step its environments (0: chosen)
+    unroll: int = 5  # agent steps per lane between two updates (nsteps)
+    gamma: float = 0.99  # discount
+    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core_size: int = 256  # width of the recurrent core
+    learning_rate: float = 7e-4  # at the start; see --anneal
+    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)
+    eps: float = 1e-5  # the optimiser's ε
+    alpha: float = 0.99  # RMSProp's decay
+    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 0.5  # weight of the value loss
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none"] = "clip"  # what the learner makes of a reward; reports are never touched
+    reward_scale: float = 1.0  # multiplies rewards before that
+    centre: bool = False  # subtract the mean picture from images: what never changes on the screen vanishes
+    life_loss: Literal["ignore", "terminate"] = "terminate"  # whether a lost life ends an episode (EpisodicLife)
+    budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    return Config(
-        network="a3c",
-        centre=True,
-        unroll=8,
-        lam=0.95,
-        normalize_advantage=True,
-        optimizer="adam",
-        learning_rate=7e-4,
-        budget=16_000_000,
-    )
+    learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "normalize_advantage": True}
+    return Config(network="a3c", centre=True, unroll=8, lam=0.95, budget=16_000_000, **learner)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -116,21 +83,10 @@ def build(c: Config, crew: Crew) -> System:
         c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "centre": c.centre}
     )
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
-    loss = losses.a2c(
-        c.gamma,
-        c.lam,
-        c.value_cost,
-        normalize_advantage=c.normalize_advantage,
-        reward=c.reward,
-        reward_scale=c.reward_scale,
-    )
-    task = Task(
-        policy=policy,
-        loss=loss,
-        update=AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim),
-        knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
-        total=crew.total(envs, c.budget),
-        anneal=c.anneal,
-    )
+    more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
+    loss = losses.a2c(c.gamma, c.lam, c.value_cost, **more)
+    update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

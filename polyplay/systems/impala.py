@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay import losses, nets
 from polyplay.acting import act
@@ -30,75 +30,38 @@ ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": Tru
 class Config:
     """Defaults: the paper's table G.1 (Atari). What it leaves open (actors, lanes, slots) suits a small machine."""
 
-    env: str = "ALE/Pong-v5"
-    """environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME"""
-    actors: int = 2
-    """acting workers, each with its own copy of the weights"""
-    lanes: int = 16
-    """environments of one actor; a slot of the stream is one rollout of all of them"""
-    learners: int = 1
-    """synchronous learners; their gradients are averaged"""
-    slots: int = 2
-    """rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt"""
-    lag: int = -1
-    """rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free"""
-    unroll: int = 20
-    """agent steps per lane in a rollout"""
-    batch: int = 32
-    """trajectories in one update, over all learners"""
-    gamma: float = 0.99
-    """discount"""
-    rho: float = 1.0
-    """V-trace's bound of importance weights, for the value's fixed point and the policy gradient"""
-    network: str = "impala"
-    """auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable"""
-    core: Literal["none", "lstm", "gru"] = "none"
-    """recurrent core"""
-    init: Literal["auto", "orthogonal", "torch"] = "auto"
-    """initial weights (auto: as the network was published)"""
-    learning_rate: float = 6e-4
-    """at the start; see --anneal"""
-    optimizer: str = "rmsprop_tf"
-    """rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)"""
-    eps: float = 0.01
-    """the optimiser's ε"""
-    clip: float = 40.0
-    """bound of the gradient's global norm, 0 is off"""
-    anneal: Literal["linear", "constant"] = "linear"
-    """how the learning rate falls over the run"""
-    entropy_cost: float = 0.01
-    """weight of the entropy bonus"""
-    value_cost: float = 0.5
-    """weight of the value loss"""
-    reward: Literal["clip", "sign", "none"] = "clip"
-    """what the learner makes of a reward; reports are never touched"""
-    reduction: Literal["sum", "mean"] = "sum"
-    """of the loss over a batch: with sum (the paper) the step grows with the batch"""
-    normalize_advantage: bool = False
-    """advantages to mean 0 and deviation 1 over a batch"""
-    centre: bool = False
-    """subtract the mean picture from images: what never changes on the screen vanishes"""
-    budget: int = 200_000_000
-    """frames to train for when neither --frames nor --steps is given"""
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    actors: int = 2  # acting workers, each with its own copy of the weights
+    lanes: int = 16  # environments of one actor; a slot of the stream is one rollout of all of them
+    learners: int = 1  # synchronous learners; their gradients are averaged
+    slots: int = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
+    lag: int = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    unroll: int = 20  # agent steps per lane in a rollout
+    batch: int = 32  # trajectories in one update, over all learners
+    gamma: float = 0.99  # discount
+    rho: float = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
+    network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
+    learning_rate: float = 6e-4  # at the start; see --anneal
+    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)
+    eps: float = 0.01  # the optimiser's ε
+    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
+    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 0.5  # weight of the value loss
+    reward: Literal["clip", "sign", "none"] = "clip"  # what the learner makes of a reward; reports are never touched
+    reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (the paper) the step grows with it
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
+    centre: bool = False  # subtract the mean picture from images: what never changes on the screen vanishes
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    return Config(
-        network="a3c",
-        init="orthogonal",
-        centre=True,
-        unroll=10,
-        lanes=8,
-        batch=16,
-        normalize_advantage=True,
-        reduction="mean",
-        optimizer="adam",
-        learning_rate=7e-4,
-        eps=1e-5,
-        clip=0.5,
-        budget=16_000_000,
-    )
+    learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
+    acting: Any = {"lanes": 8, "unroll": 10, "batch": 16, "normalize_advantage": True, "budget": 16_000_000}
+    return Config(network="a3c", init="orthogonal", centre=True, **acting, **learner)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -114,55 +77,39 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    if c.batch % (c.learners * c.lanes):
-        raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
-    slots = c.batch // c.lanes // c.learners  # per learner and update
-    fed = c.actors // c.learners
-    most = fed * c.slots if c.lag < 0 else min(fed * c.slots, fed * c.lag + gcd(fed, slots))  # beyond it all would wait
-    if slots > most or (c.lag >= 0 and c.actors % c.learners):
-        raise UserError(
-            f"--batch {c.batch} takes {slots} rollouts of --lanes {c.lanes} for a learner's update; --actors {c.actors}, "
-            f"--learners {c.learners}, --slots {c.slots} and --lag {c.lag} allow {most}: lower it or raise --actors"
-        )
+    slots = _slots(c)
     options = atari(c.env, ATARI, life_loss="terminate")
     envs = Envs(c.env, c.lanes, workers=1, options=options, inline=crew.serial)
-    policy = nets.Factory(
-        c.network, envs.spec, {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
-    )
+    features = {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
+    policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
     size = sizes(net)[1]
     optim = Optim(c.optimizer, c.eps, clip=c.clip)
-    loss = losses.vtrace(
-        c.gamma, c.rho, min(1.0, c.rho), c.rho, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward
-    )
-    task = Task(
-        policy=policy,
-        loss=loss,
-        update=AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim),
-        knobs=Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost),
-        total=crew.total(envs, c.budget),
-        anneal=c.anneal,
-    )
+    bounds = (c.rho, min(1.0, c.rho), c.rho)
+    loss = losses.vtrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
+    update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
     rows = row_spec(envs.spec.obs, net.spec())
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
+    batches = stream.batches(slots, in_turn=c.lag >= 0)
     params = Params(size, readers=c.actors)
-    crew.add(
-        act,
-        n=c.actors,
-        on_loss="replace",
-        envs=envs,
-        policy=policy,
-        out=stream,
-        params=params,
-        lag=c.lag if c.lag >= 0 else None,
-    )
-    crew.add(
-        learn,
-        n=c.learners,
-        learner=True,
-        source=stream.batches(slots, in_turn=c.lag >= 0),
-        task=task,
-        params=params,
-        round_slots=c.actors,
-    )
+    lag = c.lag if c.lag >= 0 else None
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=c.actors)
     return System(envs, policy, loss.metrics)
+
+
+def _slots(c: Config) -> int:
+    """Slots in one learner's batch. Raises UserError for settings with which all would wait for all."""
+    slots, rest = divmod(c.batch, c.learners * c.lanes)
+    if rest or not slots:
+        raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
+    fed = c.actors // c.learners
+    most = fed * c.slots if c.lag < 0 else min(fed * c.slots, fed * c.lag + gcd(fed, slots))
+    if slots > most or (c.lag >= 0 and c.actors % c.learners):
+        raise UserError(
+            f"--batch {c.batch} takes {slots} rollouts of --lanes {c.lanes} for one update; --actors {c.actors}, "
+            f"--learners {c.learners}, --slots {c.slots} and --lag {c.lag} allow {most}: lower it or raise --actors"
+        )
+    return slots
