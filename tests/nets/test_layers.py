@@ -50,3 +50,21 @@ def test_pixels_are_scaled_bytes_and_floats_as_they_are():
     assert pixels(image).is_contiguous(memory_format=torch.channels_last)
     floats = torch.randn(2, 3, 4, 5)
     assert torch.equal(pixels(floats), floats)
+
+
+def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
+    from polyplay.nets.layers import Centre
+
+    torch.manual_seed(0)
+    centre = Centre((2, 3, 4))
+    rows = torch.randint(0, 255, (7, 5, 2, 3, 4), dtype=torch.uint8)
+    centre.observe(rows[:3])
+    centre.observe(rows[3:])
+    flat = rows.flatten(0, 1).float()
+    assert torch.allclose(centre.mean.permute(2, 0, 1), flat.mean(0), atol=1e-3)
+    assert torch.allclose(centre(rows[0]), (rows[0].float() - flat.mean(0)) * Centre.GAIN / 255, atol=1e-4)
+    centre.count.fill_(Centre.ROWS)
+    kept = centre.mean.clone()
+    centre.observe(torch.zeros_like(rows))
+    assert torch.equal(centre.mean, kept)
+    assert {k for k, _ in centre.named_buffers()} == {"mean", "count"}
