@@ -132,7 +132,7 @@ class Crew:
             self._objects("patience", 0.0 if self.serial else 0.05)
         _prepare()
         if self.serial or self.on == "thread":
-            _tune(1 if self.serial else threads_each(self.roles))
+            _tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
                 self._start(role, index, incarnation=0)
