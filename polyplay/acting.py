@@ -16,7 +16,7 @@ import torch
 
 from polyplay import tree
 from polyplay.envs.pool import Envs, Pool
-from polyplay.learning import Learner
+from polyplay.learning import Learner, build
 from polyplay.noise import Noise, uniform
 from polyplay.params import Params, Vector
 from polyplay.stream import Producer, Stream, row_spec
@@ -276,7 +276,7 @@ def _write(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> Non
 
 def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: int | None = None) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a stream."""
-    net = policy()
+    net = build(policy, me.seed)
     vector = Vector(net)
     pool = envs.open(me.env_seed, lane=me.index * envs.lanes)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -173,13 +174,22 @@ class Task:
     agent: int = 0
 
 
+_building = threading.Lock()
+
+
+def build(policy: Callable[[], Any], seed: int) -> Any:
+    """The network with the initial weights of `seed`; torch's generator is global, so threads take turns."""
+    with _building:
+        torch.manual_seed(seed)
+        return policy()
+
+
 class Learner:
     """One replica of the learner: takes batches, keeps counts, saves itself."""
 
     def __init__(self, me: Me, task: Task):
         self.me, self.task = me, task
-        torch.manual_seed(me.seed)
-        self.policy = task.policy()
+        self.policy = build(task.policy, me.seed)
         self.vector = Vector(self.policy)
         self.update = task.update.bind(me, self.vector)
         self.version, self.learnt, self.done, self.saving = 0, 0.0, False, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from polyplay import losses, nets
 from polyplay.acting import act, replica
 from polyplay.crew import Crew
 from polyplay.envs import AtLeast, Envs, Greedy
-from polyplay.learning import AllReduce, Local, Optim, Task, learn
+from polyplay.learning import AllReduce, Local, Optim, Task, build, learn
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
@@ -195,3 +196,15 @@ def test_the_same_seed_gives_the_same_losses_and_another_does_not():
     assert losses_of(1, "serial") == losses_of(1, "serial")
     assert losses_of(1, "serial") == losses_of(1, "thread")
     assert losses_of(1, "serial") != losses_of(2, "serial")
+
+
+def test_replicas_start_equal_whatever_threads_do():
+    factory = nets.Factory("auto", Envs("toy:catch", lanes=1).spec, {"hidden": (64, 64)})
+    made: list = []
+    threads = [threading.Thread(target=lambda: made.append(build(factory, 5))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    vectors = [torch.nn.utils.parameters_to_vector(m.parameters()) for m in made]
+    assert all(torch.equal(v, vectors[0]) for v in vectors[1:])

@@ -52,7 +52,8 @@ class Categorical(nn.Module):
         """Inverse CDF: the first action whose cumulative probability exceeds the uniform; never one of 0."""
         cdf = F.softmax(params, -1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
-        return torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        return found.clamp_(max=self.size - 1)  # NaN logits find none: the learner shall see them and stop
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
