@@ -132,7 +132,7 @@ class Crew:
             self._objects("patience", 0.0 if self.serial else 0.05)
         _prepare()
         if self.serial or self.on == "thread":
-            _tune(1)  # workers are threads already
+            tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
                 self._start(role, index, incarnation=0)
@@ -380,7 +380,7 @@ def _process(cargo: Any, pipe: Any) -> None:
     me, work, kw = cargo
     _name(f"pp-{me.role}")
     me.say = lambda kind, text: pipe.send((kind, text))
-    _tune(me.threads)
+    tune(me.threads)
     last = _run(me, work, kw)
     with contextlib.suppress(OSError):
         pipe.send(last)
@@ -393,7 +393,8 @@ def _name(title: str) -> None:
         Path("/proc/self/comm").write_text(title[:15])
 
 
-def _tune(threads: int) -> None:
+def tune(threads: int) -> None:
+    """Compute threads of this process, and an allocator that keeps what it has."""
     import torch
 
     torch.set_num_threads(threads)

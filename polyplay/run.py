@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyplay import checkpoint, config, record, systems
-from polyplay.crew import Crew
+from polyplay.crew import Crew, tune
 from polyplay.errors import UserError
 from polyplay.report import Reporter
 from polyplay.shared import COLUMNS, EPISODES
@@ -94,6 +94,7 @@ def evaluate(
     settings = settings or kept
     found = _choose(directory, which)
     wired = page.build(settings, _crew(options))
+    tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(seed)
     policy = playing.load_policy(wired, found)
     name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
