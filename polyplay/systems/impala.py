@@ -60,7 +60,7 @@ class Config:
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
-    acting: Any = {"lanes": 8, "unroll": 10, "batch": 16, "normalize_advantage": True, "budget": 12_000_000}
+    acting: Any = {"lanes": 8, "unroll": 10, "batch": 16, "normalize_advantage": True, "budget": 20_000_000}
     return Config(network="a3c", init="orthogonal", centre=True, **acting, **learner)
 
 
