@@ -162,24 +162,17 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     assert not psutil.pid_exists(int(pids[8]))
 
 
-def test_stopping_raises_closed_in_every_worker():
-    closed = []
-
-    def waits(me, *, block):
-        try:
-            while True:
-                me.turn()
-                yield
-        except Closed:
-            closed.append(me.index)
-            raise
-
+def test_stopping_ends_every_worker_at_its_next_turn():
     crew = Crew(on="thread")
-    crew.add(waits, n=2, learner=True, block=Block(8))
+    crew.add(forever, n=2, learner=True, block=Block(1024))
     crew.start()
+    threads = [w.runs for r in crew.roles for w in r.workers.values()]
     crew.poll(0.05)
+    assert all(t.is_alive() for t in threads)
     crew.stop()
-    assert sorted(closed) == [0, 1]
+    assert not any(t.is_alive() for t in threads)
+    with pytest.raises(Closed):
+        crew.control.check()
 
 
 MAIN = textwrap.dedent("""

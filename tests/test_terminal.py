@@ -189,7 +189,7 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
     case.begin()
     case.report()
     case.terminal.refresh()
-    case.terminal.end(case.reporter.close("the frames were reached", 0))
+    case.terminal.end(case.reporter.close("the frames were reached", 0, checkpoint="0"))
     last = plain(case.text).splitlines()[-1]
     assert case.text.rindex("\x1b[?25h") > case.text.rindex("\x1b[?25l")
     assert last == f"the frames were reached · 20,000 frames in 0:00:05 · next: polyplay evaluate '{tmp_path}/a b'"
@@ -198,7 +198,9 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
 
 def test_closing_says_how_to_go_on_after_a_stop():
     summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
-    text = closing({**summary, "episodic_return_mean": 3.0})
+    bare = closing({**summary, "episodic_return_mean": None, "checkpoint": None})
+    assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
+    text = closing({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
     assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
 
 

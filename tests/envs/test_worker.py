@@ -29,16 +29,13 @@ def turn(one, board, action=FINE):
     return one.turn()
 
 
-def test_an_environment_process_is_small_and_quick_and_has_no_torch():
+def test_an_environment_process_is_small_and_has_no_torch():
     code = (
-        "import polyplay.envs.launch, polyplay.envs.make, polyplay.envs.worker, json, sys, time;"
-        "seconds = time.process_time();"
+        "import polyplay.envs.launch, polyplay.envs.make, polyplay.envs.worker, json, sys;"
         "import psutil;"
-        "print(json.dumps([seconds, psutil.Process().memory_info().rss / 2**20, 'torch' in sys.modules]))"
+        "print(json.dumps([psutil.Process().memory_info().rss / 2**20, 'torch' in sys.modules]))"
     )
-    runs = [json.loads(subprocess.check_output([sys.executable, "-c", code])) for _ in range(2)]
-    seconds, megabytes, torch = min(runs)
-    assert seconds < 0.3
+    megabytes, torch = json.loads(subprocess.check_output([sys.executable, "-c", code]))
     assert megabytes < 60
     assert not torch
 

@@ -60,7 +60,7 @@ def test_pooling_is_tensorflows_same_pooling(sides):
 
 @pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
 def test_other_observations_are_refused(name):
-    with pytest.raises(UserError, match=rf"net: '{name}' takes one image .*the observations are \[4\]; use mlp"):
+    with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
         nets.make(name, discrete(vector(4)))
     with pytest.raises(UserError, match="the observations are a dict of eye, goal"):
         nets.make(name, discrete({"eye": image(), "goal": vector(2)}))

@@ -109,7 +109,7 @@ def test_a_torso_by_module_and_name_gets_head_and_core(custom):
 
 def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
     assert nets.make(custom + "whole", discrete(vector(3))).torso.features == 3
-    with pytest.raises(UserError, match="is a whole policy; leave out core, previous and separate"):
+    with pytest.raises(UserError, match="is a whole policy; leave out core, previous, separate and centre"):
         nets.make(custom + "whole", discrete(vector(3)), core="gru")
 
 
@@ -124,12 +124,12 @@ def test_a_function_may_stand_for_its_name(custom):
         (
             "natur",
             {},
-            "net: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, ga3c, impala",
+            "--network: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, ga3c, impala",
         ),
         (
             "mlp",
             {"hiden": (3,)},
-            "net: 'mlp': got an unexpected keyword argument 'hiden'; its options are: hidden, act",
+            "--network: 'mlp': got an unexpected keyword argument 'hiden'; its options are: hidden, act",
         ),
         ("mlp", {"init": "xavier"}, "init: 'xavier' is not one of auto, orthogonal, torch"),
         ("mlp", {"core": "rnn"}, "core: 'rnn' is not one of none, lstm, gru"),
