@@ -118,7 +118,7 @@ def report(rows: list[Row], probed: list[Row], asked: argparse.Namespace) -> Non
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--sb3-python", default="/tmp/sb3venv/bin/python", help="see bench/peers/README.md")
+    parser.add_argument("--sb3-python", required=True, help="see bench/peers/README.md")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", type=float, default=8.0, help="seconds that do not count")
     parser.add_argument("--window", type=float, default=25.0, help="seconds that do")
