@@ -7,7 +7,6 @@ A worker is a generator function `work(me, **kw)`; every `yield` is a turn taken
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -24,12 +22,12 @@ from typing import Any, Literal
 
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.shared import Control, Meter
+from polyplay.spawn import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
 from polyplay.worker import Me
 
 ROWS = 64  # of the meter: workers a crew can have at once
 GRACE = 1.0  # seconds that workers get to leave by themselves
 REPLACEMENTS = 20  # lost workers one role may have replaced
-KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Crew:
         self.meter = Meter(ROWS, metrics)
         if self.serial or self.on == "thread":
             self._objects("patience", 0.0 if self.serial else 0.05)
-        _prepare()
+        prepare()
         if self.serial or self.on == "thread":
             tune(1)  # workers are threads already
         for role in self.roles:
@@ -225,13 +223,13 @@ class Crew:
             return
         worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
         if self.on == "thread":
-            worker.runs = threading.Thread(target=_thread, args=(me, role.work, kw, theirs), daemon=True)
+            worker.runs = threading.Thread(target=as_thread, args=(me, role.work, kw, theirs), daemon=True)
             worker.runs.start()
         else:
-            with _no_main():
+            with no_main():
                 context = multiprocessing.get_context("forkserver")
                 name = f"polyplay {role.name} {index}"
-                worker.runs = context.Process(target=_process, args=(_Cargo((me, role.work, kw)), theirs), name=name)
+                worker.runs = context.Process(target=as_process, args=(Cargo((me, role.work, kw)), theirs), name=name)
                 worker.runs.start()
             theirs.close()
 
@@ -309,111 +307,3 @@ def threads_each(roles: list[Role]) -> int:
 
 def _lost(worker: Worker, text: str) -> str:
     return f"worker {worker.role.name} {worker.me.index} raised:\n{text.rstrip()}"
-
-
-# ---------------------------------------------------------------------------------------------- in the worker
-
-
-class _Cargo:
-    """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __reduce__(self) -> tuple:
-        import cloudpickle
-
-        return _unpack, (cloudpickle.dumps(self.value),)
-
-
-def _unpack(data: bytes) -> Any:
-    import cloudpickle
-
-    return cloudpickle.loads(data)
-
-
-@contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """Workers never import the user's main script: what they need of it travels with cloudpickle."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _prepare() -> None:
-    """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.preload"])
-
-
-def _run(me: Me, work: Callable, kw: dict[str, Any]) -> tuple[str, str]:
-    try:
-        for _ in work(me, **kw):
-            me.turn()
-    except Closed:
-        return "closed", ""
-    except UserError as e:
-        return "user", str(e)
-    except EnvFailure as e:
-        return "env", str(e)
-    except NotFinite as e:
-        return "finite", str(e)
-    except Exception:
-        return "error", traceback.format_exc()
-    return "done", ""
-
-
-def _thread(me: Me, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
-    me.say = lambda kind, text: pipe.send((kind, text))
-    with contextlib.suppress(OSError):
-        pipe.send(_run(me, work, kw))
-
-
-def _process(cargo: Any, pipe: Any) -> None:
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
-        signal.signal(ignored, signal.SIG_IGN)
-    _end_with_parent()
-    me, work, kw = cargo
-    _name(f"pp-{me.role}")
-    me.say = lambda kind, text: pipe.send((kind, text))
-    tune(me.threads)
-    last = _run(me, work, kw)
-    with contextlib.suppress(OSError):
-        pipe.send(last)
-    pipe.close()
-
-
-def _name(title: str) -> None:
-    """What `top` and `ps` call this process."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(title[:15])
-
-
-def tune(threads: int) -> None:
-    """Compute threads of this process, and an allocator that keeps what it has."""
-    import torch
-
-    torch.set_num_threads(threads)
-    if sys.platform.startswith("linux"):
-        # Keep freed memory: tensors of some MB come and go at every update, and giving them back costs page faults.
-        libc = ctypes.CDLL(None)
-        with contextlib.suppress(AttributeError):
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-
-
-def _end_with_parent() -> None:
-    """If the main process dies, however, so do we."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

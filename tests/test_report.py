@@ -10,31 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reports import KEYS
 
 from polyplay import record, report
 from polyplay.record import read_lines
 from polyplay.report import Reporter
-
-KEYS = [
-    "wall_seconds",
-    "frames",
-    "steps",
-    "updates",
-    "fps",
-    "sps",
-    "episodes",
-    "episodic_return_mean",
-    "episodic_length_mean",
-    "lag_mean",
-    "lag_max",
-    "time_env",
-    "time_infer",
-    "time_learn",
-    "time_wait",
-    "queue_depth",
-    "restarts",
-    "memory_mb",
-]
 
 
 class Clock:

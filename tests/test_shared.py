@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.crew import _Cargo
 from polyplay.shared import LAGS, Block, Control, Knobs, Layout, Meter, Ring, Semaphores
+from polyplay.spawn import Cargo
 
 forkserver = multiprocessing.get_context("forkserver")
 
@@ -39,7 +39,7 @@ def test_a_process_sees_the_same_memory(named):
         Control(),
     )
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = forkserver.Process(target=_child, args=(_Cargo((block, bells, knobs, meter, control)), theirs))
+    process = forkserver.Process(target=_child, args=(Cargo((block, bells, knobs, meter, control)), theirs))
     process.start()
     theirs.close()
     bells[0].post()

@@ -50,17 +50,14 @@ class InlinePool:
         """See Pool. Raises RuntimeError: nothing was sent."""
         if not self._open:
             raise Closed
-        lanes = self._turns.take()
-        if lanes is None:
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        lanes = self._turns.take_now()
         return lanes, tree.map(lambda a: a[lanes], self._board.rows)
 
     def send(self, lanes: Lanes, action: Any) -> None:
         """See Pool."""
         if not self._open:
             raise Closed
-        width = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-        action = check_action(self.spec.action, action, width)
+        action = check_action(self.spec.action, action, self._turns.count(lanes))
         numbers = self._turns.sent(lanes)
         self._board.action[numbers] = action
         self._step(numbers.tolist())

@@ -206,8 +206,7 @@ class ProcessPool:
 
     def send(self, lanes: Lanes, action: Any) -> None:
         """See Pool."""
-        width = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-        action = check_action(self.spec.action, action, width)
+        action = check_action(self.spec.action, action, self._turns.count(lanes))
         with self._lock:
             if self._closed:
                 raise Closed

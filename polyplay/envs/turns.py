@@ -41,6 +41,16 @@ class Turns:
         """The lanes to give away now, or None: wait."""
         return self._take_group() if self.fixed else self._take_ready()
 
+    def take_now(self) -> Lanes:
+        """The same where lanes come back within send(), so that waiting would never end. Raises RuntimeError."""
+        lanes = self.take()
+        if lanes is None:
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return lanes
+
+    def count(self, lanes: Lanes) -> int:
+        return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
+
     def _take_group(self) -> slice | None:
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups

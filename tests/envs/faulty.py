@@ -128,3 +128,15 @@ def gone(numbers: list[int], within: float = 1.5) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def acts(lanes=4, **special) -> np.ndarray:
+    """All fine but `lane3=RAISE`."""
+    a = np.full(lanes, FINE, np.int64)
+    for key, value in special.items():
+        a[int(key.removeprefix("lane"))] = value
+    return a
+
+
+def pids(pool) -> list[int]:
+    return [w.process.pid for w in pool._workers]
