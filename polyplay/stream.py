@@ -28,6 +28,7 @@ ROWS: Spec = {
     "truncated": Field((), "bool"),
     "first": Field((), "bool"),
     "version": Field((), "int64"),
+    "agent": Field((), "int32"),  # whose weights chose; 0, as the memory begins, where there is one agent
 }
 
 
