@@ -16,7 +16,7 @@ import psutil
 
 from polyplay.record import read_lines
 
-SLACK = 60.0  # seconds for start and end, besides warm-up and window
+SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
 LOOK = 1.0  # seconds between two looks at memory,
 SHARE = 50.0  # and at least this many times what a look took: with 60 processes it is not free
 
@@ -89,7 +89,7 @@ def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Pa
     answer = _rate(marks, warm, window)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
-        raise RuntimeError(f"{' '.join(words)}: {what}\n{text[-3000:]}")
+        raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")
     return {**answer, "pss_mb": watch.peak_mb, "processes": watch.processes, "exit": child.returncode}
 
 
