@@ -22,7 +22,7 @@ from polyplay.findings import Finding, as_json, show, status
 NEEDED = ("torch", "numpy", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
-STEPS = 20_000  # of the training that is tried: about two seconds
+STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
 PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
 GB = 2**30
 

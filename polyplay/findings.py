@@ -32,6 +32,16 @@ def as_json(findings: Sequence[Finding], more: Mapping[str, Any], key: str) -> s
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
 
 
+def _gathered(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that were not looked at for the same reason, as one."""
+    rows: list[Finding] = []
+    for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
+        names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
+        name = names[0] if len(names) == 1 else f"{len(names)} others"
+        rows.append(Finding(name, "unseen", text if len(names) == 1 else f"{text}: {', '.join(names)}"))
+    return [f for f in findings if f.level != "unseen"] + rows
+
+
 def show(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
     """Print a table of findings, what to do beneath each that is not well, then the card."""
     from rich import box
@@ -46,7 +56,7 @@ def show(title: str, findings: Sequence[Finding], card: Mapping[str, str], headi
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    for f in findings:
+    for f in _gathered(findings):
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)

@@ -26,6 +26,15 @@ def test_json_has_everything():
     assert told["lines"][1] == {"name": "two", "level": "warning", "seen": "some of it", "fix": "do this"}
 
 
+def test_what_was_not_looked_at_is_one_row(capsys: pytest.CaptureFixture):
+    unseen = [Finding(name, "unseen", "no step was made") for name in ("a", "b")]
+    findings.show("title", [*unseen, *FOUND], {}, "rule")
+    out = capsys.readouterr().out
+    assert "2 others   –         no step was made: a, b" in out
+    assert out.index("two") < out.index("others")
+    assert out.index("two") < out.index("three")
+
+
 def test_a_table_says_what_to_do_where_something_is_wrong(capsys: pytest.CaptureFixture):
     findings.show("title", FOUND, {"key": "value", "longer": "v"}, "rule")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]

@@ -41,7 +41,7 @@ RULES = {
     ),
     "spaces": Rule(
         "Its spaces are of supported kinds, and every copy declares the same.",
-        "wrap it: gymnasium.wrappers.FlattenObservation, TransformObservation, TransformAction",
+        "give it a wrapper that declares supported spaces, the same in every copy",
         REFUSES,
     ),
     "keys": Rule(

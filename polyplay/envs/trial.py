@@ -121,10 +121,10 @@ class Trial:
             self.broke(rules.of(str(e)) or "build", rules.bare(str(e)))
             return False
         self.facts.build = time.perf_counter() - start
-        self.env: Any = self.lane.env
-        self.space, self.draws = self.env.observation_space, self.env.action_space
+        env: Any = self.lane.env
+        self.env, self.space, self.draws = env, env.observation_space, env.action_space
         self.draws.seed(job.seed)
-        self.spies = [Spy(layer) for layer in layers(self.env)]
+        self.spies = [Spy(layer) for layer in layers(env)]
         return True
 
     def _reset(self) -> tuple[Any, Any] | None:
