@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "resume", "train"]
+__all__ = ["__version__", "check", "evaluate", "resume", "train"]
 
 
 def train(system: str, **overrides: Any) -> Any:
@@ -38,3 +38,10 @@ def evaluate(directory: str, episodes: int = 30, seed: int = 0, **more: Any) -> 
     from polyplay import run
 
     return run.evaluate(Path(directory), episodes, seed, **more)
+
+
+def check(env: Any, **options: Any) -> Any:
+    """Whether an environment (what `env=` of `train` takes) keeps to the rules: a Report, see `polyplay.checking`."""
+    from polyplay import checking
+
+    return checking.check(env, **options)

@@ -25,6 +25,9 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
+  check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
+                        whether an environment keeps to the rules, and how fast it is
+  doctor [--json]       what a bug report needs: versions, limits, what works here
   systems               the table of systems: six choices each
   diagram SYSTEM [--OPTION VALUE …]
                         draw a system from its real wiring
@@ -32,7 +35,7 @@ USAGE = """usage: polyplay VERB …
 
 for example: polyplay train a2c --env ALE/Pong-v5 --preset quick
 """
-COMING = ("check", "doctor", "bench", "play")
+COMING = ("bench", "play")
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,27 @@ def _diagram(words: list[str]) -> int:
     return 0
 
 
-VERBS = {"train": _train, "resume": _resume, "evaluate": _evaluate, "systems": _systems, "diagram": _diagram}
+def _check(words: list[str]) -> int:
+    from polyplay import checking
+
+    return checking.command(words)
+
+
+def _doctor(words: list[str]) -> int:
+    from polyplay import doctor
+
+    return doctor.command(words)
+
+
+VERBS = {
+    "train": _train,
+    "resume": _resume,
+    "evaluate": _evaluate,
+    "check": _check,
+    "doctor": _doctor,
+    "systems": _systems,
+    "diagram": _diagram,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

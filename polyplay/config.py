@@ -45,6 +45,8 @@ class RunOptions:
     """everything in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
     """what workers are"""
+    step_timeout: float = 60.0
+    """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0
@@ -63,7 +65,7 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
-        for name in ("minutes", "report_every", "checkpoint_every"):
+        for name in ("minutes", "step_timeout", "report_every", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a number above 0")

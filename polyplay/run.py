@@ -140,7 +140,8 @@ def _read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]
     kept = record.read_config(directory)
     page = systems.load(kept["system"])
     settings = config.from_json(page.Config, kept["config"])
-    return page, settings, config.from_json(config.RunOptions, kept["options"]), kept
+    options = config.to_json(config.RunOptions()) | kept["options"]  # an option that is newer than the run: its default
+    return page, settings, config.from_json(config.RunOptions, options), kept
 
 
 def _crew(options: config.RunOptions) -> Crew:
@@ -151,4 +152,5 @@ def _crew(options: config.RunOptions) -> Crew:
         trace=options.trace,
         frames=options.frames,
         steps=options.steps,
+        step_timeout=options.step_timeout,
     )

@@ -88,10 +88,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, systems, diagram"),
-        ("check", "check comes in a later version; this one has train, resume, evaluate, systems, diagram"),
-        ("doctor", "doctor comes in a later version"),
-        ("bench a2c", "bench comes in a later version"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, check, doctor, systems, diagram"),
+        ("bench a2c", "bench comes in a later version; this one has train, resume, evaluate, check, doctor"),
         ("play", "play comes in a later version"),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
@@ -112,6 +110,14 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("evaluate RUN --episodes 0", "--episodes: 0 given, allowed: a whole number from 1 up"),
         ("evaluate RUN --seed -2", "--seed: -2 given, allowed: a whole number from 0 up"),
         ("evaluate RUN --episode", "did you mean --episodes?"),
+        ("check", "check takes an environment first: polyplay check CartPole-v1"),
+        ("check --steps 3", "check takes an environment first"),
+        ("check CartPole-v1 --step 3", "did you mean --steps?"),
+        ("check CartPole-v1 --steps 0", "--steps: 0 given, allowed: a whole number from 1 up"),
+        ("check CartPole-v1 --seed -1", "--seed: -1 given, allowed: a whole number from 0 up"),
+        ("check CartPole-v1 --step-timeout 0", "--step-timeout: 0 given, allowed: a number above 0"),
+        ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
+        ("doctor now", "unexpected 'now' for polyplay doctor"),
         ("systems now", "unexpected 'now': systems takes nothing"),
     ],
 )
@@ -189,6 +195,9 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "resume --help": "seconds between checkpoints",
         "evaluate --help": "how many full games",
         "evaluate RUN --help": "how many full games",
+        "check --help": "seconds that a step or a reset may take",
+        "check CartPole-v1 -h": "how many steps of a trial",
+        "doctor --help": "What a bug report needs.",
     }.items():
         assert cli.main(line.replace("RUN", run).split()) == 0
         assert says in capsys.readouterr().out

@@ -207,3 +207,8 @@ def test_workers_end_when_the_main_process_is_killed():
         assert time.monotonic() < until, "a worker outlived the main process by more than 2 s"
         time.sleep(0.02)
     assert set(os.listdir("/dev/shm")) <= shared
+
+
+def test_environments_are_stepped_as_the_run_wants():
+    assert Crew(serial=True, step_timeout=3.0).stepping == {"inline": True, "step_timeout": 3.0}
+    assert Crew().stepping == {"inline": False, "step_timeout": 60.0}

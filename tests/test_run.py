@@ -16,8 +16,9 @@ import pytest
 from reports import KEYS, rows
 
 import polyplay
-from polyplay import checkpoint
+from polyplay import checkpoint, config, record, systems
 from polyplay.errors import UserError
+from polyplay.run import _read
 
 TOY = [
     "--env",
@@ -172,6 +173,13 @@ def test_impala_goes_on_from_its_counters(tmp_path):
     assert second["updates"] > first["updates"]
     assert second["steps"] >= 16000
     assert second["episodes"] > first["episodes"]
+
+
+def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
+    options = config.to_json(config.RunOptions(keep=7))
+    del options["step_timeout"]
+    record.write_config(tmp_path, "a2c", config.to_json(systems.load("a2c").Config()), options, {}, {})
+    assert _read(tmp_path)[2] == config.RunOptions(keep=7)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):

@@ -34,17 +34,20 @@ class Board:
             "rows": rows,
             "action": action,
             "faults": layout.add(lanes, np.int64),  # of each lane so far
+            "seeds": layout.add(lanes, np.int64),  # what each lane's random numbers come from; -1: not known
             "notes": layout.add((lanes, NOTE), np.uint8),
             "deadline": layout.add(workers, np.float64),  # when what a worker does must be done; 0: it does nothing
             "busy": layout.add(workers, np.int64),  # with which lane
         }
         self._block = layout.block()
         self._attach()
+        self.seeds[:] = -1
 
     def _attach(self) -> None:
         arrays = tree.map(lambda field: self._block.array(*field), self._fields)
         self.rows, self.action, self.faults = arrays["rows"], arrays["action"], arrays["faults"]
         self.notes, self.deadline, self.busy = arrays["notes"], arrays["deadline"], arrays["busy"]
+        self.seeds = arrays["seeds"]
 
     def note(self, lane: int, kind: int, text: str) -> None:
         data = text.encode(errors="replace")[: NOTE - 2]

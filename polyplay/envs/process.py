@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyplay import tree
+from polyplay.envs import rules
 from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
 from polyplay.envs.launch import EnvProcess
@@ -40,7 +41,8 @@ def maker(envs: Envs) -> bytes:
     try:
         return cloudpickle.dumps((envs.name, dict(envs.options)))
     except Exception as e:
-        raise UserError(f"{envs.title}: cannot be sent to another process: {type(e).__name__}: {e}") from None
+        why = f"{type(e).__name__}: {e} {rules.named('factory')}"
+        raise UserError(f"{envs.title}: cannot be sent to another process: {why}") from None
 
 
 def describe(envs: Envs) -> EnvSpec:
@@ -52,11 +54,12 @@ def describe(envs: Envs) -> EnvSpec:
     limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
-            raise UserError(f"{envs.title}: building the environment took longer than {limit:g} s")
+            raise UserError(f"{envs.title}: building it took longer than {limit:g} s {rules.named('build')}")
         answer = here.recv()
     except EOFError:
         process.join(1.0)
-        raise UserError(f"{envs.title}: building the environment ended its process: {_end_of(process)}") from None
+        why = f"{end_of(process)} {rules.named('build')}"
+        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
     finally:
         here.close()
         process.end()
@@ -69,7 +72,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _end_of(process: EnvProcess) -> str:
+def end_of(process: EnvProcess) -> str:
     code = process.exitcode
     if code is None or code >= 0:
         return f"exit status {code}"
@@ -272,7 +275,8 @@ class ProcessPool:
             self._landed(said)
         elif said == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
-            self._replace(worker, f"{worker} ended by itself: {_end_of(worker.process)}{worker.stack(ask=False)}")
+            why = f"{worker} ended by itself: {end_of(worker.process)}"
+            self._replace(worker, "crash", why + worker.stack(ask=False))
 
     def _landed(self, said: bytes) -> None:
         numbers = np.frombuffer(said, np.int32).tolist()
@@ -288,9 +292,9 @@ class ProcessPool:
                 lane = self._lane + int(self._board.busy[worker.index])
                 limit = f"step_timeout={self._envs.step_timeout:g} s"
                 text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
-                self._replace(worker, text + worker.stack(ask=True))
+                self._replace(worker, "hang", text + worker.stack(ask=True))
 
-    def _replace(self, worker: Worker, why: str) -> None:
+    def _replace(self, worker: Worker, rule: str, why: str) -> None:
         """Another process for its lanes: those whose row is awaited begin anew now, the others
         when they are answered.
         """
@@ -301,7 +305,8 @@ class ProcessPool:
         self._landed(worker.drain())
         worker.end()
         head, _, rest = why.partition("\n")
-        self._faults.of_process(f"{head}; all its lanes were restarted\n{rest}".rstrip(), worker.lanes)
+        head = f"{head}; all its lanes were restarted {rules.named(rule)}"
+        self._faults.of_process(f"{head}\n{rest}".rstrip(), worker.lanes)
         worker.start()
         self._register(worker)
         lanes = np.array(worker.lanes)

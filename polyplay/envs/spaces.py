@@ -57,7 +57,11 @@ ActionSpec = Discrete | Box
 
 
 class Breach(Exception):
-    """An observation is not what its space declares; the message says declared and given, on one line."""
+    """An environment broke a rule of `envs/rules`; the message says declared and given, on one line."""
+
+    def __init__(self, text: str, rule: str = "spaces"):
+        super().__init__(text)
+        self.rule = rule
 
 
 # --------------------------------------------------------------------------------- from Gymnasium
@@ -181,7 +185,7 @@ def _where(path: str) -> str:
 def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
     if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
         given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise Breach(f"{_where(path)}declared keys {list(inner)}, given {given}")
+        raise Breach(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
     for key, write in inner.items():
         write(obs[key])
 
@@ -189,24 +193,34 @@ def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
 def _write_discrete(space: gym.Discrete, row: np.ndarray, obs: Any, path: str) -> None:
     array = np.asarray(obs)
     if array.shape != () or array.dtype.kind not in "iu":
-        raise Breach(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}")
+        rule = "shape" if array.shape else "dtype"
+        raise Breach(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
     if not 0 <= (value := int(array) - int(space.start)) < space.n:
-        raise Breach(f"{_where(path)}declared {space}, given {array}")
+        raise Breach(f"{_where(path)}declared {space}, given {array}", "bounds")
     row[...] = value
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], None]:
     shape, dtype = space.shape, space.dtype
+    floating = np.issubdtype(dtype, np.floating)
 
     def write(obs: Any) -> None:
         if type(obs) is not np.ndarray:
             obs = _as_array(obs, dtype)
         if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
             given = f"{obs.dtype} {list(obs.shape)}"
-            raise Breach(f"{_where(path)}declared {dtype} {list(shape)}, given {given}")
+            rule = "shape" if obs.shape != shape else "dtype"
+            raise Breach(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
+        if floating and not np.isfinite(obs).all():
+            raise Breach(f"{_where(path)}{_infinite(obs)}", "finite")
         row[...] = obs
 
     return write
+
+
+def _infinite(obs: np.ndarray) -> str:
+    bad = np.argwhere(~np.isfinite(obs))
+    return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
 
 
 def _as_array(obs: Any, dtype: Any) -> np.ndarray:
@@ -214,4 +228,4 @@ def _as_array(obs: Any, dtype: Any) -> np.ndarray:
     try:
         return np.asarray(obs, dtype if isinstance(obs, list | tuple | bool | int | float) else None)
     except (TypeError, ValueError):
-        raise Breach(f"declared {dtype}, given {type(obs).__name__} that is no array") from None
+        raise Breach(f"declared {dtype}, given {type(obs).__name__} that is no array", "shape") from None

@@ -27,7 +27,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs import spaces
+from polyplay.envs import rules, spaces
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.pool import EnvSpec, lane_seeds
 from polyplay.errors import UserError
@@ -60,18 +60,24 @@ def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
     except UserError:
         raise
     except BaseException as e:
-        raise UserError(f"{title}: could not be built: {one_line(e)}") from e
+        raise UserError(f"{title}: could not be built: {one_line(e)} {rules.named('build')}") from e
+    wrong = ""
     if isinstance(env, gymnasium.vector.VectorEnv):
-        raise UserError(f"{title}: is a vector environment; give a single one, polyplay runs many of them")
-    if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
-        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env")
+        wrong = "is a vector environment; give a single one, polyplay runs many of them"
+    elif not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
+        wrong = f"gave {type(env).__name__}, which is no gymnasium.Env"
+    if wrong:
+        raise UserError(f"{title}: {wrong} {rules.named('build')}")
     return env
 
 
 def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     """The description of an environment. Raises UserError: a space that is not supported."""
-    obs = spaces.observation(env.observation_space, title)
-    action = spaces.action(env.action_space, title)
+    try:
+        obs = spaces.observation(env.observation_space, title)
+        action = spaces.action(env.action_space, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.named('spaces')}") from None
     limit = getattr(env.spec, "max_episode_steps", None)
     text = {
         "environment": title,
@@ -120,6 +126,7 @@ class Lane:
         self.over = True  # reset at the next turn
         self.seeded = False
         self.last: Any = None
+        self.stage = "build"  # the rule that an exception breaks now
 
     def turn(self) -> int:
         """Make the lane's next row: its number, or `~number` with a note on the board."""
@@ -135,8 +142,7 @@ class Lane:
             self.board.note(self.lane, e.kind, str(e))
         except spaces.Breach as e:
             who = f"{self.job.title}, lane {self.job.lane + self.lane}"
-            text = f"{who}: observation breaks its declared space: {e}"
-            self.board.note(self.lane, BROKEN, text)
+            self.board.note(self.lane, BROKEN, f"{who}: {rules.told(e)}")
         return ~self.lane
 
     def _advance(self) -> None:
@@ -145,25 +151,45 @@ class Lane:
             return
         self.allow(self.job.step_timeout)
         action = self.board.action[self.lane]
-        self.last = action
-        obs, reward, terminated, truncated, _ = self.env.step(self.act(action))  # type: ignore[union-attr]
-        self.write(obs)
-        self._flags(float(reward), bool(terminated), bool(truncated), False)
+        self.last, self.stage = action, "step"
+        result = self.env.step(self.act(action))  # type: ignore[union-attr]
+        obs, reward, terminated, truncated, info = rules.stepped(result)
+        self.show(obs, info, terminated, truncated)
+        self._flags(reward, terminated, truncated, False)
+
+    def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
+        """Write an observation into the lane's row. Raises Breach."""
+        try:
+            self.write(obs)
+        except spaces.Breach as e:
+            raise rules.lost(e, terminated) if terminated or truncated else e from None
 
     def _reset(self) -> None:
         if self.env is None:
-            self._build()
+            self.prepare()
         self.allow(self.job.step_timeout)
+        self.stage = "reset"
         seed = None if self.seeded else self.seed()
-        obs, _ = self.env.reset(seed=seed)  # type: ignore[union-attr]
+        obs, info = rules.begun(self.env.reset(seed=seed))  # type: ignore[union-attr]
+        if seed is not None:
+            self._sown(seed)
         self.seeded = True
-        self.write(obs)
-        space = self.env.observation_space  # type: ignore[union-attr]
-        if not space.contains(obs):
-            raise spaces.Breach(f"the reset observation is not in {space}: values beyond its bounds, or other keys")
+        self.show(obs, info, False, False)
+        rules.inside(self.env.observation_space, obs)  # type: ignore[union-attr]
         self._flags(0.0, False, False, True)
 
-    def _build(self) -> None:
+    def _sown(self, seed: int) -> None:
+        """Raises Breach: another lane of the pool, given another seed, draws from the same generator."""
+        source = self.board.seeds[self.lane] = rules.generator(self.env)
+        twins = np.flatnonzero(self.board.seeds == source) if source not in (-1, seed) else ()
+        if len(twins) > 1:
+            a, b = (self.job.lane + int(i) for i in twins[:2])
+            text = f"lanes {a} and {b} got different seeds but draw from the same generator"
+            raise spaces.Breach(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
+
+    def prepare(self) -> None:
+        """Build the environment. Raises UserError, Fatal, Breach."""
+        self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
             env = self.env = build(self.make, self.job.title)
@@ -223,7 +249,8 @@ class Lane:
         last = None if self.last is None else np.asarray(self.last).tolist()
         head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
         end = "".join(traceback.format_exception_only(e))[:500].strip()
-        return f"{(head + one_line(e))[:480]}\n{trace}{end}"
+        text = (head + one_line(e))[:480]
+        return f"{text if rules.of(text) else f'{text} {rules.named(self.stage)}'}\n{trace}{end}"
 
     def close(self) -> None:
         """Close the environment, whatever it says to that."""
@@ -287,11 +314,19 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
     try:
         from polyplay.envs.make import factory
 
-        maker = factory(*pickle.loads(job.maker))
+        maker = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
         return {lane: Lane(job, fail, board, lane, allow) for lane in lanes}
     return {lane: Lane(job, make, board, lane, allow) for lane in lanes}
+
+
+def unpack(maker: bytes, title: str) -> tuple[Any, Any]:
+    """(name, options), as they were sent. Raises UserError."""
+    try:
+        return pickle.loads(maker)
+    except BaseException as e:
+        raise UserError(f"{title}: cannot be read in another process: {one_line(e)} {rules.named('factory')}") from e
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
@@ -299,7 +334,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
     trace = Block(TRACE)  # its descriptor must live as long as we do
     settle(trace)
     try:
-        answer.send(describe(*pickle.loads(maker)))
+        answer.send(describe(*unpack(maker, title)))
     except UserError as e:
         answer.send(str(e))
     except BaseException as e:

@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
     share = max(1, cores() // replicas)
     options = atari(c.env, ATARI, life_loss=c.life_loss)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, inline=crew.serial)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, **crew.stepping)
     policy = nets.Factory(
         c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "centre": c.centre}
     )

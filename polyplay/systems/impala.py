@@ -79,7 +79,7 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     slots = _slots(c)
     options = atari(c.env, ATARI, life_loss="terminate")
-    envs = Envs(c.env, c.lanes, workers=1, options=options, inline=crew.serial)
+    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
     features = {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
     policy = nets.Factory(c.network, envs.spec, features)
     net = policy()

@@ -104,7 +104,10 @@ def test_broken_spaces_are_told_with_declared_and_given():
     turn(one, board, SHAPE)
     kind, text = board.read(0)
     assert kind == BROKEN
-    assert text == "Game, lane 5: observation breaks its declared space: declared float64 [4], given float64 [3]"
+    assert text == (
+        "Game, lane 5: observation breaks its declared space: declared float64 [4], given float64 [3] "
+        "(rule shape; polyplay check ENV explains)"
+    )
     other, board, _ = lane(lambda: faulty.Seeded())
     other.turn()
     assert board.read(0)[0] == BROKEN
@@ -122,7 +125,9 @@ def test_one_line_names_the_place():
     def fail():
         raise ValueError("a\n  b")
 
-    with pytest.raises(UserError, match=r"^x: could not be built: ValueError: a b \(test_worker.py:\d+\)$"):
+    with pytest.raises(
+        UserError, match=r"^x: could not be built: ValueError: a b \(test_worker.py:\d+\) \(rule build;.*\)$"
+    ):
         worker.build(fail, "x")
 
 

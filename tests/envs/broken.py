@@ -1,0 +1,202 @@
+"""Environments that each break one rule, and what the rule is called."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from polyplay.envs import Envs, trial
+from polyplay.envs.process import maker
+from polyplay.envs.trial import Order
+from polyplay.envs.watch import Tried, watch
+from polyplay.envs.worker import Job
+
+
+class Sound(gymnasium.Env):
+    """Eight steps of four numbers, then truncated or terminated by chance; breaks nothing."""
+
+    observation_space: spaces.Space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(2)
+
+    def see(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 4).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.see(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        self.steps += 1
+        end, chance = self.steps == 8, bool(self.np_random.random() < 0.5)
+        return self.see(), float(action), end and chance, end and not chance, {}
+
+
+class WrongDtype(Sound):
+    def see(self) -> Any:
+        return super().see().astype(np.float64)
+
+
+class ChangingShape(Sound):
+    def see(self) -> Any:
+        return super().see()[: 4 - self.steps // 5]
+
+    def reset(self, **kw: Any) -> tuple[Any, Any]:
+        self.steps = 0
+        return super().reset(**kw)
+
+
+class MissingKey(Sound):
+    observation_space = spaces.Dict({"near": spaces.Box(-1.0, 1.0, (4,)), "far": spaces.Box(-1.0, 1.0, (4,))})
+
+    def see(self) -> Any:
+        seen = super().see()
+        return {"near": seen} if getattr(self, "steps", 0) == 5 else {"near": seen, "far": seen}
+
+
+class OutOfBounds(Sound):
+    def see(self) -> Any:
+        return super().see() + np.float32(3.0)
+
+
+class NotFinite(Sound):
+    def see(self) -> Any:
+        seen = super().see()
+        seen[2] = np.nan if getattr(self, "steps", 0) == 3 else 0.0
+        return seen
+
+
+class NoReward(Sound):
+    def step(self, action: Any) -> tuple:
+        obs, _, *rest = super().step(action)
+        return obs, None, *rest
+
+
+class NoFlag(Sound):
+    def step(self, action: Any) -> tuple:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, None, truncated, info
+
+
+class NoLastObservation(Sound):
+    """Truncates without a final observation."""
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return None if truncated else obs, reward, terminated, truncated, info
+
+
+class ResetsItself(Sound):
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if terminated or truncated:
+            obs, info = self.reset()
+        return obs, reward, terminated, truncated, info
+
+
+class OneSeed(Sound):
+    """Every lane plays the same."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        return super().reset(seed=42)
+
+
+class OneGenerator(Sound):
+    """The same without a seed to be seen."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.np_random = np.random.default_rng(42)
+        return super().reset(seed=None)
+
+
+class Unrepeatable(Sound):
+    def see(self) -> Any:
+        return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32) / 255
+
+
+class Hangs(Sound):
+    def step(self, action: Any) -> tuple:
+        if self.steps == 4:
+            time.sleep(1000)
+        return super().step(action)
+
+
+class NeverBegins(Sound):
+    def reset(self, **kw: Any) -> tuple[Any, Any]:
+        raise OSError("no level left")
+
+
+class Raises(Sound):
+    def step(self, action: Any) -> tuple:
+        if self.steps == 4:
+            raise ValueError("boom")
+        return super().step(action)
+
+
+class OldGym(Sound):
+    """Returns what Gym before 0.26 did."""
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, info
+
+
+class Dies(Sound):
+    def step(self, action: Any) -> tuple:
+        if self.steps == 4:
+            os._exit(3)
+        return super().step(action)
+
+
+class Unbuildable(Sound):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence found")
+
+
+class Wordy(Sound):
+    observation_space = spaces.Text(8)
+
+
+def unpicklable() -> Callable[[], Any]:
+    """A function that closes over a lock."""
+    lock = threading.Lock()
+
+    def unpicklable() -> Any:
+        with lock:
+            return Sound()
+
+    return unpicklable
+
+
+RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not even begin
+    "factory": unpicklable(),
+    "build": Unbuildable,
+    "spaces": Wordy,
+    "keys": MissingKey,
+    "shape": ChangingShape,
+    "dtype": WrongDtype,
+    "bounds": OutOfBounds,
+    "finite": NotFinite,
+    "reward": NoReward,
+    "flags": NoFlag,
+    "final-observation": NoLastObservation,
+    "seed": OneSeed,
+    "reset": NeverBegins,
+    "step": Raises,
+    "hang": Hangs,
+    "crash": Dies,
+}
+
+
+def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float = 1.0, lane: int = 0) -> Tried:
+    """One trial of `env`, in a process."""
+    envs = Envs(env, 1, step_timeout=step_timeout)
+    job = Job(maker(envs), envs.title, envs.spec, 3, lane, step_timeout, 0)
+    return watch(trial.play, Order(job, steps, seconds))

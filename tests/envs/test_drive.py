@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyplay.envs import Envs, drive
+from polyplay.envs.trial import Order
+from polyplay.envs.watch import watch
+from polyplay.envs.worker import Job
+
+from . import broken
+
+
+def test_a_pool_is_driven_whatever_its_actions_are():
+    envs = drive.wandering(Envs(broken.Sound, 4, workers=2))
+    assert envs.title == "Sound"
+    assert envs.spec.action.n == 1
+    pool = envs.open(0)
+    assert drive.pace(pool, 0.1) > 0
+    pool.close()
+    with pytest.raises(Exception, match=r"Sound, lane|OneSeed, lane"):
+        drive.pace(drive.wandering(Envs(broken.OneSeed, 4, workers=2)).open(0), 0.1)
+
+
+@pytest.mark.parametrize("name", ["toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+def test_polyplays_own_pools_keep_to_the_rules(name: str):
+    envs = Envs(name, 1)
+    job = Job(b"", name, envs.spec, 3, 0, 60.0, 0)
+    tried, again = (watch(drive.play, Order(job, 60, 60.0), envs) for _ in range(2))
+    assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
+    assert tried.facts.prints == again.facts.prints
+    if name == "toy:catch":
+        assert set(tried.facts.ends) == {(9, True)}
+
+
+def test_flaws_of_rows():
+    envs = Envs("toy:catch", 1)
+    pool = envs.open(0)
+    _, row = pool.recv()
+    assert drive.flaws(envs, row, over=True) == []
+    wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
+    assert [rule for rule, _ in drive.flaws(envs, wrong, over=True)] == [
+        "shape",
+        "dtype",
+        "finite",
+        "reward",
+        "autoreset",
+    ]
