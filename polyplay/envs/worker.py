@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import Any
@@ -27,7 +27,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs import spaces
+from polyplay import tree
+from polyplay.envs import masks, spaces
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.pool import EnvSpec, lane_seeds
 from polyplay.errors import UserError
@@ -70,26 +71,33 @@ def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
 
 def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     """The description of an environment. Raises UserError: a space that is not supported."""
-    obs = spaces.observation(env.observation_space, title)
+    seen = masks.without(env.observation_space)
+    obs = spaces.observation(seen, title)
     action = spaces.action(env.action_space, title)
     limit = getattr(env.spec, "max_episode_steps", None)
     text = {
         "environment": title,
         "observation": spaces.show(obs),
-        "actions": str(action),
+        "actions": spaces.tell(action),
         "time limit": f"{limit} steps" if limit else "the environment's own",
     }
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(env.observation_space))
+    mask = masks.declared(action, env.observation_space, title)
+    if mask is not None:
+        text["action mask"] = "from the observation"
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(seen), mask=mask)
 
 
 def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
-    """Build one environment, look, close it. Raises UserError."""
+    """Build one environment, look, reset it for the sake of its info, close it. Raises UserError."""
     from polyplay.envs.make import factory
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     env = build(factory(name, options), title)
     try:
-        return inspect(env, title)
+        spec = inspect(env, title)
+        mask = None if spec.mask is not None else masks.looked_up(spec.action, env, title)
+        more = {"action mask": "from info"} if mask is not None else {}
+        return replace(spec, mask=spec.mask if mask is None else mask, describe={**spec.describe, **more})
     finally:
         with contextlib.suppress(Exception):
             env.close()
@@ -144,10 +152,11 @@ class Lane:
             self._reset()
             return
         self.allow(self.job.step_timeout)
-        action = self.board.action[self.lane]
+        action = tree.map(lambda a: a[self.lane], self.board.action)
         self.last = action
-        obs, reward, terminated, truncated, _ = self.env.step(self.act(action))  # type: ignore[union-attr]
+        obs, reward, terminated, truncated, info = self.env.step(self.act(action))  # type: ignore[union-attr]
         self.write(obs)
+        self.allowed(obs, info, bool(terminated or truncated))
         self._flags(float(reward), bool(terminated), bool(truncated), False)
 
     def _reset(self) -> None:
@@ -155,9 +164,10 @@ class Lane:
             self._build()
         self.allow(self.job.step_timeout)
         seed = None if self.seeded else self.seed()
-        obs, _ = self.env.reset(seed=seed)  # type: ignore[union-attr]
+        obs, info = self.env.reset(seed=seed)  # type: ignore[union-attr]
         self.seeded = True
         self.write(obs)
+        self.allowed(obs, info, False)
         space = self.env.observation_space  # type: ignore[union-attr]
         if not space.contains(obs):
             raise spaces.Breach(f"the reset observation is not in {space}: values beyond its bounds, or other keys")
@@ -174,11 +184,14 @@ class Lane:
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
             raise spaces.Breach(
-                f"declared {spaces.show(self.job.spec.obs)} / {self.job.spec.action} by the first "
-                f"environment, given {spaces.show(spec.obs)} / {spec.action} by this one"
+                f"declared {spaces.show(self.job.spec.obs)} / {spaces.tell(self.job.spec.action)} by the first "
+                f"environment, given {spaces.show(spec.obs)} / {spaces.tell(spec.action)} by this one"
             )
         self.act = spaces.actor(env.action_space)
-        self.write = spaces.writer(env.observation_space, self.board.rows["obs"], self.lane)
+        seen = masks.without(env.observation_space)
+        self.write = spaces.writer(seen, self.board.rows["obs"], self.lane)
+        inside = seen is not env.observation_space
+        self.allowed = masks.writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
 
     def seed(self) -> int:
         """Of the lane's first reset; another one after every restart, so that it doesn't run into
@@ -220,7 +233,7 @@ class Lane:
         frames = traceback.extract_tb(e.__traceback__)
         own = [f for f in frames if f.filename != __file__] or frames
         trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
-        last = None if self.last is None else np.asarray(self.last).tolist()
+        last = None if self.last is None else tree.map(lambda a: np.asarray(a).tolist(), self.last)
         head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
         end = "".join(traceback.format_exception_only(e))[:500].strip()
         return f"{(head + one_line(e))[:480]}\n{trace}{end}"
