@@ -96,30 +96,30 @@ def writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> Ca
     `inside`: it stands in the observation. It raises Breach where a mask is missing, has another form, or leaves no
     action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
     """
-    if into is None:
-        return _none
-    actions = dict(tree.leaves(action))
-    leaves = [(path, actions[path], row[lane]) for path, row in tree.leaves(into)]
+    rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
+    leaves = list(tree.leaves(action))
 
     def write(obs: Any, info: Any, last: bool) -> None:
         source = obs if inside else info
         given = source.get(KEY) if isinstance(source, Mapping) else None
-        for path, leaf, row in leaves:
-            where = f"{KEY}{f' at {path!r}' if path else ''}"
+        if given is None and not rows:
+            return
+        for path, leaf in leaves:
             try:
-                part = _at(action, given, path)
-                if part is None and not last:
-                    raise Breach("there is none, but there was one at first; every row but an episode's last needs it")
-                row[:] = True if part is None else legal(leaf, part, last)
+                _write(leaf, rows.get(path), _at(action, given, path), last)
             except Breach as e:
-                raise Breach(f"{where}: {e}") from None
+                raise Breach(f"{KEY}{f' at {path!r}' if path else ''}: {e}") from None
 
     return write
 
 
-def _none(obs: Any, info: Any, last: bool) -> None:
-    if isinstance(info, Mapping) and info.get(KEY) is not None:
-        raise Breach(f"{KEY}: info has one now, but had none after the first reset; give it with every reset and step")
+def _write(action: Leaf, row: np.ndarray | None, given: Any, last: bool) -> None:
+    if row is None and given is not None:
+        raise Breach("there is one now, but there was none after the first reset; every reset and step has to give it")
+    if given is None and row is not None and not last:
+        raise Breach("there is none, but there was one at first; every row but an episode's last needs it")
+    if row is not None:
+        row[:] = True if given is None else legal(action, given, last)
 
 
 def legal(action: Leaf, given: Any, last: bool = False) -> np.ndarray:

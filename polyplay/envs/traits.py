@@ -7,7 +7,7 @@ worth, from 0 to 1, over `questions` is the reward: perfect play returns 1. What
     Discrete(4)              0      1      2      3
     MultiDiscrete([2, 3])    0,0    1,0    0,1    1,1
     MultiBinary(2)           0,0    1,0    0,1    1,1
-    Box(1)                  -0.75  -0.25   0.25   0.75      1 when hit, 0 when missed by half or more
+    Box(1)                  -0.75  -0.25   0.25   0.75      1 when hit, 0 when missed by 1 or more
 
 Each number, bit and real counts alike. Names with switches: toy:traits+memory+mask.
 """
@@ -135,7 +135,7 @@ def _points(leaf: Leaf, value: np.ndarray, answer: np.ndarray) -> np.ndarray:
     """0 … 1 for each number [n, numbers]."""
     flat = value.reshape(len(value), -1)
     if isinstance(leaf, Box):
-        return np.maximum(0.0, 1.0 - 2.0 * np.abs(np.clip(flat, leaf.low, leaf.high) - answer))
+        return np.maximum(0.0, 1.0 - np.abs(np.clip(flat, leaf.low, leaf.high) - answer))
     return (flat == answer).astype(np.float64)
 
 
