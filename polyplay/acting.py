@@ -23,6 +23,8 @@ from polyplay.stream import Producer, Stream, row_spec
 from polyplay.tree import Batch
 from polyplay.worker import Me
 
+HEARD = ("obs", "mask", "reward", "first")  # what a policy hears of a row
+
 
 def torches(batch: Batch) -> Batch:
     """Torch views of NumPy arrays; no bytes move."""
@@ -211,7 +213,7 @@ class Actor:
 
     def _act(self, lanes: Any, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         before = time.perf_counter()
-        heard = {"obs": step["obs"], "reward": step["reward"], "first": step["first"]}
+        heard = {k: step[k] for k in HEARD if k in step}
         heard["noise"] = self._noise(lanes)
         self.acts[lanes] += 1
         with torch.no_grad():
@@ -263,7 +265,9 @@ class Actor:
 
 
 def _write(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> None:
-    tree.write(rows["obs"], at, step["obs"])
+    for key in ("obs", "mask"):
+        if key in step:
+            tree.write(rows[key], at, step[key])
     for key in ("reward", "terminated", "truncated", "first"):
         rows[key][at] = step[key]
     for key, value in out.items():
@@ -299,7 +303,7 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
     pool = envs.open(me.env_seed, lane=me.index * envs.lanes)
     try:
         width = envs.lanes // envs.groups
-        rows = row_spec(envs.spec.obs, learner.policy.spec())
+        rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
         stream = Stream(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
         stream.patience = me.patience
         producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from polyplay import checkpoint, tree
+from polyplay.acting import HEARD
 from polyplay.noise import uniform
 
 LANES = 16
@@ -35,7 +36,7 @@ def _games(pool: Any, policy: Any, quota: Any, seed: int, greedy: bool, each_ste
     ret, length, games, acts = np.zeros(lanes), np.zeros(lanes, np.int64), [], np.zeros(lanes, np.int64)
     while (done < quota).any():
         which, step = pool.recv()
-        heard = {k: step[k] for k in ("obs", "reward", "first")}
+        heard = {k: step[k] for k in HEARD if k in step}
         if not greedy:
             heard["noise"] = uniform(seed + SEED, np.arange(lanes), acts, policy.noise)
         acts += 1

@@ -32,9 +32,11 @@ ROWS: Spec = {
 }
 
 
-def row_spec(obs: Spec, policy: Spec) -> Spec:
-    """Fields of a row and lane: what arrives (obs, …), what the policy said (action, logp, value), and its version."""
-    return {"obs": obs, **ROWS, **policy}
+def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
+    """Fields of a row and lane: what arrives (obs, …, and the mask of legal actions where the environment has one),
+    what the policy said (action, logp, value), and its version.
+    """
+    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **policy}
 
 
 class Stream:

@@ -66,6 +66,8 @@ def _run(crew: Crew, seconds: float = 60.0) -> Crew:
         ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}),
         ("toy:memory", {"core": "lstm", "core_size": 16}),
         ("toy:pendulum", {}),
+        ("toy:traits+memory+mask+dict+hybrid", {"core": "gru", "core_size": 16, "previous": True}),
+        ("toy:traits+memory+mask+dict+hybrid+continuous", {"core": "lstm", "core_size": 16, "previous": True}),
     ],
 )
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
@@ -160,9 +162,10 @@ def test_actors_and_learner_as_processes():
     assert crew.meter.column("episodes").sum() > 0
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "toy:traits+mask+dict+hybrid"])
 @pytest.mark.parametrize("batching", [AtLeast(2), Greedy(3)])
-def test_a_pool_that_answers_whoever_is_ready_gives_whole_rollouts(batching):
-    envs = Envs("CartPole-v1", lanes=4, batching=batching, workers=2)
+def test_a_pool_that_answers_whoever_is_ready_gives_whole_rollouts(batching, env):
+    envs = Envs(env, lanes=4, batching=batching, workers=2)
     task = _task(envs, 2000)
     crew = Crew(seed=5, on="thread")
     crew.add(replica, learner=True, envs=envs, T=5, task=task)

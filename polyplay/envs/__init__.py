@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from polyplay.envs.pool import All, AtLeast, Batching, Envs, EnvSpec, Greedy, Group, Pool
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-__all__ = ["All", "AtLeast", "Batching", "Box", "Discrete", "EnvSpec", "Envs", "Greedy", "Group", "Pool"]
+__all__ = [
+    "All",
+    "AtLeast",
+    "Batching",
+    "Box",
+    "Discrete",
+    "EnvSpec",
+    "Envs",
+    "Greedy",
+    "Group",
+    "MultiBinary",
+    "MultiDiscrete",
+    "Pool",
+]

@@ -26,13 +26,11 @@ class Board:
             "reward": layout.add(lanes, np.float32),
             **{flag: layout.add(lanes, bool) for flag in FLAGS},
         }
-        if isinstance(spec.action, spaces.Discrete):
-            action = layout.add(lanes, np.int64)
-        else:
-            action = layout.add((lanes, *spec.action.shape), np.float32)
+        if spec.mask is not None:
+            rows["mask"] = tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spec.mask)
         self._fields = {
             "rows": rows,
-            "action": action,
+            "action": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spaces.fields(spec.action)),
             "faults": layout.add(lanes, np.int64),  # of each lane so far
             "seeds": layout.add(lanes, np.int64),  # what each lane's random numbers come from; -1: not known
             "notes": layout.add((lanes, NOTE), np.uint8),

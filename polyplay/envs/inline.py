@@ -59,7 +59,7 @@ class InlinePool:
             raise Closed
         action = check_action(self.spec.action, action, self._turns.count(lanes))
         numbers = self._turns.sent(lanes)
-        self._board.action[numbers] = action
+        tree.write(self._board.action, numbers, action)
         self._step(numbers.tolist())
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ Batching = All | Group | AtLeast | Greedy
 @dataclass(frozen=True)
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
-    observations.
+    observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`.
     """
 
     obs: Spec
@@ -68,7 +68,8 @@ class EnvSpec:
     seats: int = 1
     frames_per_step: int = 1
     describe: Mapping[str, str] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    mask: Spec | None = None
 
 
 class Pool(Protocol):
@@ -87,8 +88,8 @@ class Pool(Protocol):
         """
 
     def send(self, lanes: Lanes, action: Any) -> None:
-        """Answer lanes that recv gave: int64 [B] or float32 [B, *shape]. Raises ValueError: other
-        lanes or actions.
+        """Answer lanes that recv gave: an array [B, …] as `spec.action` says, or a dict of them. Raises
+        ValueError: other lanes or actions.
         """
 
     def close(self) -> None:

@@ -214,7 +214,7 @@ class ProcessPool:
             if self._closed:
                 raise Closed
             numbers = self._turns.sent(lanes)
-            self._board.action[numbers] = action
+            tree.write(self._board.action, numbers, action)
             self._order(numbers)
 
     def close(self) -> None:

@@ -64,6 +64,12 @@ RULES = {
         "widen low and high (-inf and inf are allowed), or clip the observation",
         "ends, at a reset",
     ),
+    "mask": Rule(
+        "An action mask fits the actions, is there from the first reset on, and leaves one legal.",
+        "give it with every observation or info in a form that space.sample(mask) takes; end the episode where no "
+        "action is left",
+        ENDS,
+    ),
     "finite": Rule(
         "An observation holds no NaN and no infinity.",
         "find the division or overflow that makes it: np.seterr(all='raise'); clip, or end the episode there",
@@ -223,6 +229,9 @@ def inside(space: Any, obs: Any, path: str = "") -> None:
             raise Breach(f"{where}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
         for key, inner in space.spaces.items():
             inside(inner, obs[key], f"{path}/{key}" if path else key)
+    if isinstance(space, gym.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
+        for i, inner in enumerate(space.spaces):
+            inside(inner, obs[i], f"{path}/{i}" if path else str(i))
     if isinstance(space, gym.Box) and np.shape(obs) == space.shape:
         out = np.argwhere((np.asarray(obs) < space.low) | (np.asarray(obs) > space.high))
         if not len(out):

@@ -1,12 +1,15 @@
 """What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
 
-A further kind of space (MultiDiscrete, Tuple, …) is one line in `FIELDS` and its writer, or one in `ACTIONS`.
+Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
+kind of leaf is one line in `FIELDS` and its writer, or one in `ACTIONS` with its actor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.tree import Field, Spec
 
+# Every leaf has `field`, the array of one lane's action, and `classes`, how many values each of its parts has.
+
 
 @dataclass(frozen=True)
 class Discrete:
@@ -23,8 +28,39 @@ class Discrete:
 
     n: int
 
+    field = Field((), "int64")
+    classes = property(lambda self: (self.n,))
+
     def __str__(self) -> str:
         return f"{self.n} discrete"
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several numbers at once: int64 [B, *shape], the i-th (row by row) in 0 … nvec[i]-1."""
+
+    shape: tuple[int, ...]
+    nvec: tuple[int, ...]
+
+    field = property(lambda self: Field(self.shape, "int64"))
+    classes = property(lambda self: self.nvec)
+    most = cached_property(lambda self: np.array(self.nvec, np.int64).reshape(self.shape))
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} discrete of {', '.join(map(str, self.nvec[:8]))}{', …' * (len(self.nvec) > 8)}"
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """Several switches: int8 [B, *shape], 0 or 1."""
+
+    shape: tuple[int, ...]
+
+    field = property(lambda self: Field(self.shape, "int8"))
+    classes = property(lambda self: (2,) * math.prod(self.shape))
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} binary"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +72,9 @@ class Box:
     shape: tuple[int, ...]
     low: np.ndarray
     high: np.ndarray
+
+    field = property(lambda self: Field(self.shape, "float32"))
+    classes = ()
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -53,7 +92,8 @@ class Box:
         return f"{list(self.shape)} real, within [{low:g}, {high:g}]"
 
 
-ActionSpec = Discrete | Box
+Leaf = Discrete | MultiDiscrete | MultiBinary | Box
+ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
 
 
 class Breach(Exception):
@@ -67,17 +107,31 @@ class Breach(Exception):
 # --------------------------------------------------------------------------------- from Gymnasium
 
 
-def _dict_field(space: gym.Dict, title: str) -> Spec:
-    for key in space.spaces:
+def parts(space: Any) -> dict[Any, Any] | None:
+    """The spaces that a Dict or a Tuple is made of; None: it is something else."""
+    if isinstance(space, gym.Dict):
+        return dict(space.spaces)
+    return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
+
+
+def _convert(space: Any, title: str, what: str, leaf: Callable[[Any], Any], path: str = "") -> Any:
+    """The tree of `space`'s leaves. Raises UserError: keys that make no path, or no leaf at all."""
+    inner = parts(space)
+    if inner is None:
+        return leaf(space)
+    if not inner:
+        raise UserError(f"{title}: {what} space {space} {_where(path)}has no parts; leave it out")
+    for key in inner:
         if not isinstance(key, str) or "/" in key or not key:
-            raise UserError(f"{title}: observation key {key!r} is not a name; keys must be strings without '/'")
-    return {key: observation(inner, title) for key, inner in space.spaces.items()}
+            raise UserError(f"{title}: {what} key {key!r} is not a name; keys must be strings without '/'")
+    return {k: _convert(s, title, what, leaf, f"{path}/{k}" if path else k) for k, s in inner.items()}
 
 
-FIELDS: dict[type, Callable[[Any, str], Spec]] = {
-    gym.Box: lambda space, title: Field(tuple(space.shape), np.dtype(space.dtype).name),
-    gym.Discrete: lambda space, title: Field((), "int64"),
-    gym.Dict: _dict_field,
+FIELDS: dict[type, Callable[[Any], Field]] = {
+    gym.Box: lambda space: Field(tuple(space.shape), np.dtype(space.dtype).name),
+    gym.Discrete: lambda space: Field((), "int64"),
+    gym.MultiDiscrete: lambda space: Field(tuple(space.shape), "int64"),
+    gym.MultiBinary: lambda space: Field(tuple(space.shape), "int8"),
 }
 
 
@@ -86,46 +140,63 @@ def observation(space: Any, title: str) -> Spec:
 
     Raises UserError: a space that is not supported.
     """
-    for kind, convert in FIELDS.items():
-        if isinstance(space, kind):
-            return convert(space, title)
-    raise UserError(
-        f"{title}: observation space {space} is not supported; supported are Box, Discrete and Dict of "
-        "these: wrap the environment (gymnasium.wrappers.FlattenObservation, TransformObservation)"
-    )
+
+    def leaf(space: Any) -> Field:
+        for kind, convert in FIELDS.items():
+            if isinstance(space, kind):
+                return convert(space)
+        raise UserError(
+            f"{title}: observation space {space} is not supported; supported are Box, Discrete, MultiDiscrete, "
+            "MultiBinary, and Dict and Tuple of these: wrap the environment (gymnasium.wrappers.FlattenObservation, "
+            "TransformObservation)"
+        )
+
+    return _convert(space, title, "observation", leaf)
 
 
-def classes(space: Any, path: str = "") -> dict[str, int]:
-    """Number of values of every Discrete leaf, by path ("" for a bare observation); for the net's one-hot."""
+def classes(space: Any, path: str = "") -> dict[str, int | tuple[int, ...]]:
+    """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a bare
+    observation); for the net's one-hot.
+    """
     if isinstance(space, gym.Discrete):
         return {path: int(space.n)}
-    if isinstance(space, gym.Dict):
-        inner = [classes(s, f"{path}/{k}" if path else k) for k, s in space.spaces.items()]
-        return {k: n for found in inner for k, n in found.items()}
-    return {}
+    if isinstance(space, gym.MultiDiscrete):
+        return {path: tuple(int(n) for n in space.nvec.flat)}
+    inner = [classes(s, f"{path}/{k}" if path else k) for k, s in (parts(space) or {}).items()]
+    return {k: n for found in inner for k, n in found.items()}
 
 
-def _box_action(space: gym.Box, title: str) -> Box:
-    if not np.issubdtype(space.dtype, np.floating):
-        raise UserError(f"{title}: action space {space} has whole numbers; supported are Discrete and floating Box")
-    return Box(tuple(space.shape), np.asarray(space.low, np.float32), np.asarray(space.high, np.float32))
-
-
-ACTIONS: dict[type, Callable[[Any, str], ActionSpec]] = {
-    gym.Discrete: lambda space, title: Discrete(int(space.n)),
-    gym.Box: _box_action,
+ACTIONS: dict[type, Callable[[Any], Leaf]] = {
+    gym.Discrete: lambda space: Discrete(int(space.n)),
+    gym.MultiDiscrete: lambda space: MultiDiscrete(tuple(space.shape), tuple(int(n) for n in space.nvec.flat)),
+    gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
+    gym.Box: lambda space: Box(tuple(space.shape), *(np.asarray(x, np.float32) for x in (space.low, space.high))),
 }
 
 
 def action(space: Any, title: str) -> ActionSpec:
     """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
-    for kind, convert in ACTIONS.items():
-        if isinstance(space, kind):
-            return convert(space, title)
-    raise UserError(
-        f"{title}: action space {space} is not supported; supported are Discrete and floating Box: "
-        "wrap the environment (gymnasium.wrappers.TransformAction)"
-    )
+
+    def leaf(space: Any) -> Leaf:
+        if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
+            raise UserError(
+                f"{title}: action space {space} is a Box of whole numbers; supported are Discrete, MultiDiscrete, "
+                "MultiBinary and floating Box: declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
+            )
+        for kind, convert in ACTIONS.items():
+            if isinstance(space, kind) and 0 not in (getattr(space, "shape", None) or ()):
+                return convert(space)
+        raise UserError(
+            f"{title}: action space {space} is not supported; supported are Discrete, MultiDiscrete, MultiBinary, "
+            "floating Box, and Dict and Tuple of these: wrap the environment (gymnasium.wrappers.TransformAction)"
+        )
+
+    return _convert(space, title, "action", leaf)
+
+
+def fields(action: ActionSpec) -> Spec:
+    """Of the arrays that actions are, without [B]."""
+    return tree.map(lambda leaf: leaf.field, action)
 
 
 def show(spec: Spec) -> str:
@@ -134,34 +205,57 @@ def show(spec: Spec) -> str:
     return ", ".join(f"{path}: {text}" if path else text for path, text in parts)
 
 
+def tell(action: ActionSpec) -> str:
+    """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1]`."""
+    return ", ".join(f"{path}: {leaf}" if path else str(leaf) for path, leaf in tree.leaves(action))
+
+
 # --------------------------------------------------------------------------------------- per step
 
 
-def check_action(space: ActionSpec, action: Any, lanes: int) -> np.ndarray:
-    """`action` as an array of `lanes` actions: int64 [lanes] in 0 … n-1, or float32 [lanes, *shape].
+def check_action(space: ActionSpec, action: Any, lanes: int, path: str = "") -> Any:
+    """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
 
-    Raises ValueError: wrong shape, kind or range (a policy's mistake, never an environment's).
+    Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
     """
+    if isinstance(space, dict):
+        if not isinstance(action, Mapping) or action.keys() != space.keys():
+            given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
+            raise ValueError(f"actions {_where(path)}must have keys {list(space)}, got {given}")
+        return {k: check_action(s, action[k], lanes, f"{path}/{k}" if path else k) for k, s in space.items()}
     array = np.asarray(action)
+    field, kinds = space.field, "f" if isinstance(space, Box) else "iub" if isinstance(space, MultiBinary) else "iu"
+    if array.shape != (lanes, *field.shape) or array.dtype.kind not in kinds:
+        want = f"{'floats' if kinds == 'f' else 'integers'} {[lanes, *field.shape]}"
+        raise ValueError(f"actions {_where(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if isinstance(space, Discrete):
-        if array.shape != (lanes,) or array.dtype.kind not in "iu":
-            raise ValueError(f"actions must be integers [{lanes}], got {array.dtype} {list(array.shape)}")
         array = array.astype(np.int64, copy=False)
         if lanes and array.view(np.uint64).max() >= space.n:  # a negative number is a huge one there
-            raise ValueError(f"actions must lie in 0…{space.n - 1}, got {array.min()}…{array.max()}")
-        return array
-    if array.shape != (lanes, *space.shape) or array.dtype.kind != "f":
-        want = [lanes, *space.shape]
-        raise ValueError(f"actions must be floats {want}, got {array.dtype} {list(array.shape)}")
-    return array.astype(np.float32, copy=False)
+            raise ValueError(f"actions {_where(path)}must lie in 0…{space.n - 1}, got {array.min()}…{array.max()}")
+    elif not isinstance(space, Box):
+        most = space.most if isinstance(space, MultiDiscrete) else 2
+        if ((array < 0) | (array >= most)).any():
+            raise ValueError(f"actions {_where(path)}must be {space}, counted from 0, got {array.min()}…{array.max()}")
+    return array.astype(field.dtype, copy=False)
 
 
-def actor(space: Any) -> Callable[[np.ndarray], Any]:
-    """From a row of the action array to what the environment's own `step` takes."""
+def actor(space: Any) -> Callable[[Any], Any]:
+    """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
+    inner = {k: actor(s) for k, s in (parts(space) or {}).items()}
+    if isinstance(space, gym.Tuple):
+        return lambda a: tuple(act(a[k]) for k, act in inner.items())
+    if isinstance(space, gym.Dict):
+        return lambda a: {k: act(a[k]) for k, act in inner.items()}
     if isinstance(space, gym.Discrete):
-        return lambda a: a + space.start
+        kind, least = np.dtype(space.dtype).type, int(space.start)
+        return lambda a: kind(int(a) + least)
+    if isinstance(space, gym.MultiDiscrete):
+        start, dtype = space.start.astype(np.int64), space.dtype
+        return lambda a: np.asarray(a + start).astype(dtype)
+    if isinstance(space, gym.MultiBinary):
+        return lambda a: np.array(a, space.dtype)
     low, high, dtype = space.low, space.high, space.dtype
-    return lambda a: np.clip(a, low, high).astype(dtype)
+    return lambda a: np.asarray(np.clip(a, low, high), dtype)
 
 
 def writer(space: Any, into: tree.Tree, lane: int, path: str = "") -> Callable[[Any], None]:
@@ -169,13 +263,20 @@ def writer(space: Any, into: tree.Tree, lane: int, path: str = "") -> Callable[[
 
     It raises Breach where shape, type or keys are not the declared ones.
     """
-    if isinstance(space, gym.Dict):
-        inner = {k: writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in space.spaces.items()}
-        return lambda obs: _write_dict(inner, obs, path)
+    spread = parts(space)
+    if spread is not None:
+        inner = {k: writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in spread.items()}
+        kind = _write_tuple if isinstance(space, gym.Tuple) else _write_dict
+        return lambda obs: kind(inner, obs, path)
     row = into[lane, ...]
-    if isinstance(space, gym.Discrete):
-        return lambda obs: _write_discrete(space, row, obs, path)
-    return _box_writer(space, row, path)
+    if isinstance(space, gym.Box):
+        return _box_writer(space, row, path)
+    if isinstance(space, gym.MultiBinary):
+        return lambda obs: _write_whole(space, row, obs, path, 0, 2)
+    if isinstance(space, gym.MultiDiscrete):
+        start, nvec = space.start.astype(np.int64), space.nvec.astype(np.int64)
+        return lambda obs: _write_whole(space, row, obs, path, start, nvec)
+    return lambda obs: _write_whole(space, row, obs, path, int(space.start), int(space.n))
 
 
 def _where(path: str) -> str:
@@ -190,14 +291,25 @@ def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
         write(obs[key])
 
 
-def _write_discrete(space: gym.Discrete, row: np.ndarray, obs: Any, path: str) -> None:
-    array = np.asarray(obs)
-    if array.shape != () or array.dtype.kind not in "iu":
-        rule = "shape" if array.shape else "dtype"
+def _write_tuple(inner: dict[str, Callable], obs: Any, path: str) -> None:
+    if not isinstance(obs, tuple | list) or len(obs) != len(inner):
+        given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
+        raise Breach(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+    for write, part in zip(inner.values(), obs, strict=True):
+        write(part)
+
+
+def _write_whole(space: Any, row: np.ndarray, obs: Any, path: str, start: Any, n: Any) -> None:
+    """Numbers start … start + n - 1, counted from 0."""
+    array = _as_array(obs, None, space)
+    kinds = "iub" if isinstance(space, gym.MultiBinary) else "iu"
+    if array.shape != row.shape or array.dtype.kind not in kinds:
+        rule = "shape" if array.shape != row.shape else "dtype"
         raise Breach(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
-    if not 0 <= (value := int(array) - int(space.start)) < space.n:
-        raise Breach(f"{_where(path)}declared {space}, given {array}", "bounds")
-    row[...] = value
+    values = array.astype(np.int64) - start
+    if ((values < 0) | (values >= n)).any():
+        raise Breach(f"{_where(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
+    row[...] = values
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], None]:
@@ -206,7 +318,7 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], N
 
     def write(obs: Any) -> None:
         if type(obs) is not np.ndarray:
-            obs = _as_array(obs, dtype)
+            obs = _as_array(obs, dtype, dtype)
         if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
             given = f"{obs.dtype} {list(obs.shape)}"
             rule = "shape" if obs.shape != shape else "dtype"
@@ -223,9 +335,9 @@ def _infinite(obs: np.ndarray) -> str:
     return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
 
 
-def _as_array(obs: Any, dtype: Any) -> np.ndarray:
+def _as_array(obs: Any, dtype: Any, declared: Any) -> np.ndarray:
     """Lists and Python numbers have no dtype of their own: they take the declared one, as in Gymnasium."""
     try:
         return np.asarray(obs, dtype if isinstance(obs, list | tuple | bool | int | float) else None)
     except (TypeError, ValueError):
-        raise Breach(f"declared {dtype}, given {type(obs).__name__} that is no array", "shape") from None
+        raise Breach(f"declared {declared}, given {type(obs).__name__} that is no array", "shape") from None

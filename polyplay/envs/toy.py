@@ -4,6 +4,9 @@ toy:catch     bsuite's catch: a paddle under a falling ball; random play scores 
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
+toy:traits    memory, masks, dict observations, hybrid actions, each to be switched on (traits.py).
+
+Options that are switches may stand in the name: toy:traits+memory+mask.
 """
 
 from __future__ import annotations
@@ -16,28 +19,31 @@ import numpy as np
 
 from polyplay import tree
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
-from polyplay.envs.spaces import Box, Discrete, check_action, show
+from polyplay.envs.spaces import Box, Discrete, check_action, show, tell
+from polyplay.envs.traits import Traits
 from polyplay.envs.turns import Turns
 from polyplay.errors import Closed, UserError
-from polyplay.tree import Batch, Field
+from polyplay.tree import Batch, Field, Spec, Tree
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
 
 
 class Toy(Protocol):
-    """One game over arrays [n]: n of the pool's lanes, picked by the pool."""
+    """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
+    and masks: their fields `legality` and `legal(s)`.
+    """
 
-    obs: Field
+    obs: Spec
     action: Any
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         """States of n new episodes: [n, …] arrays, always the same names."""
 
-    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         """New states, reward, terminated, truncated."""
 
-    def see(self, s: Arrays) -> np.ndarray:
+    def see(self, s: Arrays) -> Tree:
         """Observations [n, *obs.shape]."""
 
 
@@ -164,23 +170,32 @@ class CartPole:
         return s["x"].astype(np.float32)
 
 
-TOYS: dict[str, type] = {"catch": Catch, "memory": Memory, "pendulum": Pendulum, "cartpole": CartPole}
+TOYS: dict[str, type] = {
+    "catch": Catch,
+    "memory": Memory,
+    "pendulum": Pendulum,
+    "cartpole": CartPole,
+    "traits": Traits,
+}
 
 
 def toy(envs: Envs) -> Toy:
     """The game that `envs` names. Raises UserError: no such toy or option."""
-    name = envs.title.removeprefix("toy:")
+    name, *switches = envs.title.removeprefix("toy:").split("+")
     if name not in TOYS:
         known = ", ".join(f"toy:{k}" for k in TOYS)
         raise UserError(f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}")
-    return options(TOYS[name], envs.options, envs.title)
+    return options(TOYS[name], {**dict.fromkeys(switches, True), **envs.options}, f"toy:{name}")
 
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
     game = toy(envs)
-    text = {"environment": envs.title, "observation": show(game.obs), "actions": str(game.action)}
-    return EnvSpec(game.obs, game.action, describe=text)
+    text = {"environment": envs.title, "observation": show(game.obs), "actions": tell(game.action)}
+    mask = getattr(game, "legality", None)
+    if mask is not None:
+        text["action mask"] = "of the toy's own"
+    return EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
 
 
 def draws(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -207,6 +222,8 @@ class ToyPool:
         flags = {k: np.zeros(envs.lanes, bool) for k in ("terminated", "truncated", "first", "over")}
         obs = tree.zeros(self.spec.obs, (envs.lanes,))
         self._rows: Batch = {"obs": obs, "reward": np.zeros(envs.lanes, np.float32), **flags}
+        if self.spec.mask is not None:
+            self._rows["mask"] = tree.zeros(self.spec.mask, (envs.lanes,))
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
@@ -232,12 +249,12 @@ class ToyPool:
         over = self._rows["over"][at]
         begin, live = at[over], at[~over]
         if live.size:
-            self._step(live, action[~over])
+            self._step(live, tree.map(lambda a: a[~over], action))
         if begin.size:
             self._begin(begin, self.game.reset(self._draw(begin), begin.size))
         self._turns.back(at.tolist())
 
-    def _step(self, at: np.ndarray, action: np.ndarray) -> None:
+    def _step(self, at: np.ndarray, action: Tree) -> None:
         before = {k: v[at] for k, v in self._states.items()}
         after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
         truncated = truncated & ~terminated
@@ -256,7 +273,9 @@ class ToyPool:
     def _write(self, at: np.ndarray, states: Arrays, row: dict[str, Any]) -> None:
         for key, value in states.items():
             self._states[key][at] = value
-        self._rows["obs"][at] = self.game.see(states)
+        tree.write(self._rows["obs"], at, self.game.see(states))
+        if "mask" in self._rows:
+            tree.write(self._rows["mask"], at, self.game.legal(states))  # type: ignore[attr-defined]
         for key, value in row.items():
             self._rows[key][at] = value
 

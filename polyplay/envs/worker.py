@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import Any
@@ -27,7 +27,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs import rules, spaces
+from polyplay import tree
+from polyplay.envs import masks, rules, spaces
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.pool import EnvSpec, lane_seeds
 from polyplay.errors import UserError
@@ -73,8 +74,9 @@ def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
 
 def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     """The description of an environment. Raises UserError: a space that is not supported."""
+    seen = masks.without(env.observation_space)
     try:
-        obs = spaces.observation(env.observation_space, title)
+        obs = spaces.observation(seen, title)
         action = spaces.action(env.action_space, title)
     except UserError as e:
         raise UserError(f"{e} {rules.named('spaces')}") from None
@@ -82,20 +84,26 @@ def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     text = {
         "environment": title,
         "observation": spaces.show(obs),
-        "actions": str(action),
+        "actions": spaces.tell(action),
         "time limit": f"{limit} steps" if limit else "the environment's own",
     }
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(env.observation_space))
+    mask = masks.declared(action, env.observation_space, title)
+    if mask is not None:
+        text["action mask"] = "from the observation"
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(seen), mask=mask)
 
 
 def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
-    """Build one environment, look, close it. Raises UserError."""
+    """Build one environment, look, reset it for the sake of its info, close it. Raises UserError."""
     from polyplay.envs.make import factory
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     env = build(factory(name, options), title)
     try:
-        return inspect(env, title)
+        spec = inspect(env, title)
+        mask = None if spec.mask is not None else masks.looked_up(spec.action, env, title)
+        more = {"action mask": "from info"} if mask is not None else {}
+        return replace(spec, mask=spec.mask if mask is None else mask, describe={**spec.describe, **more})
     finally:
         with contextlib.suppress(Exception):
             env.close()
@@ -150,7 +158,7 @@ class Lane:
             self._reset()
             return
         self.allow(self.job.step_timeout)
-        action = self.board.action[self.lane]
+        action = tree.map(lambda a: a[self.lane], self.board.action)
         self.last, self.stage = action, "step"
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.stepped(result)
@@ -158,11 +166,13 @@ class Lane:
         self._flags(reward, terminated, truncated, False)
 
     def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
-        """Write an observation into the lane's row. Raises Breach."""
+        """Write an observation, and its mask, into the lane's row. Raises Breach."""
+        last = terminated or truncated
         try:
             self.write(obs)
         except spaces.Breach as e:
-            raise rules.lost(e, terminated) if terminated or truncated else e from None
+            raise rules.lost(e, terminated) if last else e from None
+        self.allowed(obs, info, last)
 
     def _reset(self) -> None:
         if self.env is None:
@@ -200,11 +210,14 @@ class Lane:
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
             raise spaces.Breach(
-                f"declared {spaces.show(self.job.spec.obs)} / {self.job.spec.action} by the first "
-                f"environment, given {spaces.show(spec.obs)} / {spec.action} by this one"
+                f"declared {spaces.show(self.job.spec.obs)} / {spaces.tell(self.job.spec.action)} by the first "
+                f"environment, given {spaces.show(spec.obs)} / {spaces.tell(spec.action)} by this one"
             )
         self.act = spaces.actor(env.action_space)
-        self.write = spaces.writer(env.observation_space, self.board.rows["obs"], self.lane)
+        seen = masks.without(env.observation_space)
+        self.write = spaces.writer(seen, self.board.rows["obs"], self.lane)
+        inside = seen is not env.observation_space
+        self.allowed = masks.writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
 
     def seed(self) -> int:
         """Of the lane's first reset; another one after every restart, so that it doesn't run into
@@ -246,7 +259,7 @@ class Lane:
         frames = traceback.extract_tb(e.__traceback__)
         own = [f for f in frames if f.filename != __file__] or frames
         trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
-        last = None if self.last is None else np.asarray(self.last).tolist()
+        last = None if self.last is None else tree.map(lambda a: np.asarray(a).tolist(), self.last)
         head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
         end = "".join(traceback.format_exception_only(e))[:500].strip()
         text = (head + one_line(e))[:480]

@@ -25,14 +25,14 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLP(nn.Module):
     """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
-    Discrete leaves (those in `classes`: path → number of values) become one-hot, bytes are scaled to [0, 1],
-    other numbers are taken as they are.
+    Discrete and MultiDiscrete leaves (those in `classes`: path → number of values, or numbers) become one-hot, bytes
+    are scaled to [0, 1], other numbers are taken as they are.
     """
 
     def __init__(
         self,
         obs: Spec,
-        classes: Mapping[str, int],
+        classes: Mapping[str, int | tuple[int, ...]],
         hidden: tuple[int, ...] = (64, 64),
         activation: str = "tanh",
         init: str = "orthogonal",
@@ -43,7 +43,7 @@ class MLP(nn.Module):
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, classes.get(path, 0)) for path, _ in tree.leaves(obs)]
-        size = sum(classes.get(path) or math.prod(field.shape) for path, field in tree.leaves(obs))
+        size = sum(_width(classes.get(path, 0)) or math.prod(field.shape) for path, field in tree.leaves(obs))
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(size, width), ACTIVATIONS[activation]()]
@@ -57,8 +57,15 @@ class MLP(nn.Module):
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
 
-def _floats(x: Tensor, n: int) -> Tensor:
+def _width(n: int | tuple[int, ...]) -> int:
+    return n if isinstance(n, int) else sum(n)
+
+
+def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
     """[N, ...] of any dtype → float32 [N, numbers]."""
+    if isinstance(n, tuple):
+        parts = zip(x.reshape(len(x), -1).long().unbind(1), n, strict=True)
+        return torch.cat([F.one_hot(part, m) for part, m in parts], 1).float()
     if n:
         return F.one_hot(x.long(), n).float()
     flat = x.reshape(len(x), -1).float()

@@ -70,7 +70,8 @@ class Policy(nn.Module):
         return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs, reward, first, and noise [B, noise] (without it the action is the mode).
+        """One row [B] of obs, reward, first, mask where there is one, and noise [B, noise] (without it the action is
+        the mode).
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
@@ -81,7 +82,7 @@ class Policy(nn.Module):
         after: Batch = {}
         if self.core is not None:
             x, after = self.core.step(x, step["first"], state)
-        params, noise = self.actions(x), step.get("noise")
+        params, noise = self._params(x, step.get("mask")), step.get("noise")
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
@@ -89,23 +90,24 @@ class Policy(nn.Module):
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
-        """Rows [T+1, B] of obs, reward, first, action, and the state before row 0, under the present weights.
+        """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
+        present weights.
 
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"]. `chunk`: rows per forward pass of the
         torso (all by default); with chunk=B convolutions give the bits that they gave while acting.
         """
         first: Tensor = batch["first"]
         size = first.shape
-        rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action")}
+        rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         if self.centre is not None:
             rows["obs"] = self.centre(rows["obs"])
         x = _chunked(self.torso, rows["obs"], chunk)
         if self.previous:
-            before = torch.cat([state["action"].unsqueeze(0), batch["action"][:-1]]).flatten(0, 1)
+            before = tree.map(_shifted, state["action"], batch["action"])
             x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
         if self.core is not None:
             x = self.core.unroll(x.unflatten(0, size), first, state)[0].flatten(0, 1)
-        params = self.actions(x)
+        params = self._params(x, rows.get("mask"))
         out = {
             "logp": self.head.logp(params, rows["action"]),
             "value": self._value(x, rows["obs"], chunk),
@@ -118,7 +120,12 @@ class Policy(nn.Module):
         if self.centre is not None:
             self.centre.observe(batch["obs"])
 
-    def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
+    def _params(self, x: Tensor, mask: Tree) -> Tensor:
+        """The head's numbers, those of illegal actions out of the game."""
+        params: Tensor = self.actions(x)
+        return params if mask is None else self.head.masked(params, mask)
+
+    def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
         """What came before these rows: embedded action, clipped reward [N, inputs + 1]; 0 on first rows."""
         heard = torch.cat([self.head.embed(action), reward.clamp(-1.0, 1.0).unsqueeze(1)], 1)
         return heard * (~first).unsqueeze(1)
@@ -126,6 +133,11 @@ class Policy(nn.Module):
     def _value(self, x: Tensor, obs: Tree, chunk: int | None = None) -> Tensor:
         """[N], from the shared features or the critic's own."""
         return self.value(x if self.critic is None else _chunked(self.critic, obs, chunk)).squeeze(1)
+
+
+def _shifted(before: Tensor, action: Tensor) -> Tensor:
+    """[B, …] and [T+1, B, …] → [(T+1) · B, …]: the action before each row's."""
+    return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 def _chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:

@@ -90,7 +90,7 @@ def build(c: Config, crew: Crew) -> System:
     update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
-    rows = row_spec(envs.spec.obs, net.spec())
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
     batches = stream.batches(slots, in_turn=c.lag >= 0)
     params = Params(size, readers=c.actors)

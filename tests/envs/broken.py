@@ -66,6 +66,15 @@ class OutOfBounds(Sound):
         return super().see() + np.float32(3.0)
 
 
+class NothingLegal(Sound):
+    def reset(self, **kw: Any) -> tuple[Any, Any]:
+        return super().reset(**kw)[0], {"action_mask": np.ones(2, np.int8)}
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"action_mask": np.full(2, self.steps != 4, np.int8)}
+
+
 class NotFinite(Sound):
     def see(self) -> Any:
         seen = super().see()
@@ -183,6 +192,7 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
     "shape": ChangingShape,
     "dtype": WrongDtype,
     "bounds": OutOfBounds,
+    "mask": NothingLegal,
     "finite": NotFinite,
     "reward": NoReward,
     "flags": NoFlag,

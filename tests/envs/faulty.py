@@ -107,13 +107,13 @@ class Stillborn(Obedient):
 class Odd(Obedient):
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space = spaces.MultiBinary(3)
+        self.observation_space = spaces.Text(3)
 
 
 class OddAction(Obedient):
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = spaces.MultiDiscrete([2, 3])
+        self.action_space = spaces.Text(3)
 
 
 def not_an_env() -> dict:

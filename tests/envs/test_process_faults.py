@@ -195,8 +195,8 @@ def test_mistakes_are_one_line(pools):
             faulty.Unbuildable,
             r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)",
         ),
-        (faulty.Odd, "observation space MultiBinary.*supported are Box, Discrete and Dict"),
-        (faulty.OddAction, "action space MultiDiscrete.*supported are Discrete"),
+        (faulty.Odd, "observation space Text.*supported are Box, Discrete, Multi"),
+        (faulty.OddAction, "action space Text.*supported are Discrete"),
         (faulty.not_an_env, "dict, which is no gymnasium.Env"),
         ("CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'"),
     ):

@@ -6,12 +6,26 @@ from gymnasium import spaces as gym
 
 from polyplay import tree
 from polyplay.envs import spaces
-from polyplay.envs.spaces import Box, Breach, Discrete
+from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
 from polyplay.errors import UserError
 from polyplay.tree import Field
 
 INNER = gym.Dict({"goal": gym.Discrete(4, start=-1), "x": gym.Box(-1, 1, ())})
 NEST = gym.Dict({"image": gym.Box(0, 255, (2, 2), np.uint8), "in": INNER})
+PAIR = gym.Tuple([gym.MultiDiscrete([[2, 3]], start=[[5, -1]]), gym.Dict({"b": gym.MultiBinary([2, 1])})])
+HYBRID = gym.Dict(
+    {
+        "pick": gym.Discrete(3, start=2),
+        "rest": gym.Tuple(
+            [
+                gym.MultiDiscrete([[2, 3]], np.int16, start=[[5, -1]]),
+                gym.MultiBinary([2, 1]),
+                gym.Box(-1, 1, (2,), np.float64),
+                gym.Box(0, 1, ()),
+            ]
+        ),
+    }
+)
 
 
 def test_observations_become_fields():
@@ -35,21 +49,54 @@ def test_actions_become_ours():
     assert (str(box), str(Discrete(3))) == ("[2] real, within [-1, 5]", "3 discrete")
 
 
-@pytest.mark.parametrize(
-    "space", [gym.MultiDiscrete([2, 3]), gym.MultiBinary(3), gym.Text(4), gym.Box(0, 3, (2,), np.int64)]
-)
-def test_other_action_spaces_say_what_is_supported(space):
-    with pytest.raises(UserError, match=r"MyEnv: action space .* supported are Discrete"):
-        spaces.action(space, "MyEnv")
+def test_actions_of_several_parts_are_dicts():
+    rest = {
+        "0": MultiDiscrete((1, 2), (2, 3)),
+        "1": MultiBinary((2, 1)),
+        "2": Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32)),
+        "3": Box((), np.float32(0), np.float32(1)),
+    }
+    mine = spaces.action(HYBRID, "x")
+    assert mine == {"pick": Discrete(3), "rest": rest}
+    assert spaces.tell(mine["rest"]).startswith("0: [1, 2] discrete of 2, 3, 1: [2, 1] binary, 2: [2] real")
+    assert spaces.fields(mine) == {
+        "pick": Field((), "int64"),
+        "rest": {
+            "0": Field((1, 2), "int64"),
+            "1": Field((2, 1), "int8"),
+            "2": Field((2,), "float32"),
+            "3": Field((), "float32"),
+        },
+    }
+    assert str(MultiDiscrete((9,), (2,) * 9)).endswith("2, …")
 
 
 @pytest.mark.parametrize(
     "space",
     [
-        gym.MultiBinary(3),
-        gym.Tuple([gym.Discrete(2)]),
+        gym.Text(4),
+        gym.Box(0, 3, (2,), np.int64),
+        gym.Graph(gym.Box(0, 1), None),
+        gym.Sequence(gym.Discrete(2)),
+        gym.OneOf([gym.Discrete(2), gym.Discrete(3)]),
+        gym.Tuple([gym.Discrete(2), gym.Text(4)]),
+        gym.Box(0, 1, (0,)),
+    ],
+)
+def test_other_action_spaces_say_what_is_supported(space):
+    with pytest.raises(UserError, match=r"MyEnv: action space .* supported are Discrete.*gymnasium.wrappers") as e:
+        spaces.action(space, "MyEnv")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.Text(3),
         gym.Dict({"a": gym.Text(3)}),
         gym.Dict({"a/b": gym.Discrete(2)}),
+        gym.Tuple([gym.OneOf([gym.Discrete(2)])]),
+        gym.Dict({"a": gym.Tuple([])}),
     ],
 )
 def test_other_observation_spaces_say_what_is_supported(space):
@@ -72,6 +119,23 @@ def test_check_action():
             spaces.check_action(space, action, 2)
 
 
+def test_check_action_of_several_parts():
+    space = {"a": MultiDiscrete((2,), (2, 3)), "b": {"c": MultiBinary((1,))}}
+    good = {"b": {"c": np.array([[True], [False]])}, "a": np.int32([[1, 2], [0, 0]])}
+    out = spaces.check_action(space, good, 2)
+    assert tree.map(lambda x: str(x.dtype), out) == {"a": "int64", "b": {"c": "int8"}}
+    for wrong, says in (
+        ({"a": good["a"]}, r"must have keys \['a', 'b'\], got keys \['a'\]"),
+        (good["a"], "must have keys.*got ndarray"),
+        ({**good, "a": np.int64([[1, 3], [0, 0]])}, "at 'a' must be .* of 2, 3, counted from 0, got 0…3"),
+        ({**good, "a": np.int64([[1, -1], [0, 0]])}, "at 'a' must be"),
+        ({**good, "b": {"c": np.int8([[2], [0]])}}, "at 'b/c' must be .1. binary"),
+        ({**good, "b": {"c": np.float32([[1], [0]])}}, r"at 'b/c' must be integers \[2, 1\], got float32"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            spaces.check_action(space, wrong, 2)
+
+
 def test_actor_gives_the_environment_what_it_declared():
     assert spaces.actor(gym.Discrete(3, start=5))(np.int64(2)) == 7
     act = spaces.actor(gym.Box(-1, 1, (2,), np.float64))
@@ -80,6 +144,51 @@ def test_actor_gives_the_environment_what_it_declared():
     assert out.dtype == np.float64
     assert out.tolist() == [-1, 0.5]
     assert not np.shares_memory(out, given)
+
+
+def test_actor_gives_elements_of_any_space():
+    row = {
+        "pick": np.int64(2),
+        "rest": {"0": np.array([[1, 2]]), "1": np.int8([[1], [0]]), "2": np.float32([-3, 0.5]), "3": np.float32(0.25)},
+    }
+    given = spaces.actor(HYBRID)(row)
+    assert HYBRID.contains(given)
+    assert isinstance(given["rest"], tuple)
+    assert given["pick"] == 4
+    assert type(given["pick"]) is np.dtype(HYBRID["pick"].dtype).type
+    many, bits, real, one = given["rest"]
+    assert (many.tolist(), many.dtype) == ([[6, 1]], np.int16)
+    assert (bits.tolist(), bits.dtype) == ([[1], [0]], np.int8)
+    assert (real.tolist(), real.dtype) == ([-1, 0.5], np.float64)
+    assert (one.shape, one.dtype) == ((), np.float32)
+    assert not np.shares_memory(bits, row["rest"]["1"]), "an environment may change what it was given"
+
+
+def test_observations_of_any_space():
+    fields = spaces.observation(PAIR, "x")
+    assert fields == {"0": Field((1, 2), "int64"), "1": {"b": Field((2, 1), "int8")}}
+    assert spaces.classes(PAIR) == {"0": (2, 3)}
+    into = tree.zeros(fields, (3,))
+    write = spaces.writer(PAIR, into, 1)
+    PAIR.seed(0)
+    for _ in range(20):
+        obs = PAIR.sample()
+        write(obs)
+        assert (into["0"][1] == obs[0] - [[5, -1]]).all(), "counted from 0"
+        assert (into["1"]["b"][1] == obs[1]["b"]).all()
+    assert not into["0"][[0, 2]].any()
+    for wrong, says in (
+        ((np.array([[5, -1]]),), "declared a tuple of 2, given tuple of 1"),
+        ({"0": 1}, "declared a tuple of 2, given dict"),
+        ((np.array([[5, 2]]), {"b": np.int8([[0], [1]])}), "at '0' declared MultiDiscrete.*given"),
+        ((np.array([[4, 0]]), {"b": np.int8([[0], [1]])}), "at '0' declared MultiDiscrete"),
+        ((np.array([[5, 0]]), {"b": np.int8([[0], [2]])}), "at '1/b' declared MultiBinary"),
+        ((np.array([[5, 0]]), {"b": np.float32([[0], [1]])}), "at '1/b' declared MultiBinary.*given float32"),
+        (([[5], [5, 0]], {}), "given list that is no array"),
+    ):
+        with pytest.raises(Breach, match=says) as e:
+            write(wrong)
+        assert "\n" not in str(e.value)
 
 
 def test_writer_writes_in_place():

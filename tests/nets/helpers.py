@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polyplay import tree
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import Policy
 from polyplay.tree import Batch, Field, Spec
 
@@ -21,6 +21,26 @@ def discrete(obs: Spec, n: int = 6, **more: Any) -> EnvSpec:
 
 def continuous(obs: Spec, *shape: int) -> EnvSpec:
     return EnvSpec(obs, Box(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32)))
+
+
+def hybrid(obs: Spec) -> EnvSpec:
+    """Every kind of action at once, some with masks."""
+    box = continuous(obs, 2).action
+    action = {"a": MultiDiscrete((2, 2), (2, 3, 1, 4)), "b": {"0": MultiBinary((3,)), "1": box}, "c": Discrete(5)}
+    mask = {"a": Field((10,), "bool"), "b": {"0": Field((6,), "bool")}, "c": Field((5,), "bool")}
+    return EnvSpec(obs, action, mask=mask)
+
+
+def masks(spec: EnvSpec, *lead: int) -> Any:
+    """Random masks that leave something for each number."""
+
+    def draw(leaf: Any) -> Tensor:
+        sizes = leaf.classes
+        parts = [(torch.rand(*lead, n) < 0.5).scatter(-1, torch.randint(n, (*lead, 1)), True) for n in sizes]
+        return torch.cat(parts, -1)
+
+    leaves, wanted = dict(tree.leaves(spec.action)), dict(tree.leaves(spec.mask))
+    return tree.nest({path: draw(leaves[path]) for path in wanted})
 
 
 def vector(n: int) -> Field:
@@ -63,7 +83,7 @@ def play(policy: Policy, batch: Batch, state: Batch) -> tuple[Batch, Batch]:
         with torch.no_grad():
             out, state = policy.act(tree.map(lambda x, t=t: x[t], batch), state)
         said.append(out)
-    return {k: torch.stack([out[k] for out in said]) for k in said[0]}, state
+    return tree.map(lambda *rows: torch.stack(rows), *said), state
 
 
 def bind(module: nn.Module) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,14 @@ def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
     assert heard[0].dtype == torch.float32
 
 
+def test_numbers_of_a_multi_discrete_observation_are_one_hot():
+    torso = nets.make("auto", discrete({"m": Field((2, 1), "int64")}, classes={"m": (2, 3)})).torso
+    heard = []
+    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso({"m": torch.tensor([[[1], [2]], [[0], [0]]])})
+    assert heard[0].tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
+
+
 def test_a_bare_discrete_observation_is_one_hot():
     torso = nets.make("auto", discrete(Field((), "int64"), classes={"": 16})).torso
     assert torso.layers[0].in_features == 16

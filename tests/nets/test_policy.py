@@ -6,7 +6,7 @@ import torch
 from polyplay import nets, tree
 from polyplay.tree import Field
 
-from .helpers import arrivals, bind, continuous, discrete, image, play, vector
+from .helpers import arrivals, bind, continuous, discrete, hybrid, image, masks, play, vector
 
 STATEFUL = [("none", False), ("gru", False), ("lstm", False), ("gru", True), ("lstm", True), ("none", True)]
 
@@ -28,26 +28,34 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         size, n, width = (int(torch.randint(1, high, ())) for high in (40, 20, 70))
         rows, lanes = 2 + seed % 7, 1 + seed % 11
         make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
+        make = hybrid(vector(size)) if seed % 3 == 1 else make
         hidden = ((64, 64), (width,), (32, width))[seed % 3]
         policy = nets.make("mlp", make, core, width, previous, hidden=hidden, separate=core == "none" and seed % 2 == 0)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
         state = tree.map(torch.ones_like, policy.initial(lanes))
+        state = {**state, **({"action": policy.initial(lanes)["action"]} if previous else {})}
         batch = arrivals(make.obs, rows, lanes, policy.noise)
+        if make.mask is not None:
+            batch["mask"] = masks(make, rows, lanes)
         assert agrees(policy, batch, state) == 0, (seed, size, n, width, rows, lanes)
 
 
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])
-def test_a_lane_is_to_the_bit_the_same_in_any_batch(core):
-    spec = discrete(vector(17))
+@pytest.mark.parametrize("make", [discrete, hybrid])
+def test_a_lane_is_to_the_bit_the_same_in_any_batch(core, make):
+    spec = make(vector(17))
     policy = nets.make("mlp", spec, core, 50)
-    batch = arrivals(spec.obs, 6, 13, 1)
+    batch = arrivals(spec.obs, 6, 13, policy.noise)
+    if spec.mask is not None:
+        batch["mask"] = masks(spec, 6, 13)
     whole, _ = play(policy, batch, policy.initial(13))
     for lanes in (slice(0, 1), slice(3, 8), slice(5, 13)):
         some = tree.map(lambda x, at=lanes: x[:, at], batch)
         part, _ = play(policy, some, policy.initial(some["first"].shape[1]))
-        assert all(torch.equal(part[k], whole[k][:, lanes]) for k in whole)
+        for (_, a), (_, b) in zip(tree.leaves(part), tree.leaves(whole), strict=True):
+            assert torch.equal(a, b[:, lanes])
 
 
 @pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
@@ -113,16 +121,19 @@ def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows()
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-@pytest.mark.parametrize("kind", ["discrete", "continuous", "pixels"])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "pixels", "hybrid"])
 def test_gradients_reach_every_weight_through_views(core, kind):
     spec = {
         "discrete": discrete(vector(4)),
         "continuous": continuous(vector(4), 2, 3),
         "pixels": discrete(image(2, 36)),
+        "hybrid": hybrid(vector(4)),
     }[kind]
     policy = nets.make("a3c" if kind == "pixels" else "mlp", spec, core, 16, previous=True)
     flat, grad = bind(policy)
     batch = arrivals(spec.obs, 5, 3, policy.noise)
+    if spec.mask is not None:
+        batch["mask"] = masks(spec, 5, 3)
     said, _ = play(policy, batch, policy.initial(3))
     out = policy.unroll({**batch, "action": said["action"]}, policy.initial(3))
     (out["logp"].sum() + out["value"].square().sum() + 0.1 * out["entropy"].sum()).backward()
@@ -154,12 +165,34 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
 
 
 def test_what_acting_says_fits_its_spec():
-    for spec in (discrete(vector(4)), continuous(vector(4), 2, 3), continuous(vector(4))):
+    for spec in (discrete(vector(4)), continuous(vector(4), 2, 3), continuous(vector(4)), hybrid(vector(4))):
         policy = nets.make("mlp", spec)
         step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
         out, after = policy.act(step, policy.initial(5))
         assert after == {}
-        assert {k: Field(tuple(v.shape[1:]), str(v.dtype)[6:]) for k, v in out.items()} == policy.spec()
+        assert tree.map(lambda v: Field(tuple(v.shape[1:]), str(v.dtype)[6:]), out) == policy.spec()
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
+    spec = discrete(vector(4), 5)
+    policy = nets.make("mlp", spec, init="torch")
+    step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 200, 1))
+    if greedy:
+        step.pop("noise")
+    free, _ = policy.act(step, {})
+    step["mask"] = torch.rand(200, 5) < 0.4
+    step["mask"][torch.arange(200), torch.randint(5, (200,))] = True
+    out, _ = policy.act(step, {})
+    assert step["mask"][torch.arange(200), out["action"]].all()
+    assert not step["mask"][torch.arange(200), free["action"]].all()
+    assert torch.equal(out["value"], free["value"]), "the network does not see it"
+    rows = {**tree.map(lambda x: x[None], step), "action": free["action"][None]}
+    said = policy.unroll(rows, {})
+    never = ~step["mask"][torch.arange(200), free["action"]]
+    assert torch.equal(said["logp"][0].exp() == 0, never)
+    alone = step["mask"].sum(1) == 1
+    assert (said["entropy"][0][alone] == 0).all()
 
 
 def test_a_core_of_the_wrong_width_is_refused():

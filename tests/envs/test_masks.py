@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay import nets, tree
+from polyplay.envs import Envs, masks, spaces
+from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
+from polyplay.errors import EnvFailure, UserError
+from polyplay.tree import Field
+
+from .picky import PARTS, Picky, late
+
+BOX = Box((1,), np.float32([-1]), np.float32([1]))
+MANY = MultiDiscrete((2,), (2, 3))
+
+
+def legal(action, given, last=False):
+    return masks.legal(action, given, last).astype(int).tolist()
+
+
+def test_forms_of_a_mask():
+    assert legal(Discrete(3), np.int8([0, 1, 1])) == [0, 1, 1]
+    assert legal(Discrete(3), [True, False, False]) == [1, 0, 0]
+    assert legal(Discrete(2), np.float32([0, 1])) == [0, 1]
+    for form in ((np.int8([0, 1]), np.int8([1, 1, 0])), [[0, 1], [1, 1, 0]], np.array([0, 1, 1, 1, 0])):
+        assert legal(MANY, form) == [0, 1, 1, 1, 0]
+    nested = MultiDiscrete((2, 1), (2, 2))
+    for form in (((np.int8([1, 0]),), (np.int8([1, 1]),)), np.array([[[1, 0]], [[1, 1]]]), [1, 0, 1, 1]):
+        assert legal(nested, form) == [1, 0, 1, 1]
+    assert legal(MultiBinary((3,)), np.int8([0, 1, 2])) == [1, 0, 0, 1, 1, 1]
+    assert legal(MultiBinary((2,)), [True, False, True, True]) == [1, 0, 1, 1]
+
+
+def test_a_last_row_may_have_nothing_legal():
+    assert legal(Discrete(2), [0, 0], last=True) == [1, 1]
+    assert legal(MANY, [0, 0, 0, 1, 0], last=True) == [1, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "says"),
+    [
+        (Discrete(3), [0, 0, 0], "no action is legal"),
+        (MANY, [1, 0, 0, 0, 0], "no action is legal for number 1"),
+        (Discrete(3), [1, 1], r"declared \[3\], given \[2\]"),
+        (Discrete(3), 1, r"given \[\]"),
+        (Discrete(3), [1, 2, 0], "of 0 and 1, given .1 2 0."),
+        (Discrete(2), [0.5, 1.0], "of 0 and 1"),
+        (Discrete(2), [np.nan, 1.0], "of 0 and 1"),
+        (Discrete(1), ["yes"], "of 0 and 1"),
+        (MANY, (np.ones(2), np.ones(2)), r"declared \[3\], given \[2\]"),
+        (MANY, (np.ones(2),), "declared 2 arrays, given 1"),
+        (MANY, (np.ones(2), 3), r"declared \[3\], given \[\]"),
+        (MANY, np.ones((2, 3)), r"tuple of arrays, or \[5\]"),
+        (Discrete(2), [[1], [1, 0]], "list that makes no array"),
+        (MultiBinary((2,)), [0, 3], "of 0, 1 and 2"),
+        (MultiBinary((2,)), [0, 0, 1, 1], "for number 0"),
+        (BOX, [1], "a Box has none"),
+    ],
+)
+def test_what_is_no_mask_says_so_on_one_line(action, given, says):
+    with pytest.raises(Breach, match=says) as e:
+        masks.legal(action, given)
+    assert "\n" not in str(e.value)
+
+
+def test_masks_of_composite_actions():
+    action = {"a": Discrete(2), "b": {"0": BOX, "1": MANY}}
+    found = {"a": Field((2,), "bool"), "b": {"1": Field((5,), "bool")}}
+    assert masks.spec(action, {"a": [1, 1], "b": (None, [1, 0, 1, 0, 0])}, "x") == found
+    assert masks.spec(action, {"b": {"1": [1] * 5}}, "x") == {"b": found["b"]}
+    assert masks.spec(action, {"a": None, "b": None}, "x") is None
+    for wrong, says in (
+        ({"A": [1, 1]}, r"declared parts a, b, given keys \['A'\]"),
+        ([1, 1], "given list"),
+        ({"b": ([1], None)}, r"x action_mask at 'b/0' is no mask of the actions, .*a Box has none"),
+        ({"b": (None,)}, "declared one part for each of 0, 1"),
+    ):
+        with pytest.raises(UserError, match=says):
+            masks.spec(action, wrong, "x")
+
+
+def test_the_mask_is_no_observation():
+    space = gym.Dict({"x": gym.Box(0, 1, (2,)), "action_mask": gym.MultiBinary(3)})
+    assert masks.without(space) == gym.Dict({"x": gym.Box(0, 1, (2,))})
+    assert masks.without(space["x"]) is space["x"]
+    assert masks.declared(Discrete(3), space, "x") == Field((3,), "bool")
+    assert masks.declared(Discrete(3), space["x"], "x") is None
+    with pytest.raises(UserError, match=r"observation's action_mask is no mask of the actions, 4 discrete: declared"):
+        masks.declared(Discrete(4), space, "x")
+    with pytest.raises(UserError, match="no mask of the actions"):
+        masks.declared(Discrete(4), gym.Dict({"action_mask": gym.Text(3)}), "x")
+
+
+# ------------------------------------------------------------------- as Gymnasium's own sample(mask)
+
+LEAVES = st.one_of(
+    st.integers(1, 4).map(lambda n: gym.Discrete(n, start=n - 3)),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3).map(gym.MultiDiscrete),
+    st.just(gym.MultiDiscrete([[2, 3], [1, 2]])),
+    st.sampled_from([(1,), (3,), (2, 2)]).map(gym.MultiBinary),
+    st.just(gym.Box(-1, 1, (2,))),
+)
+SPACES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(gym.Tuple),
+        st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(gym.Dict),
+    ),
+    max_leaves=4,
+)
+
+
+def gymnasiums(space, rng):
+    """A mask as Gymnasium takes it."""
+
+    def some(n):
+        return rng.permutation(np.int8([1] + [0] * int(rng.integers(n)) + [1] * n)[:n])
+
+    if isinstance(space, gym.Box):
+        return None
+    if isinstance(space, gym.Discrete):
+        return some(space.n)
+    if isinstance(space, gym.MultiBinary):
+        return rng.integers(0, 3, space.shape).astype(np.int8)
+    if isinstance(space, gym.MultiDiscrete):
+        nest = lambda n: some(n) if np.ndim(n) == 0 else tuple(nest(m) for m in n)  # noqa: E731
+        return nest(space.nvec)
+    if isinstance(space, gym.Tuple):
+        return tuple(gymnasiums(s, rng) for s in space.spaces)
+    return {k: gymnasiums(s, rng) for k, s in space.spaces.items()}
+
+
+def taken(leaf, value):
+    """bool [number of all values]: those that an action counted from 0 takes."""
+    flat = np.reshape(value, -1)
+    return np.concatenate([flat[i] == np.arange(n) for i, n in enumerate(leaf.classes)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(space=SPACES, seed=st.integers(0, 2**16))
+def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(space, seed):
+    rng = np.random.default_rng(seed)
+    action, given = spaces.action(space, "x"), gymnasiums(space, rng)
+    found = masks.spec(action, given, "x")
+    ours = tree.zeros(found, (2,)) if found is not None else None
+    masks.writer(action, ours, 1, inside=False)({}, {"action_mask": given}, False)
+    into = tree.zeros(spaces.observation(space, "x"), (1,))
+    space.seed(seed)
+    for _ in range(5):
+        spaces.writer(space, into, 0)(space.sample(mask=given))
+        for path, mask in dict(tree.leaves(ours) if ours is not None else ()).items():
+            leaf = dict(tree.leaves(action))[path]
+            assert mask[1][taken(leaf, dict(tree.leaves(into))[path][0])].all()
+            assert not mask[0].any()
+
+
+# ------------------------------------------------------------------------------------------- in pools
+
+MASK = {"pick": Field((4,), "bool"), "rest": {"0": Field((5,), "bool"), "1": Field((4,), "bool")}}
+
+
+@pytest.mark.parametrize("source", ["info", "observation"])
+@pytest.mark.parametrize("inline", [True, False])
+def test_policies_obey_masks_and_environments_get_what_their_space_contains(source, inline):
+    """Picky raises at any action that is not in its space or not legal; a pool would count that as a fault."""
+    envs = Envs(Picky, 4, inline=inline, workers=2, options={"source": source})
+    assert envs.spec.mask == MASK
+    assert set(envs.spec.obs) == {"who", "bits"}
+    assert envs.spec.classes == {"who/0": 3, "who/1": (2, 4)}
+    assert envs.spec.describe["action mask"] == f"from {'info' if source == 'info' else 'the observation'}"
+    policy = nets.make("mlp", envs.spec, "gru", 8, previous=True, init="torch")
+    pool, state, rng, ends = envs.open(3), policy.initial(4), np.random.default_rng(0), 0
+    try:
+        for _ in range(25):
+            lanes, row = pool.recv()
+            ends += row["truncated"].sum()
+            assert row["mask"]["pick"][row["over"]].all(), "all is legal on a last row"
+            assert (row["mask"]["pick"][~row["over"]].sum(1) == 2).all()
+            heard = {k: row[k] for k in ("obs", "mask", "reward", "first")}
+            heard["noise"] = rng.random((4, policy.noise), np.float32)
+            with torch.no_grad():
+                out, state = policy.act(tree.map(torch.from_numpy, heard), state)
+            pool.send(lanes, tree.map(lambda x: x.numpy(), out["action"]))
+        assert pool.faults == []
+        assert ends == 16
+    finally:
+        pool.close()
+
+
+def lawful(mask):
+    """Some legal action of Picky's."""
+    many, bits = mask["rest"]["0"], mask["rest"]["1"]
+    rest = {
+        "0": np.stack([many[:, :2].argmax(1), many[:, 2:].argmax(1)], 1)[:, None],
+        "1": (~bits[:, ::2]).astype(np.int8)[..., None],
+        "2": np.zeros((len(many), 2), np.float32),
+    }
+    return {"pick": mask["pick"].argmax(1), "rest": rest}
+
+
+@pytest.mark.parametrize(
+    ("flaw", "says"),
+    [
+        ("none legal", "Picky, lane 0: .*action_mask at 'pick': no action is legal"),
+        ("shape", r"action_mask at 'pick': declared \[4\], given \[3\]"),
+        ("missing", "action_mask at 'pick': there is none, but there was one at first"),
+    ],
+)
+def test_a_broken_mask_ends_the_run_with_one_line(flaw, says):
+    pool = Envs(Picky, 1, inline=True, options={"flaw": flaw}).open(0)
+
+    def play():
+        while True:
+            lanes, row = pool.recv()
+            pool.send(lanes, lawful(row["mask"]))
+
+    with pytest.raises(EnvFailure, match=says) as e:
+        play()
+    assert "\n" not in str(e.value)
+
+
+def test_a_mask_that_comes_later_than_the_first_reset_is_told():
+    pool = Envs(late, 1, inline=True).open(0)
+    lanes, _ = pool.recv()
+    with pytest.raises(EnvFailure, match="action_mask: there is one now, but there was none"):
+        pool.send(lanes, np.zeros(1, int))
+
+
+def test_a_part_that_gets_its_mask_later_is_told():
+    action = {"a": Discrete(2), "b": Discrete(2)}
+    into = tree.zeros(masks.spec(action, {"a": [1, 1], "b": None}, "x"), (1,))
+    write = masks.writer(action, into, 0, inside=False)
+    write(None, {"action_mask": {"a": [0, 1]}}, False)
+    assert into == {"a": pytest.approx(np.array([[0, 1]]))}
+    write(None, {}, True)
+    assert into["a"].all()
+    with pytest.raises(Breach, match="action_mask at 'b': there is one now"):
+        write(None, {"action_mask": {"a": [0, 1], "b": [0, 1]}}, False)
+    with pytest.raises(Breach, match="action_mask at 'a': there is none"):
+        write(None, {}, False)
+
+
+def test_a_reset_that_fails_is_no_matter_of_masks():
+    class Sad(Picky):
+        def reset(self, **_):
+            raise OSError("no level")
+
+    assert masks.looked_up(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") is None
