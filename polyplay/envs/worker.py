@@ -27,11 +27,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs import spaces
+from polyplay.envs import spaces, states
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.pool import EnvSpec, lane_seeds
 from polyplay.errors import UserError
 from polyplay.shared import Block
+from polyplay.tree import Batch
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 START = 60.0  # seconds that starting a process and building an environment may take at least
@@ -225,6 +226,21 @@ class Lane:
         end = "".join(traceback.format_exception_only(e))[:500].strip()
         return f"{(head + one_line(e))[:480]}\n{trace}{end}"
 
+    def save(self) -> Batch:
+        """What decides this lane's future beside its row. Raises states.Unsaveable, and what the environment raises."""
+        self.allow(self.job.step_timeout)
+        env = {} if self.env is None else {"env": states.save(self.env)}
+        return {"over": np.array(self.over), **env}
+
+    def load(self, kept: Batch) -> None:
+        """Go on from there; the lane was reset before. Raises the same."""
+        self.allow(self.job.step_timeout)
+        if self.env is None or "env" not in kept:
+            self.close()
+            return
+        states.load(self.env, kept["env"])
+        self.over, self.last = bool(kept["over"]), self.board.action[self.lane]
+
     def close(self) -> None:
         """Close the environment, whatever it says to that."""
         env, self.env = self.env, None
@@ -246,6 +262,7 @@ def serve(
     lanes: list[int],
     each: bool,
     trace: Block,
+    mail: states.Mail,
 ) -> None:
     """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready
     is served).
@@ -254,7 +271,8 @@ def serve(
     start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
     random.seed(start)  # environments that use the global generators must differ between processes
     np.random.seed(start)
-    work = _lanes(job, board, me, lanes)
+    stepped = _lanes(job, board, me, lanes)
+    work: dict[int, Any] = {**stepped, **states.clerks(stepped, mail)}
     source, sink = orders.fileno(), answers.fileno()
     board.deadline[me] = 0.0  # started
     with contextlib.suppress(BrokenPipeError):
@@ -269,7 +287,7 @@ def serve(
                     said.clear()
             if said:
                 os.write(sink, np.array(said, np.int32).tobytes())
-    for one in work.values():
+    for one in stepped.values():
         one.close()
 
 
