@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyplay.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 USAGE = """usage: polyplay VERB …
 
@@ -25,6 +25,8 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
+  replay RUN [--updates N]
+                        do an asynchronous run again in one thread and compare every loss, to the bit
   systems               the table of systems: six choices each
   diagram SYSTEM [--OPTION VALUE …]
                         draw a system from its real wiring
@@ -76,6 +78,18 @@ class EvaluateOptions:
                 raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up")
 
 
+@dataclass(frozen=True)
+class ReplayOptions:
+    """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
+
+    updates: int | None = None
+    """stop after this many updates (none: all that were logged)"""
+
+    def __post_init__(self) -> None:
+        if self.updates is not None and self.updates < 1:
+            raise UserError(f"--updates: {self.updates} given, allowed: a whole number from 1 up")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -83,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as e:
         return _complain(f"error: {' '.join(str(e).split())}", 2)
-    except (EnvFailure, WorkerLost, NotFinite) as e:
+    except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
         return _complain(f"failed: {e}", 1)
     except KeyboardInterrupt:
         return 130
@@ -167,6 +181,14 @@ def _evaluate(words: list[str]) -> int:
     return 0
 
 
+def _replay(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, ReplayOptions, "replay")
+    from polyplay import replaying
+
+    show(replaying.replay(directory, options.updates))
+    return 0
+
+
 def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]]:
     """The run's directory, the options, and which were given; checked before anything heavy is loaded."""
     from polyplay import flags, record
@@ -220,7 +242,14 @@ def _diagram(words: list[str]) -> int:
     return 0
 
 
-VERBS = {"train": _train, "resume": _resume, "evaluate": _evaluate, "systems": _systems, "diagram": _diagram}
+VERBS = {
+    "train": _train,
+    "resume": _resume,
+    "evaluate": _evaluate,
+    "replay": _replay,
+    "systems": _systems,
+    "diagram": _diagram,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,8 +25,8 @@ from polyplay.envs.faults import Faults
 from polyplay.envs.launch import EnvProcess
 from polyplay.envs.pool import Envs, EnvSpec, Lanes
 from polyplay.envs.spaces import check_action
-from polyplay.envs.turns import OUT, Turns
 from polyplay.envs.states import LOAD, SAVE, Mail
+from polyplay.envs.turns import OUT, Turns
 from polyplay.envs.worker import START, TRACE, Job, probe, serve
 from polyplay.errors import Closed, EnvFailure, UserError
 from polyplay.shared import Block
@@ -95,7 +95,9 @@ class Worker:
         self.trace, self.mail = Block(TRACE), Mail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}")
+        self.process = EnvProcess(
+            serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}"
+        )
         self.process.start()
         there.close()
         back.close()
