@@ -326,7 +326,8 @@ def learn(me: Me, *, source: Batches, task: Task, params: Params, round_slots: i
         params.publish(learner.vector, learner.version, slots // round_slots)
         yield  # actors begin with these weights, also where all take turns
     before, turn = time.perf_counter(), sum(taken[me.index :: stream.consumers])
-    log = trail.writer(me, stream, learner.version, torch.get_num_threads(), task.total)
+    length = task.total if task.anneal == "linear" else 0.0
+    log = trail.writer(me, stream, learner.version, torch.get_num_threads(), length)
     for batch in source.consumer(me.index, turn, log):
         me.meter.add("wait", time.perf_counter() - before)
         me.meter.stamp()

@@ -2,7 +2,8 @@
 
 `deliveries-C.jsonl` of learner C has a line per batch: the update it was learnt in, then for each rollout, in order,
 its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor. Whenever
-a process begins to write there is a line {"from": update, "threads": of a worker, "total": agent steps}.
+a process begins to write there is a line {"from": update, "threads": of a worker, "length": the agent
+steps over which the learning rate falls, or 0}.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def name(c: int) -> str:
     return f"deliveries-{c}.jsonl"
 
 
-def writer(me: Me, stream: Stream, update: int, threads: int, total: float) -> Callable[[list[int]], None]:
+def writer(me: Me, stream: Stream, update: int, threads: int, length: float) -> Callable[[list[int]], None]:
     """A function that is told of every batch of slots, from the batch of the update after `update` on."""
     if me.directory is None:
         return lambda slots: None
     file = open(me.directory / name(me.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
-    file.write(json.dumps({"from": update, "threads": threads, "total": total}) + "\n")
+    file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
 
     def note(slots: list[int]) -> None:
         nonlocal update
@@ -56,7 +57,6 @@ class Trail:
     path: Path
     batches: list[list[Rollout]]
     threads: int
-    total: float
 
 
 def read(directory: Path, c: int, actors: int, n: int) -> Trail:
@@ -74,19 +74,19 @@ def read(directory: Path, c: int, actors: int, n: int) -> Trail:
         try:
             line = json.loads(text)
             if isinstance(line, dict):
-                heads.append({"from": line["from"], "threads": line["threads"], "total": line["total"]})
+                heads.append({"from": line["from"], "threads": line["threads"], "length": line["length"]})
             else:
                 batches.append(_batch(line, len(batches) + 1, actors, n))
         except (ValueError, KeyError, TypeError) as e:
             raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
     if not heads or heads[0]["from"] != 0:
         raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")
-    for what in ("threads", "total"):
+    for what in ("threads", "length"):
         values = [k for k, _ in groupby(h[what] for h in heads)]
         if len(values) > 1:
-            word = "compute threads" if what == "threads" else "the run's length, which the learning rate follows,"
+            word = "compute threads" if what == "threads" else "the run's length, with which the learning rate falls,"
             raise UserError(f"RUN: {word} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
-    return Trail(path, batches, int(heads[0]["threads"]), float(heads[0]["total"]))
+    return Trail(path, batches, int(heads[0]["threads"]))
 
 
 def _batch(line: list[Any], update: int, actors: int, n: int) -> list[Rollout]:

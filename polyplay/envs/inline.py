@@ -71,6 +71,8 @@ class InlinePool:
 
     def state(self) -> Batch | None:
         """See Pool."""
+        if not self._open:
+            raise Closed
         try:
             lanes = {str(i): lane.save() for i, lane in enumerate(self._lanes)}
         except Exception as e:

@@ -234,6 +234,8 @@ class ProcessPool:
     def state(self) -> Batch | None:
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
+            if self._closed:
+                raise Closed
             lanes: Batch = {}
             for worker in self._workers:
                 for lane in worker.lanes:
