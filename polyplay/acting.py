@@ -1,20 +1,20 @@
 """The acting loop, written once: receive rows, choose actions, write rows, send. Its workers are `act` and `replica`.
 
 Everything that paces acting against learning is here: a group of lanes that has finished its rollout is parked, unsent;
-when all are parked their slots are given away, weights are pulled once (waiting for the round that `lag` asks for),
-actions of the parked rows are said again if the weights are new, and all groups are sent on.
+when all are parked their slots are given away and new ones taken, weights are pulled once (waiting for the round that
+`lag` asks for), actions of the parked rows are said again if the weights are new, and all groups are sent on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from polyplay import tree
+from polyplay import snapshot, tree
 from polyplay.envs.pool import Envs, Pool
 from polyplay.learning import Learner, build
 from polyplay.noise import Noise, uniform
@@ -77,7 +77,6 @@ class Actor:
     def __init__(self, me: Me, pool: Pool, policy: Any, out: Producer, first_lane: int):
         self.me, self.pool, self.policy, self.out = me, pool, policy, out
         self.first_lane = first_lane
-        self.noise_seed = me.noise_seed
         self.noises: dict[int, Noise] = {}  # by a group's first lane
         self.games = Games(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
@@ -104,6 +103,7 @@ class Actor:
         if not self.restored:
             yield from self._gather(held)
         while True:
+            slots = yield from self._slots()
             if params is not None and vector is not None:
                 before = time.perf_counter()
                 while lag is not None and not params.wait(k - lag, self.me.index, self.out.stream.patience):
@@ -112,8 +112,8 @@ class Actor:
                 self.me.meter.add("wait", time.perf_counter() - before)
             else:
                 newest = version()
-            for group in self.groups:
-                yield from self._start(group, again=newest != held or self.restored, held=newest)
+            for group, slot in zip(self.groups, slots, strict=True):
+                self._start(group, slot, again=newest != held or self.restored, held=newest)
             held, k, self.restored = newest, k + 1, False
             yield from self._gather(held)
             yield [g.slot for g in self.groups if g.slot is not None]
@@ -191,12 +191,21 @@ class Actor:
         tree.map(lambda into, x: into.__setitem__(pick, x[chosen]), group.after, after)
         group.parked[lanes] = True
 
-    def _start(self, group: Group, again: bool, held: int) -> Iterator[None]:
-        """Take a slot; its row 0 is the parked row, said again if the weights are new; send the group on."""
+    def _slots(self) -> Generator[None, None, list[int]]:
+        """An empty slot for each group."""
         before = time.perf_counter()
-        while (slot := self.out.slot()) is None:
-            yield None
+        slots: list[int] = []
+        while len(slots) < len(self.groups):
+            slot = self.out.slot()
+            if slot is None:
+                yield None
+            else:
+                slots.append(slot)
         self.me.meter.add("wait", time.perf_counter() - before)
+        return slots
+
+    def _start(self, group: Group, slot: int, again: bool, held: int) -> None:
+        """Row 0 of the slot is the parked row, said again if the weights are new; send the group on."""
         lanes = slice(group.start, group.start + group.width)
         group.slot, group.rows = slot, self.out.row(slot)
         if again:
@@ -223,18 +232,23 @@ class Actor:
 
     def _noise(self, lanes: Any) -> np.ndarray:
         if not isinstance(lanes, slice):
-            return uniform(self.noise_seed, lanes + self.first_lane, self.acts[lanes], self.policy.noise)
+            return uniform(self.me.noise_seed, lanes + self.first_lane, self.acts[lanes], self.policy.noise)
         start = lanes.start or 0
         source = self.noises.get(start)
         if source is None:
             numbers = np.arange(self.pool.lanes)[lanes] + self.first_lane
-            source = self.noises[start] = Noise(self.noise_seed, numbers, self.policy.noise)
+            source = self.noises[start] = Noise(self.me.noise_seed, numbers, self.policy.noise)
         return source.row(int(self.acts[start]))
 
     # ------------------------------------------------------------------------------------------- saving
 
+    @property
+    def between(self) -> bool:
+        """Between two rollouts: every lane waits for its answer."""
+        return all(g.parked.all() for g in self.groups)
+
     def save(self) -> Batch | None:
-        """Everything between two rollouts (all groups parked) as arrays, or None where the pool cannot save itself."""
+        """Everything between two rollouts as arrays, or None where the pool cannot save itself."""
         pool = self.pool.state()
         if pool is None:
             return None
@@ -247,7 +261,7 @@ class Actor:
             "games": games,
             "acts": self.acts,
             "groups": groups,
-            "noise": np.array(self.noise_seed),
+            "incarnation": np.array(self.me.incarnation),
         }
 
     def load(self, saved: Batch) -> None:
@@ -255,7 +269,6 @@ class Actor:
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         self.acts[:] = saved["acts"]
-        self.noise_seed = int(saved["noise"])  # the same actions as if nothing had happened
         for i, group in enumerate(self.groups):
             kept = saved["groups"][str(i)]
             group.step = tree.map(np.array, kept["step"])
@@ -282,17 +295,22 @@ def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: in
     """An actor: its own environments, its own copy of the weights, rollouts into a stream."""
     net = build(policy, me.seed)
     vector = Vector(net)
-    pool = envs.open(me.env_seed, lane=me.index * envs.lanes)
+    kept = snapshot.read(me, out.consumers)
+    pool = _open(me, envs, kept)
     try:
         producer = out.producer(me.index)
+        producer.give(kept.get("flight", {}))
         actor = Actor(me, pool, net, producer, me.index * envs.lanes)
+        if "pool" in kept:
+            actor.load(kept)
         for slots in actor.rollouts(params, vector, lag):
             for slot in slots or []:
-                producer.commit(slot)
+                producer.commit(slot, me.incarnation)
                 me.meter.add("rollouts", 1)
             me.meter.set("restarts", pool.restarts)
             _tell_faults(me, pool)
             yield
+            snapshot.answer(me, actor, producer)
     finally:
         pool.close()
 
@@ -300,7 +318,8 @@ def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: in
 def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = None) -> Iterator[None]:
     """Act and learn in one loop with the same weights: lag 0. `params`, if any, is where rank 0 publishes."""
     learner = Learner(me, task)
-    pool = envs.open(me.env_seed, lane=me.index * envs.lanes)
+    kept = snapshot.read(me)
+    pool = _open(me, envs, kept)
     try:
         width = envs.lanes // envs.groups
         rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
@@ -308,9 +327,8 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
         stream.patience = me.patience
         producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0)
         actor = Actor(me, pool, learner.policy, producer, me.index * envs.lanes)
-        saved = learner.acting_state()
-        if saved is not None and pool.state() is not None:
-            actor.load(saved)
+        if "pool" in kept:
+            actor.load(kept)
         for slots in actor.rollouts(version=lambda: learner.version):
             if slots is None:
                 yield
@@ -323,12 +341,19 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
             me.meter.set("restarts", pool.restarts)
             _tell_faults(me, pool)
             if learner.saving or learner.done:
-                learner.save(actor.save())
+                learner.save(lambda part: snapshot.write(me, part, actor, {}))
             if learner.done:
                 return
             yield
     finally:
         pool.close()
+
+
+def _open(me: Me, envs: Envs, kept: Batch) -> Pool:
+    """The worker's lanes: with the seeds they had, if it goes on exactly."""
+    if "pool" in kept:
+        me.incarnation = int(kept["incarnation"])
+    return envs.open(me.env_seed, lane=me.index * envs.lanes)
 
 
 def _tell_faults(me: Me, pool: Pool) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyplay.envs import drive, rules, trial
+from polyplay.envs.lane import Job
 from polyplay.envs.pool import Envs
 from polyplay.envs.process import cores, maker
 from polyplay.envs.rules import RULES
 from polyplay.envs.trial import Facts, Order
 from polyplay.envs.watch import Tried, watch
-from polyplay.envs.worker import Job
 from polyplay.errors import EnvFailure, UserError
 from polyplay.findings import Finding, as_json, show, status
 from polyplay.verdicts import card_of, failed, finding

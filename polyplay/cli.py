@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyplay.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 USAGE = """usage: polyplay VERB …
 
@@ -25,6 +25,8 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
+  replay RUN [--updates N]
+                        do an asynchronous run again in one thread and compare every loss, to the bit
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
                         whether an environment keeps to the rules, and how fast it is
   doctor [--json]       what a bug report needs: versions, limits, what works here
@@ -79,6 +81,18 @@ class EvaluateOptions:
                 raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up")
 
 
+@dataclass(frozen=True)
+class ReplayOptions:
+    """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
+
+    updates: int | None = None
+    """stop after this many updates (none: all that were logged)"""
+
+    def __post_init__(self) -> None:
+        if self.updates is not None and self.updates < 1:
+            raise UserError(f"--updates: {self.updates} given, allowed: a whole number from 1 up")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -86,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as e:
         return _complain(f"error: {' '.join(str(e).split())}", 2)
-    except (EnvFailure, WorkerLost, NotFinite) as e:
+    except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
         return _complain(f"failed: {e}", 1)
     except KeyboardInterrupt:
         return 130
@@ -170,6 +184,14 @@ def _evaluate(words: list[str]) -> int:
     return 0
 
 
+def _replay(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, ReplayOptions, "replay")
+    from polyplay import replaying
+
+    show(replaying.replay(directory, options.updates))
+    return 0
+
+
 def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]]:
     """The run's directory, the options, and which were given; checked before anything heavy is loaded."""
     from polyplay import flags, record
@@ -239,6 +261,7 @@ VERBS = {
     "train": _train,
     "resume": _resume,
     "evaluate": _evaluate,
+    "replay": _replay,
     "check": _check,
     "doctor": _doctor,
     "systems": _systems,

@@ -19,5 +19,9 @@ class WorkerLost(Exception):
     """A worker raised or was killed; the message holds its traceback or its signal."""
 
 
+class Diverged(Exception):
+    """A replay did not give what the run gave."""
+
+
 class NotFinite(Exception):
     """A loss or gradient was NaN or infinite; the batch was saved for inspection."""

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from polyplay import checkpoint, optim, tree
+from polyplay import checkpoint, optim, snapshot, trail, tree
 from polyplay.errors import Closed, NotFinite
 from polyplay.losses import Loss
 from polyplay.params import Params, Vector
 from polyplay.shared import Block, Knobs, Layout, Semaphores
-from polyplay.stream import UNWRITTEN, Batches
+from polyplay.stream import UNWRITTEN, Batches, Stream
 from polyplay.tree import Batch
 from polyplay.worker import Me
 
@@ -193,6 +193,7 @@ class Learner:
         self.vector = Vector(self.policy)
         self.update = task.update.bind(me, self.vector)
         self.version, self.learnt, self.done, self.saving = 0, 0.0, False, False
+        self.saved = -1  # the update that was saved last
         self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
         self._trace = None
         if me.resume is not None:
@@ -266,10 +267,12 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def save(self, acting: Batch | None = None) -> None:
-        """Write this replica's part of a checkpoint; the main process completes it when all parts are there."""
+    def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None) -> None:
+        """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
+        are there.
+        """
         me = self.me
-        self.saves = self.agreed
+        self.saves, self.saved = self.agreed, self.version
         if me.directory is None:
             return
         before = time.perf_counter()
@@ -284,8 +287,7 @@ class Learner:
                     f"{agent}/learner",
                     {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
                 )
-            if acting is not None:
-                part.arrays(f"workers/{me.role}-{me.index}", dict(tree.leaves(acting)))
+            more(part)
             me.meter.set("saved", self.version + 1)
         except OSError as e:
             me.meter.set("saved", -(self.version + 1))
@@ -299,14 +301,8 @@ class Learner:
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
-
-    def acting_state(self) -> Batch | None:
-        """What this replica's acting side saved, when this run goes on from a checkpoint that has it."""
-        if self.me.resume is None:
-            return None
-        found = checkpoint.open_checkpoint(self.me.resume)
-        name = f"workers/{self.me.role}-{self.me.index}"
-        return tree.nest(found.arrays(name)) if found.has(name) else None
+        for name in kept["knobs"].keys() & self.task.knobs.all().keys():
+            self.task.knobs.set(name, kept["knobs"][name])
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
@@ -322,31 +318,45 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarr
 def learn(me: Me, *, source: Batches, task: Task, params: Params, round_slots: int) -> Iterator[None]:
     """Take batches from a stream, update, publish. `round_slots`: slots that all actors together fill in one round."""
     learner = Learner(me, task)
-    chief = me.index == 0
-    slots = 0
+    chief, stream = me.index == 0, source.stream
+    slots = learner.version * source.n * stream.consumers
+    taken = snapshot.taken(me, stream, learner.version, source.n)
     if chief:
-        params.publish(learner.vector, learner.version, 0)
-    before = time.perf_counter()
-    for taken in source.consumer(me.index):
+        stream.base[:] = taken
+        params.publish(learner.vector, learner.version, slots // round_slots)
+        yield  # actors begin with these weights, also where all take turns
+    before, turn = time.perf_counter(), sum(taken[me.index :: stream.consumers])
+    length = task.total if task.anneal == "linear" else 0.0
+    log = trail.writer(me, stream, learner.version, torch.get_num_threads(), length)
+    for batch in source.consumer(me.index, turn, log):
         me.meter.add("wait", time.perf_counter() - before)
         me.meter.stamp()
-        if taken is None:
-            if me.control.finishing and source.stream.consumers == 1:
-                learner.save()
+        if batch is None:
+            if me.control.finishing and stream.consumers == 1:
+                yield from _save(learner, stream)
                 return
             yield
         else:
-            rows, state = taken
+            rows, state = batch
             assert UNWRITTEN not in rows["version"]
             yield from learner.step(rows, state)
-            slots += source.n * source.stream.consumers
+            slots += source.n * stream.consumers
             if chief:
                 params.publish(learner.vector, learner.version, slots // round_slots)
-                me.meter.add("depth_sum", source.stream.depth)
+                me.meter.add("depth_sum", stream.depth)
                 me.meter.add("depth_count", 1)
             if learner.saving or learner.done:
-                learner.save()
+                yield from _save(learner, stream)
             if learner.done:
                 return
             yield
         before = time.perf_counter()
+
+
+def _save(learner: Learner, stream: Stream) -> Iterator[None]:
+    """Save the learner with what its actors hold and what is in flight. Nothing to do where that was done."""
+    if learner.saved == learner.version:
+        return
+    me = learner.me
+    lost = yield from snapshot.gather(me, stream, learner.version)
+    learner.save(lambda part: snapshot.flow(me, part, stream, lost))

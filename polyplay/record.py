@@ -15,7 +15,7 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,52 @@ def read_lines(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
+def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
+    """Cut what came after a checkpoint out of a run's lines: it is done again. Raises OSError; each file is whole.
+
+    A game that ended before it and was noted after it stays, with the checkpoint's counters.
+    """
+    now = {k: counters[k] for k in ("frames", "steps")}
+    games, seen = counters.get("games", {}), dict.fromkeys(counters.get("games", {}), 0)
+    owner = {lane: k for k in games for lane in _lanes(k)}
+
+    def game(row: Row) -> bool:
+        place = owner.get(row["lane"])
+        if place is None:
+            return row["frames"] <= now["frames"]
+        seen[place] += 1
+        return seen[place] <= games[place]
+
+    updates = counters["updates"]
+    _cut(directory / "metrics.jsonl", lambda row: row["steps"] <= now["steps"])
+    _cut(directory / "updates.jsonl", lambda row: row["update"] <= updates)
+    _cut(directory / "episodes.jsonl", game, now)
+    for path in directory.glob("deliveries-*.jsonl"):
+        _cut(path, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates)
+
+
+def _lanes(name: str) -> range:
+    first, _, n = name.partition("+")
+    return range(int(first), int(first) + int(n))
+
+
+def _cut(path: Path, stays: Callable[[Any], bool], most: Mapping[str, int] | None = None) -> None:
+    """Rewrite a file of JSON lines without those that do not stay; `most` bounds numbers of those that do."""
+    if not path.exists():
+        return
+    before = path.read_bytes()
+    after = []
+    for line in before.splitlines(keepends=True):
+        if not line.endswith(b"\n") or not stays(row := json.loads(line)):
+            continue
+        if most and any(row[k] > n for k, n in most.items()):
+            row |= {k: min(row[k], n) for k, n in most.items()}
+            line = (json.dumps(row) + "\n").encode()
+        after.append(line)
+    if b"".join(after) != before:
+        write_bytes(path, b"".join(after))
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON can hold it: scalars of arrays and tensors unwrapped, NaN and infinity as None."""
     if isinstance(value, Mapping):
@@ -105,11 +151,16 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Atomic, see write_bytes."""
+    write_bytes(path, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Atomic: after a crash or on a full disk there is the old file or the new one. Raises OSError."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)

@@ -50,8 +50,8 @@ class Events:
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `start`: frames, steps, updates of the checkpoint resumed from (default: of the last report). Games ended
-    after it do not count: they are played again. wall_seconds goes on from the last line written.
+    `start`: frames, steps, updates, wall_seconds of the checkpoint resumed from (default: of the last report).
+    Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is told, once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
@@ -63,7 +63,7 @@ class Reporter:
         self,
         directory: Path,
         *,
-        start: Mapping[str, int] | None = None,
+        start: Mapping[str, float] | None = None,
         tensorboard: bool = True,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,13 +84,13 @@ class Reporter:
         self.seen: dict[str, float] = {"wall": self.base, **self.row}  # totals at the last report
         self.begun = clock()
 
-    def _earlier(self, start: Mapping[str, int]) -> tuple[Row, float]:
+    def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
         """Counters to go on from and the wall seconds passed, from the files of this directory."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl"):
             last = row
         row = {k: start.get(k, last.get(k, 0)) for k in TOTALS}
-        wall = last.get("wall_seconds", 0.0)
+        wall = max(last.get("wall_seconds", 0.0), start.get("wall_seconds", 0.0))
         for game in read_lines(self.directory / "episodes.jsonl"):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:

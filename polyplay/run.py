@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import checkpoint, config, record, systems
+from polyplay import checkpoint, config, record, snapshot, systems, worker
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.session import Session
@@ -32,7 +32,7 @@ class Run:
 def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
-    crew = _crew(options)
+    crew = new_crew(options)
     wired = page.build(settings, crew)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
@@ -51,15 +51,19 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
 def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
     """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
     directory = Path(directory)
-    page, settings, options, kept = _read(directory)
+    page, settings, options, kept = read(directory)
     options = config.override(options, {"run": str(directory), **changes})
     sources = {**kept["sources"], **dict.fromkeys(changes, "resume")}
     found = checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     counters = checkpoint.manifest(found)["counters"]
-    crew = _crew(options)
+    crew = new_crew(options)
     crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
     wired = page.build(settings, crew)
     checkpoint.sweep(directory)
+    gone = snapshot.lost(found, worker.keyed(crew.seed, 1000 * crew.resumes))
+    if gone:
+        print(f"polyplay: {gone}", file=sys.stderr)
+    record.rewind(directory, counters)
     record.amend_config(directory, config.to_json(options), sources)
     return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters))
 
@@ -79,10 +83,10 @@ def evaluate(
     from polyplay import playing
 
     directory = Path(directory)
-    page, kept, options, _ = _read(directory)
+    page, kept, options, _ = read(directory)
     settings = settings or kept
     found = _choose(directory, which)
-    wired = page.build(settings, _crew(options))
+    wired = page.build(settings, new_crew(options))
     tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(seed)
     policy = playing.load_policy(wired, found)
@@ -105,7 +109,7 @@ def evaluate(
 
 def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
     """The figure of a system, drawn from its wiring."""
-    crew = _crew(options)
+    crew = new_crew(options)
     systems.load(system).build(settings, crew)
     return crew.diagram()
 
@@ -136,7 +140,8 @@ def _choose(directory: Path, which: str | None) -> Path:
     return found
 
 
-def _read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
+def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
+    """(its system's page, config, options, config.json) of a run. Raises UserError."""
     kept = record.read_config(directory)
     page = systems.load(kept["system"])
     settings = config.from_json(page.Config, kept["config"])
@@ -144,7 +149,8 @@ def _read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]
     return page, settings, config.from_json(config.RunOptions, options), kept
 
 
-def _crew(options: config.RunOptions) -> Crew:
+def new_crew(options: config.RunOptions) -> Crew:
+    """An empty crew with the options of a run."""
     return Crew(
         options.seed,
         options.on,

@@ -6,15 +6,17 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyplay import checkpoint, config, systems
+from polyplay import checkpoint, config, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
+from polyplay.record import read_lines
 from polyplay.report import Reporter
 from polyplay.shared import COLUMNS, EPISODES
 from polyplay.terminal import Terminal
@@ -42,9 +44,11 @@ class Session:
         self.settings = settings
         self.skip = wired.envs.spec.frames_per_step
         self.base = {k: int(counters.get(k, 0)) for k in ("steps", "updates")}
+        self.base_games = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl"))
         crew.directory = directory
         crew.say = self.say
-        start = {"frames": self.base["steps"] * self.skip, **self.base} if counters else None
+        wall = counters.get("wall_seconds", 0.0)
+        start = {"frames": self.base["steps"] * self.skip, **self.base, "wall_seconds": wall} if counters else None
         self.reporter = Reporter(directory, start=start, tensorboard=options.tensorboard, warn=self._warn)
         total = crew.total(wired.envs, settings.budget)
         self.terminal = Terminal(self.reporter, total_frames=int(total * self.skip), system=system)
@@ -265,11 +269,13 @@ class Session:
         if min(marks) < 0:
             checkpoint.discard(self.directory, version)
             return
+        steps, games = self._counted(version)
         counters = {
-            "steps": self.steps,
-            "frames": self.steps * self.skip,
+            "steps": steps,
+            "frames": steps * self.skip,
             "updates": version,
             "episodes": self.reporter.episodes,
+            "games": games,
             "episodic_return_mean": self.reporter.return_mean,
             "wall_seconds": round(self.reporter.wall_seconds, 3),
         }
@@ -280,6 +286,18 @@ class Session:
             return
         self.unsaved = ""
         checkpoint.prune(self.directory, self.options.keep)
+
+    def _counted(self, version: int) -> tuple[int, dict[str, int]]:
+        """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
+        told = snapshot.told(checkpoint.partial(self.directory, version))
+        acting = sum(role.n for role in self.crew.roles if "envs" in role.kw)
+        if len(told) < acting:
+            return self.steps, {}
+        games = {}
+        for t in told:
+            lanes = range(t["first_lane"], t["first_lane"] + t["lanes"])
+            games[f"{t['first_lane']}+{t['lanes']}"] = t["episodes"] + sum(self.base_games[lane] for lane in lanes)
+        return self.base["steps"] + sum(t["steps"] for t in told), games
 
     def _finish_saves(self) -> None:
         """All learners have ended: their last parts are there, or never will be."""

@@ -7,7 +7,7 @@ consumer p mod consumers, so every ring has one writer and one reader. Imports n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,10 @@ class Stream:
             "state": tree.map(lambda f: layout.add((slots, lanes, *f.shape), f.dtype), state),
             "use": layout.add((slots, LINE // 8), np.int64),
             "rings": layout.add((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            "by": layout.add(slots, np.int64),
+            "base": layout.add(producers, np.int64),
+            "asked": layout.add(8, np.int64),
+            "answered": layout.add(producers, np.int64),
             "closed": layout.add(8, np.int64),
         }
         self.block: Block = layout.block()
@@ -71,6 +75,9 @@ class Stream:
         self.rows: Batch = tree.map(array, self._fields["rows"])
         self.state: Batch = tree.map(array, self._fields["state"])
         self.use = array(self._fields["use"])[:, 0]
+        self.by = array(self._fields["by"])  # incarnation of the actor that filled a slot
+        self.base = array(self._fields["base"])  # rollouts learnt before this stream began, by producer
+        self._asked, self.answered = array(self._fields["asked"]), array(self._fields["answered"])
         self._closed = array(self._fields["closed"])
         cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
         self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
@@ -78,6 +85,26 @@ class Stream:
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
         return Producer(self, p)
+
+    def ask(self, version: int) -> None:
+        """Have every actor write its part of the checkpoint of update `version`, at the end of its rollout."""
+        self._asked[0] = version + 1
+
+    def late(self, c: int, version: int) -> list[int]:
+        """Producers of consumer `c` that have not answered that yet."""
+        return [p for p in range(c, self.producers, self.consumers) if abs(self.answered[p]) < version + 1]
+
+    def failed(self, c: int) -> list[int]:
+        """Producers of consumer `c` that could not write the last part that they were asked for."""
+        return [p for p in range(c, self.producers, self.consumers) if self.answered[p] < 0]
+
+    def made(self, p: int) -> int:
+        """Rollouts that producer `p` gave away, in earlier runs too."""
+        return int(self.base[p]) + int(self._full[p]._tail[0])
+
+    def learnt(self, p: int) -> int:
+        """Rollouts of producer `p` that a learner took, in earlier runs too."""
+        return int(self.base[p]) + int(self._full[p]._head[0])
 
     def batches(self, n: int, in_turn: bool = False) -> Batches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
@@ -155,7 +182,30 @@ class Producer:
     @property
     def committed(self) -> int:
         """Rollouts this end has given away, its predecessors' included."""
-        return int(self._full._tail[0])
+        return self.stream.made(self.p)
+
+    def asked(self) -> int | None:
+        """The update whose checkpoint waits for this actor's part; None: no such."""
+        wanted = int(self.stream._asked[0])
+        return wanted - 1 if wanted > abs(self.stream.answered[self.p]) else None
+
+    def answer(self, version: int, failed: bool = False) -> None:
+        self.stream.answered[self.p] = -(version + 1) if failed else version + 1
+
+    def flight(self) -> Batch:
+        """Copies of the rollouts that no learner took yet, while all learners wait."""
+        stream, slots = self.stream, self._full.peek()
+        whole = {"rows": stream.rows, "state": stream.state, "by": stream.by}
+        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(slots)}
+
+    def give(self, flight: Batch) -> None:
+        """The inverse, on a stream that nothing went through yet."""
+        for i in range(len(flight)):
+            slot, kept = self.slot(), flight[str(i)]
+            assert slot is not None  # they were in slots of a stream as large as this
+            tree.write(self.row(slot), ..., kept["rows"])
+            tree.write(self.state(slot), ..., kept.get("state", {}))
+            self.commit(slot, int(kept["by"]))
 
     def row(self, slot: int) -> Batch:
         """The slot's rows, [T+1, lanes, …]."""
@@ -164,8 +214,9 @@ class Producer:
     def state(self, slot: int) -> Batch:
         return tree.map(lambda x: x[slot], self.stream.state)
 
-    def commit(self, slot: int) -> None:
-        """Hand a finished slot to the learner. Its number is all that crosses."""
+    def commit(self, slot: int, by: int = 0) -> None:
+        """Hand a finished slot to the learner. Its number is all that crosses. `by`: see Stream."""
+        self.stream.by[slot] = by
         if (self.stream.rows["version"][slot] == UNWRITTEN).any():
             raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
         self._full.put(slot)
@@ -177,49 +228,60 @@ class Batches:
 
     def __init__(self, stream: Stream, n: int, in_turn: bool = False):
         self.stream, self.n, self.in_turn = stream, n, in_turn
+        self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, for a replay
 
-    def consumer(self, c: int) -> Iterator[tuple[Batch, Batch] | None]:
+    def consumer(
+        self, c: int, turn: int = 0, log: Callable[[list[int]], None] = lambda slots: None
+    ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 
-        The arrays are good until the next batch is asked for: then the slots go back to their producers.
+        The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
+        taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
         """
         stream = self.stream
-        rings = [p for p in range(stream.producers) if p % stream.consumers == c]
+        rings = list(range(c, stream.producers, stream.consumers))
         bell = stream._bells[stream.producers + c]
         join = _Joiner(stream, self.n)
-        taken: list[int] = []
-        turn = 0
         while True:
             stream.check()
-            while len(taken) < self.n:
-                slot, turn = _next(stream, rings, turn, 1 if self.in_turn else len(rings))
-                if slot is None:
-                    break
-                bell.wait(0)
-                taken.append(slot)
-            if len(taken) < self.n:
+            chosen, after = self._choose(c, rings, turn)
+            if len(chosen) < self.n:
                 if not bell.wait(stream.patience):
                     yield None
                 continue
-            yield join(taken)
-            for slot in taken:
+            taken, turn = [_take(stream._full[p], stream.use, READING) for p in chosen], after
+            for _ in taken:
+                bell.wait(0)
+            slots = [s for s in taken if s is not None]
+            log(slots)
+            yield join(slots)
+            for slot in slots:
                 p = slot // stream.share
                 stream._free[p].put(slot)
                 stream._bells[p].post()
-            taken = []
+
+    def _choose(self, c: int, rings: list[int], turn: int) -> tuple[list[int], int]:
+        """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
+        there = {p: len(self.stream._full[p]) for p in rings}
+        if self.order is not None:
+            wanted = self.order(c, turn)
+            return (wanted if all(there[p] >= wanted.count(p) for p in wanted) else []), turn + self.n
+        chosen: list[int] = []
+        tries = 1 if self.in_turn else len(rings)
+        while len(chosen) < self.n:
+            for k in range(tries):
+                p = rings[(turn + k) % len(rings)]
+                if there[p]:
+                    break
+            else:
+                break
+            there[p] -= 1
+            chosen.append(p)
+            turn += k + 1
+        return chosen, turn
 
     def close(self) -> None:
         self.stream.close()
-
-
-def _next(stream: Stream, rings: list[int], turn: int, tries: int) -> tuple[int | None, int]:
-    """The next full slot of the producer whose turn it is, or of the `tries` - 1 behind it; and the next turn."""
-    for k in range(tries):
-        p = rings[(turn + k) % len(rings)]
-        slot = _take(stream._full[p], stream.use, READING)
-        if slot is not None:
-            return slot, turn + k + 1
-    return None, turn
 
 
 def _take(ring: Ring, use: np.ndarray, holder: int) -> int | None:

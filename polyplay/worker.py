@@ -9,6 +9,11 @@ from pathlib import Path
 from polyplay.shared import Control, Meter, MeterRow
 
 
+def keyed(seed: int, incarnation: int) -> int:
+    """Seeds environments and noise: a worker that takes another one's place must not repeat its past."""
+    return seed + 1_000_003 * incarnation
+
+
 @dataclass
 class Me:
     role: str
@@ -20,7 +25,7 @@ class Me:
     control: Control
     directory: Path | None = None  # where checkpoints and reports of this run go
     resume: Path | None = None  # the checkpoint this run goes on from
-    incarnation: int = 0  # how often this worker was replaced, plus 1000 for every time the run was resumed
+    incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
@@ -32,12 +37,12 @@ class Me:
 
     @property
     def noise_seed(self) -> int:
-        """Action noise is keyed by this: lanes keep their numbers, a replaced worker must not repeat its past."""
-        return self.seed + 1_000_003 * self.incarnation
+        """Action noise is keyed by this and by the lanes' numbers."""
+        return keyed(self.seed, self.incarnation)
 
     @property
     def env_seed(self) -> int:
-        return self.seed + 1_000_003 * self.incarnation
+        return keyed(self.seed, self.incarnation)
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""

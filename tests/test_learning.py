@@ -185,12 +185,15 @@ def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
     learner = Learner(_me(directory=tmp_path), task)
     for i in range(3):
         _finish(learner.step(_rows(i), {}))
-    learner.save({"pool": {"x": np.arange(3)}})
+    task.knobs.set("learning_rate", 2e-3)
+    learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
+    task.knobs.set("learning_rate", 1e-3)
     path = checkpoint.complete(tmp_path, 3, {})
     second = Learner(_me(directory=tmp_path, resume=path), task)
     assert second.version == 3
     assert second.learnt == learner.learnt
-    assert second.acting_state()["pool"]["x"].tolist() == [0, 1, 2]
+    assert task.knobs.learning_rate == 2e-3
+    assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
     for i in range(3, 6):
         _finish(learner.step(_rows(i), {}))
         _finish(second.step(_rows(i), {}))

@@ -126,6 +126,69 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
         assert mine == sent[p][: len(mine)]
 
 
+def test_no_slot_is_taken_before_a_whole_batch_is_there():
+    stream = _stream(slots=4, producers=2)
+    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(2, in_turn=True).consumer(0)
+    _fill(stream, ends[0], 1)
+    _fill(stream, ends[0], 2)
+    assert next(taken) is None
+    assert stream.depth == 2
+    _fill(stream, ends[1], 3)
+    assert next(taken)[0]["version"][0].tolist() == [1, 1, 3, 3]
+    assert [stream.made(p) for p in range(2)] == [2, 1]
+    assert [stream.learnt(p) for p in range(2)] == [1, 1]
+
+
+def test_rollouts_in_flight_go_on_in_another_stream():
+    stream = _stream(slots=6, producers=2)
+    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(1).consumer(0)
+    for number in (1, 2, 3):
+        _fill(stream, ends[0], number)
+    assert next(taken)[0]["version"][0, 0] == 1
+    flight = ends[0].flight()
+    other = _stream(slots=6, producers=2)
+    other.base[:] = [stream.learnt(p) for p in range(2)]
+    end = other.producer(0)
+    end.give(flight)
+    assert end.committed == stream.made(0) == 3
+    rows, state = next(other.batches(2).consumer(0))
+    assert rows["obs"]["x"][0, :, 0].tolist() == [2, 2, 3, 3]
+    assert state["h"][:, 0].tolist() == [2, 2, 3, 3]
+    assert ends[1].flight() == {}
+
+
+def test_a_learner_knows_which_actors_have_answered():
+    stream = _stream(slots=4, producers=4, consumers=2)
+    ends = [stream.producer(p) for p in range(4)]
+    assert [end.asked() for end in ends] == [None] * 4
+    stream.ask(0)
+    assert [end.asked() for end in ends] == [0] * 4
+    ends[0].answer(0)
+    ends[2].answer(0, failed=True)
+    assert [stream.late(0, 0), stream.late(1, 0)] == [[], [1, 3]]
+    assert [stream.failed(0), stream.failed(1)] == [[2], []]
+    assert [end.asked() for end in ends] == [None, 0, None, 0]
+
+
+def test_batches_can_be_ordered_by_a_log():
+    stream = _stream(slots=6, producers=2)
+    ends, batches = [stream.producer(p) for p in range(2)], stream.batches(2)
+    log = [[1, 1], [0, 1]]
+    batches.order = lambda c, turn: log[turn // 2]
+    heard = []
+    taken = batches.consumer(0, 0, heard.append)
+    for number in (1, 2):
+        _fill(stream, ends[0], number)
+    _fill(stream, ends[1], 3)
+    assert next(taken) is None
+    _fill(stream, ends[1], 4)
+    assert next(taken)[0]["version"][0].tolist() == [3, 3, 4, 4]
+    assert next(taken) is None
+    _fill(stream, ends[1], 5)
+    assert next(taken)[0]["version"][0].tolist() == [1, 1, 5, 5]
+    assert [[s // stream.share for s in slots] for slots in heard] == log
+
+
 def test_every_producer_gets_its_turn():
     stream = _stream(slots=8, producers=2)
     ends, taken = [stream.producer(p) for p in range(2)], stream.batches(1).consumer(0)

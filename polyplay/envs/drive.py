@@ -13,11 +13,13 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay import tree
+from polyplay.envs.build import build
+from polyplay.envs.lane import START
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.envs.trial import CLOCK, Facts, Order, choose
-from polyplay.envs.worker import START, build, settle
+from polyplay.envs.worker import settle
 from polyplay.shared import Block
 from polyplay.tree import Batch
 

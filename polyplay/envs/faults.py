@@ -18,6 +18,10 @@ class Faults:
         self.told: list[str] = []
         self._seen = board.faults.copy()
 
+    def forget(self) -> None:
+        """What the board counts now was told already."""
+        self._seen = self.board.faults.copy()
+
     def of_lane(self, lane: int) -> None:
         """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or
         too many faults).

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from polyplay import tree
+from polyplay.envs import states
 from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
+from polyplay.envs.lane import Job, Lane
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.spaces import check_action
 from polyplay.envs.turns import Turns
-from polyplay.envs.worker import Job, Lane
-from polyplay.errors import Closed
+from polyplay.errors import Closed, UserError
 from polyplay.tree import Batch
 
 
@@ -31,7 +32,7 @@ class InlinePool:
         job = Job(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
         make = factory(envs.name, envs.options)
         self._lanes = [Lane(job, make, self._board, i, lambda seconds: None) for i in range(envs.lanes)]
-        self._open = True
+        self._open, self.unsaved = True, ""
         self._step(range(envs.lanes))
 
     restarts = property(lambda self: self._faults.restarts)
@@ -69,8 +70,22 @@ class InlinePool:
             lane.close()
 
     def state(self) -> Batch | None:
-        """None: Gymnasium environments cannot be saved."""
-        return None
+        """See Pool."""
+        if not self._open:
+            raise Closed
+        try:
+            lanes = {str(i): lane.save() for i, lane in enumerate(self._lanes)}
+        except Exception as e:
+            self.unsaved = states.why(e)
+            return None
+        return states.keep(self._board, self._turns, lanes)
 
     def load(self, state: Batch) -> None:
-        raise ValueError("a pool of Gymnasium environments has no state to load: its state() is None")
+        """See Pool. Raises UserError: an environment that does not take its state back."""
+        for i, lane in enumerate(self._lanes):
+            try:
+                lane.load(state["lanes"][str(i)])
+            except Exception as e:
+                who = f"{lane.job.title}, lane {lane.job.lane + i}"
+                raise UserError(f"{who}: cannot go on from what was saved: {states.why(e)}") from e
+        states.restore(self._board, self._turns, self._faults, state)

@@ -27,7 +27,7 @@ def describe(envs: Envs) -> EnvSpec:
 
         return of_toy(envs)
     if envs.inline:
-        from polyplay.envs.worker import describe as of_gymnasium
+        from polyplay.envs.build import describe as of_gymnasium
 
         return of_gymnasium(envs.name, envs.options)
     from polyplay.envs.process import describe as of_process

@@ -127,6 +127,7 @@ class NativePool:
         self.options = options(Atari, envs.options, envs.title)
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.restarts, self.faults = 0, []  # type: int, list[str]
+        self.unsaved = "ale-py's vector environment cannot save a game"
         self.spec = envs.spec
         self._width = envs.lanes // envs.groups
         self._batch = self._width if envs.fixed else int(envs.batching.n)  # type: ignore[union-attr]

@@ -79,6 +79,7 @@ class Pool(Protocol):
     fixed: bool  # recv gives slices (fixed groups), not index arrays
     restarts: int  # lanes restarted so far (crash or hang)
     faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
+    unsaved: str  # why state() was None the last time
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of

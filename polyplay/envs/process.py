@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 
 from polyplay import tree
-from polyplay.envs import rules
+from polyplay.envs import rules, states
 from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
+from polyplay.envs.lane import START, Job
 from polyplay.envs.launch import EnvProcess
 from polyplay.envs.pool import Envs, EnvSpec, Lanes
 from polyplay.envs.spaces import check_action
+from polyplay.envs.states import LOAD, SAVE, Mail
 from polyplay.envs.turns import OUT, Turns
-from polyplay.envs.worker import START, TRACE, Job, probe, serve
+from polyplay.envs.worker import TRACE, probe, serve
 from polyplay.errors import Closed, EnvFailure, UserError
 from polyplay.shared import Block
 from polyplay.tree import Batch
@@ -93,10 +95,12 @@ class Worker:
     def start(self) -> None:
         board = self._args[0]
         board.deadline[self.index] = time.monotonic() + START
-        self.trace = Block(TRACE)
+        self.trace, self.mail = Block(TRACE), Mail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(serve, (there, back, *self._args, self.trace), f"polyplay-env-{self.index}")
+        self.process = EnvProcess(
+            serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}"
+        )
         self.process.start()
         there.close()
         back.close()
@@ -164,6 +168,7 @@ class ProcessPool:
         self._workers: list[Worker] = []
         self._by_source: dict[int, Worker] = {}
         self._closed, self._failure = False, None  # type: bool, BaseException | None
+        self.unsaved = ""
         self._looked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
         job = Job(maker(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
@@ -230,11 +235,28 @@ class ProcessPool:
                 worker.end()
 
     def state(self) -> Batch | None:
-        """None: Gymnasium environments cannot be saved."""
-        return None
+        """See Pool; waits for the rows that are awaited."""
+        with self._turn, self._lock:
+            if self._closed:
+                raise Closed
+            lanes: Batch = {}
+            for worker in self._workers:
+                for lane in worker.lanes:
+                    if not self._ask(worker, SAVE + lane):
+                        return None
+                    lanes[str(lane)] = worker.mail.take()
+            return states.keep(self._board, self._turns, lanes)
 
     def load(self, state: Batch) -> None:
-        raise ValueError("a pool of Gymnasium environments has no state to load: its state() is None")
+        """See Pool. Raises UserError: an environment that does not take its state back."""
+        with self._turn, self._lock:
+            for worker in self._workers:
+                for lane in worker.lanes:
+                    worker.mail.put(state["lanes"][str(lane)])
+                    if not self._ask(worker, LOAD + lane):
+                        who = f"{self._envs.title}, lane {self._lane + lane}"
+                        raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
+            states.restore(self._board, self._turns, self._faults, state)
 
     # ------------------------------------------------------------------------------------- inside
 
@@ -242,6 +264,30 @@ class ProcessPool:
         for source in (worker.source, worker.process.sentinel):
             self._by_source[source] = worker
             self._poll.register(source, select.POLLIN)
+
+    def _ask(self, worker: Worker, order: int) -> bool:
+        """Order a lane to be saved or loaded and wait for that; False: why not is in `unsaved`."""
+        worker.order(np.array([order]))
+        poll = select.poll()
+        poll.register(worker.source, select.POLLIN)
+        while True:
+            poll.poll(math.ceil(self._tick * 1000))
+            said = worker.read()
+            if said == b"":
+                self.unsaved = f"{worker} ended by itself"  # recv sees that too, and replaces it
+                return False
+            if said:
+                numbers = np.frombuffer(said, np.int32)
+                done = (numbers == order) | (numbers == ~order)
+                self._landed(numbers[~done].tobytes())
+                if done.any():
+                    self.unsaved = "" if order in numbers else self._board.read(order % SAVE)[1]
+                    return order in numbers
+            now = time.monotonic()
+            if 0.0 < self._board.deadline[worker.index] < now:
+                self.unsaved = f"{worker} took longer than step_timeout={self._envs.step_timeout:g} s"
+                self._look(now)
+                return False
 
     def _rows(self, lanes: Lanes) -> Batch:
         return tree.map(lambda a: a[lanes], self._board.rows)
@@ -289,7 +335,7 @@ class ProcessPool:
         """Replace processes whose environment takes too long."""
         for worker in self._workers:
             if 0.0 < self._board.deadline[worker.index] < now:
-                lane = self._lane + int(self._board.busy[worker.index])
+                lane = self._lane + int(self._board.busy[worker.index]) % SAVE
                 limit = f"step_timeout={self._envs.step_timeout:g} s"
                 text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
                 self._replace(worker, "hang", text + worker.stack(ask=True))

@@ -215,7 +215,7 @@ class ToyPool:
     def __init__(self, envs: Envs, seed: int, lane: int):
         self.game, self.spec = toy(envs), envs.spec
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.restarts, self.faults = 0, []  # type: int, list[str]
+        self.restarts, self.faults, self.unsaved = 0, [], ""  # type: int, list[str], str
         self._turns = Turns(envs.lanes, envs.groups, envs.batching)
         seeds = lane_seeds(seed, lane, envs.lanes).astype(np.uint64)
         self._counters = seeds * np.uint64(0xD1342543DE82EF95)  # streams lie far apart

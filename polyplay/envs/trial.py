@@ -22,8 +22,10 @@ from gymnasium import spaces as gym
 from polyplay import tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.board import Board
+from polyplay.envs.build import one_line
+from polyplay.envs.lane import START, Job, Lane
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.worker import START, Job, Lane, one_line, settle, unpack
+from polyplay.envs.worker import settle, unpack
 from polyplay.shared import Block
 
 STAGES = ("building it", "reset", "step")

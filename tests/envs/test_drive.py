@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from polyplay.envs import Envs, drive
+from polyplay.envs.lane import Job
 from polyplay.envs.trial import Order
 from polyplay.envs.watch import watch
-from polyplay.envs.worker import Job
 
 from . import broken
 

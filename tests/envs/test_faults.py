@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.envs import worker
+from polyplay.envs import build
 from polyplay.envs.board import BROKEN, HOPELESS, RESTARTED, UNBUILT, Board
 from polyplay.envs.faults import Faults
 from polyplay.errors import EnvFailure, UserError
@@ -11,7 +11,7 @@ from . import faulty
 
 
 def board(lanes=4) -> Board:
-    return Board(worker.describe(faulty.Obedient, {}), lanes, 1)
+    return Board(build.describe(faulty.Obedient, {}), lanes, 1)
 
 
 def test_faults_are_counted_per_event_and_restarts_per_lane():

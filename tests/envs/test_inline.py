@@ -57,4 +57,5 @@ def test_failures_end_it():
         pool.send(lanes, np.array([SHAPE]))
     with pytest.raises(UserError, match="no licence"):
         Envs(faulty.Unbuildable, 1, inline=True).open(0)
-    assert pool.state() is None
+    with pytest.raises(Closed):
+        pool.state()

@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from polyplay.envs import worker
+from polyplay.envs import build
 from polyplay.envs.board import BROKEN, FLAGS, HOPELESS, RESTARTED, UNBUILT, Board
-from polyplay.envs.worker import Job, Lane
+from polyplay.envs.lane import START, Job, Lane
+from polyplay.envs.pool import lane_seeds
 from polyplay.errors import UserError
 
 from . import faulty
@@ -17,7 +18,7 @@ from .faulty import EXIT, FINE, RAISE, SHAPE
 
 
 def lane(make, max_restarts=2, lanes=1):
-    spec = worker.describe(faulty.Obedient, {})
+    spec = build.describe(faulty.Obedient, {})
     board = Board(spec, lanes, 1)
     job = Job(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5, max_restarts=max_restarts)
     allowed: list = []
@@ -53,7 +54,7 @@ def test_turns_reset_step_and_reset_again():
         [2, 2, True, False, False, True],
         [0, 0, False, False, True, False],
     ]
-    assert allowed == [worker.START, 1.5, 1.5, 1.5, 1.5], "building has a time limit of its own"
+    assert allowed == [START, 1.5, 1.5, 1.5, 1.5], "building has a time limit of its own"
 
 
 def test_a_fault_leaves_a_note_and_a_first_row():
@@ -64,11 +65,9 @@ def test_a_fault_leaves_a_note_and_a_first_row():
     assert one.env is not env
     kind, text = board.read(0)
     assert kind == RESTARTED
-    assert text.startswith(
-        f"Game, lane 5 (seed {worker.lane_seeds(1, 5, 1)[0]}, last action {RAISE}): ValueError: boom"
-    )
+    assert text.startswith(f"Game, lane 5 (seed {lane_seeds(1, 5, 1)[0]}, last action {RAISE}): ValueError: boom")
     assert text.endswith("ValueError: boom")
-    assert "worker.py" not in text, "only the environment's own frames"
+    assert "lane.py" not in text, "only the environment's own frames"
     assert board.rows["first"][0]
     assert not board.rows["over"][0]
     assert turn(one, board) == 0
@@ -126,13 +125,13 @@ def test_one_line_names_the_place():
         raise ValueError("a\n  b")
 
     with pytest.raises(
-        UserError, match=r"^x: could not be built: ValueError: a b \(test_worker.py:\d+\) \(rule build;.*\)$"
+        UserError, match=r"^x: could not be built: ValueError: a b \(test_lane.py:\d+\) \(rule build;.*\)$"
     ):
-        worker.build(fail, "x")
+        build.build(fail, "x")
 
 
 def test_describe():
-    spec = worker.describe("CartPole-v1", {"max_episode_steps": 7})
+    spec = build.describe("CartPole-v1", {"max_episode_steps": 7})
     assert spec.describe["time limit"] == "7 steps"
     assert spec.describe["environment"] == "CartPole-v1"
     assert spec.obs.shape == (4,)

@@ -1,0 +1,129 @@
+"""Runs that were stopped and go on: the same losses to the bit, or one line about what is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reports import rows
+
+import polyplay
+from polyplay import checkpoint, record, snapshot
+from polyplay.errors import UserError
+
+BASE = {"trace": True, "seed": 5, "anneal": "constant", "network": "mlp", "tensorboard": False, "report_every": 0.5}
+CARTPOLE = {**BASE, "env": "CartPole-v1", "lanes": 4, "unroll": 5}
+
+
+def games(run: Path) -> list:
+    return sorted((g["lane"], g["episodic_return"]) for g in rows(run / "episodes.jsonl"))
+
+
+def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
+    """A run in two parts, and the same in one."""
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=1500, **kw).directory
+    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=600, **kw).directory
+    assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
+    capfd.readouterr()
+    polyplay.resume(str(cut), steps=1500)
+    assert "begin anew" not in capfd.readouterr().err
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+    assert games(cut) == games(whole)
+    assert len(games(cut)) > 10
+    assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
+
+
+@pytest.mark.parametrize(
+    "kw",
+    [
+        {"replicas": 2, "groups": 2},
+        {"replicas": 1, "core": "gru", "core_size": 16},
+        {"replicas": 1, "serial": True, "core": "lstm", "core_size": 16},
+    ],
+    ids=["2 replicas, 2 groups", "gru", "lstm, inline"],
+)
+def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
+    compare("a2c", tmp_path, capfd, **CARTPOLE, **kw)
+
+
+@pytest.mark.parametrize(
+    "kw", [{"core": "gru"}, {"env": "toy:catch", "learners": 2}, {"serial": True, "batch": 4}], ids=str
+)
+def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
+    compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw})
+
+
+def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
+    kw = {**CARTPOLE, "env": "toy:catch", "actors": 2, "batch": 4, "slots": 3}
+    cut = polyplay.train("impala", run=str(tmp_path / "cut"), steps=600, **kw).directory
+    found = checkpoint.everything(cut)[-1]
+    stream = json.loads((found / "workers/stream-0.json").read_text())
+    assert stream["lost"] == []
+    told = snapshot.told(found)
+    assert [t["why"] for t in told] == ["", ""]
+    counters = checkpoint.manifest(found)["counters"]
+    assert counters["steps"] == sum(t["steps"] for t in told)
+    assert counters["games"] == {"0+4": told[0]["episodes"], "4+4": told[1]["episodes"]}
+    polyplay.resume(str(cut), steps=1200)
+    later = json.loads((checkpoint.everything(cut)[-1] / "workers/stream-0.json").read_text())
+    # every rollout that was made is either learnt from or in flight; lanes × unroll rows each
+    assert sum(later["taken"].values()) == len(rows(cut / "updates.jsonl"))
+    assert [r["update"] for r in rows(cut / "updates.jsonl")] == list(range(1, len(rows(cut / "updates.jsonl")) + 1))
+
+
+def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
+    kw = {**BASE, "env": "ALE/Pong-v5", "lanes": 4, "unroll": 4, "network": "a3c", "replicas": 1}
+    run = polyplay.train("a2c", run=str(tmp_path / "pong"), steps=64, **kw).directory
+    capfd.readouterr()
+    polyplay.resume(str(run), steps=96)
+    err = capfd.readouterr().err
+    assert (
+        "polyplay: 4 lanes begin anew, from seed 1000003005: 4 partial episodes (64 agent steps) are lost, "
+        "since ale-py's vector environment cannot save a game\n"
+    ) in err
+    (told,) = snapshot.told(checkpoint.everything(run)[-1])
+    assert told["partial_steps"] == 32  # since the resumption
+
+
+def test_what_came_after_the_checkpoint_is_cut_off(tmp_path):
+    lines = {
+        "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
+        "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
+        "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
+        "episodes.jsonl": [
+            {"lane": k, "frames": f, "steps": f} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
+        ],
+    }
+    for name, content in lines.items():
+        (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
+    counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
+    record.rewind(tmp_path, counters)
+    assert [r["steps"] for r in rows(tmp_path / "metrics.jsonl")] == [50, 100]
+    assert [r["update"] for r in rows(tmp_path / "updates.jsonl")] == [4, 5]
+    assert rows(tmp_path / "deliveries-0.jsonl") == [{"from": 0}, [5, [0, 4]], {"from": 5}]
+    # lanes 0 and 1 had ended two games by then, the second of which was noted later
+    assert [(g["lane"], g["frames"]) for g in rows(tmp_path / "episodes.jsonl")] == [
+        (0, 90),
+        (2, 95),
+        (0, 100),
+        (3, 99),
+    ]
+    before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
+    record.rewind(tmp_path, counters)
+    assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before
+
+
+def test_actors_that_were_not_saved_are_named(tmp_path):
+    (tmp_path / "workers").mkdir()
+    told = {"lanes": 8, "partial": 3, "partial_steps": 1234, "why": ""}
+    (tmp_path / "workers/act-0.json").write_text(json.dumps(told))
+    (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": []}))
+    assert snapshot.lost(tmp_path, 7) == ""
+    (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": [1]}))
+    assert snapshot.lost(tmp_path, 7) == "lanes of actors 1 begin anew, from seed 7: what they did was not saved"
+
+
+def test_resume_needs_a_run(tmp_path):
+    with pytest.raises(UserError, match="no run at"):
+        polyplay.resume(str(tmp_path / "nothing"))
