@@ -25,7 +25,7 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
-  systems               the table of systems: six choices each
+  systems [--matrix]    the table of systems: six choices each, or which traits were tried together in them
   diagram SYSTEM [--OPTION VALUE …]
                         draw a system from its real wiring
   --version, --help
@@ -193,11 +193,14 @@ def _systems(words: list[str]) -> int:
     from rich import box
     from rich.table import Table
 
-    from polyplay import systems
+    from polyplay import matrix, systems
     from polyplay.terminal import default_console
 
+    if words == ["--matrix"]:
+        default_console().print(matrix.table())
+        return 0
     if words:
-        raise UserError(f"unexpected '{words[0]}': systems takes nothing")
+        raise UserError(f"unexpected '{words[0]}': systems takes nothing but --matrix")
     rows = {name: systems.load(name).ROW for name in systems.names()}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("system", style="bold", no_wrap=True)

@@ -112,7 +112,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("evaluate RUN --episodes 0", "--episodes: 0 given, allowed: a whole number from 1 up"),
         ("evaluate RUN --seed -2", "--seed: -2 given, allowed: a whole number from 0 up"),
         ("evaluate RUN --episode", "did you mean --episodes?"),
-        ("systems now", "unexpected 'now': systems takes nothing"),
+        ("systems now", "unexpected 'now': systems takes nothing but --matrix"),
     ],
 )
 def test_every_mistake_is_one_line_on_stderr_and_status_2(
