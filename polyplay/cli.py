@@ -30,7 +30,7 @@ USAGE = """usage: polyplay VERB …
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
                         whether an environment keeps to the rules, and how fast it is
   doctor [--json]       what a bug report needs: versions, limits, what works here
-  systems               the table of systems: six choices each
+  systems [--matrix]    the table of systems: six choices each, or which traits were tried together in them
   diagram SYSTEM [--OPTION VALUE …]
                         draw a system from its real wiring
   --version, --help
@@ -218,11 +218,14 @@ def _systems(words: list[str]) -> int:
     from rich import box
     from rich.table import Table
 
-    from polyplay import systems
+    from polyplay import matrix, systems
     from polyplay.terminal import default_console
 
+    if words == ["--matrix"]:
+        default_console().print(matrix.table())
+        return 0
     if words:
-        raise UserError(f"unexpected '{words[0]}': systems takes nothing")
+        raise UserError(f"unexpected '{words[0]}': systems takes nothing but --matrix")
     rows = {name: systems.load(name).ROW for name in systems.names()}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("system", style="bold", no_wrap=True)

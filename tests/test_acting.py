@@ -66,8 +66,6 @@ def _run(crew: Crew, seconds: float = 60.0) -> Crew:
         ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}),
         ("toy:memory", {"core": "lstm", "core_size": 16}),
         ("toy:pendulum", {}),
-        ("toy:traits+memory+mask+dict+hybrid", {"core": "gru", "core_size": 16, "previous": True}),
-        ("toy:traits+memory+mask+dict+hybrid+continuous", {"core": "lstm", "core_size": 16, "previous": True}),
     ],
 )
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
@@ -81,6 +79,18 @@ def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, n
     assert max(task.loss.seen) == 0.0
     assert crew.meter.column("lag_max").max() == 0
     assert crew.meter.column("lag_count").sum() > 0
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("core", "switches"), [("gru", "hybrid"), ("lstm", "hybrid+continuous")])
+def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
+    envs = Envs(f"toy:traits+memory+mask+dict+{switches}", lanes=8, groups=groups)
+    task = _task(envs, steps=8 * 5 * 60, core=core, core_size=16, previous=True)
+    crew = Crew(seed=3, serial=True)
+    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    _run(crew)
+    assert len(task.loss.seen) >= 60
+    assert max(task.loss.seen) == 0.0
 
 
 def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():

@@ -118,7 +118,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("check CartPole-v1 --step-timeout 0", "--step-timeout: 0 given, allowed: a number above 0"),
         ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
-        ("systems now", "unexpected 'now': systems takes nothing"),
+        ("systems now", "unexpected 'now': systems takes nothing but --matrix"),
     ],
 )
 def test_every_mistake_is_one_line_on_stderr_and_status_2(
