@@ -45,6 +45,9 @@ class RunOptions:
     """everything in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
     """what workers are"""
+    atari: str = "auto"
+    """how Atari games are played and shown: the system's own way (auto), or as dqn2015, dqn_zoo, a3c, ga3c, baselines,
+    wrap_deepmind, accel, accel_nearest, impala, apex, r2d2, dopamine; with :plain or :native in that pipeline"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0

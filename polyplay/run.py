@@ -151,4 +151,5 @@ def _crew(options: config.RunOptions) -> Crew:
         trace=options.trace,
         frames=options.frames,
         steps=options.steps,
+        atari=options.atari,
     )

@@ -29,7 +29,7 @@ import numpy as np
 
 from polyplay.envs import spaces
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
-from polyplay.envs.pool import EnvSpec, lane_seeds
+from polyplay.envs.pool import CUT, EnvSpec, lane_seeds
 from polyplay.errors import UserError
 from polyplay.shared import Block
 
@@ -118,6 +118,7 @@ class Lane:
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
+        self.cut = False  # the next row begins an episode of the same game
         self.seeded = False
         self.last: Any = None
 
@@ -146,9 +147,10 @@ class Lane:
         self.allow(self.job.step_timeout)
         action = self.board.action[self.lane]
         self.last = action
-        obs, reward, terminated, truncated, _ = self.env.step(self.act(action))  # type: ignore[union-attr]
+        obs, reward, terminated, truncated, info = self.env.step(self.act(action))  # type: ignore[union-attr]
         self.write(obs)
-        self._flags(float(reward), bool(terminated), bool(truncated), False)
+        first, cut = self.cut, isinstance(info, dict) and CUT in info
+        self._flags(float(reward), bool(terminated), bool(truncated), first, cut)
 
     def _reset(self) -> None:
         if self.env is None:
@@ -187,11 +189,12 @@ class Lane:
         again = int(self.board.faults[self.lane])
         return int(lane_seeds(self.job.seed + 1_000_003 * again, self.job.lane + self.lane, 1)[0])
 
-    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool) -> None:
+    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
         self.over = terminated or truncated
+        self.cut = cut and not self.over
         rows["reward"][lane] = reward
-        rows["terminated"][lane], rows["truncated"][lane] = terminated, truncated
+        rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
         rows["first"][lane], rows["over"][lane] = first, self.over
 
     def _repair(self, e: BaseException) -> None:
@@ -228,7 +231,7 @@ class Lane:
     def close(self) -> None:
         """Close the environment, whatever it says to that."""
         env, self.env = self.env, None
-        self.over, self.seeded, self.last = True, False, None
+        self.over, self.cut, self.seeded, self.last = True, False, False, None
         if env is not None:
             with contextlib.suppress(BaseException):
                 env.close()
