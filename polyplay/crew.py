@@ -77,12 +77,14 @@ class Crew:
         frames: int | None = None,
         steps: int | None = None,
         step_timeout: float = 60.0,
+        atari: str = "auto",
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
         self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
         self.directory, self.resume, self.resumes = directory, resume, resumes
         self.say, self.frames, self.steps = say, frames, steps
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
+        self.atari = atari  # the Atari preset that pages are to use instead of their own
         self.control = Control()
         self.roles: list[Role] = []
         self.meter: Meter | None = None

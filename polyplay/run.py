@@ -159,4 +159,5 @@ def new_crew(options: config.RunOptions) -> Crew:
         frames=options.frames,
         steps=options.steps,
         step_timeout=options.step_timeout,
+        atari=options.atari,
     )

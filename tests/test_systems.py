@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import polyplay
 from polyplay import config, systems
+from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 from polyplay.run import diagram
 
@@ -108,6 +111,42 @@ learn ──► Params: 1,091,031 weights ──► act
 def test_the_figure_is_drawn_from_the_wiring():
     page = systems.load("impala")
     assert diagram("impala", page.Config(), config.RunOptions()) == IMPALA
+
+
+def test_atari_presets_are_the_pages_own_or_asked_for():
+    own = systems.atari("ALE/Pong-v5", "baselines")
+    assert own == systems.atari("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
+    assert systems.atari("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
+        **preset("dopamine"),
+        "life_loss": "terminate",
+    }
+    assert systems.atari("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
+    assert systems.atari("toy:catch", "baselines") == systems.atari(print, "baselines") == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "asked", "said"),
+    [
+        ("ALE/Pong-v5", "impalla", "did you mean 'impala'"),
+        ("ALE/Pong-v5", "impala:fast", "allowed: native, plain"),
+        ("CartPole-v1", "impala", "--env CartPole-v1 is no Atari game"),
+    ],
+)
+def test_what_atari_cannot_be_is_one_line(env, asked, said):
+    with pytest.raises(UserError, match=said) as e:
+        systems.atari(env, "baselines", asked)
+    assert "\n" not in str(e.value)
+
+
+def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_for(tmp_path):
+    """accel's pictures are larger: weights for them would fit no other."""
+    settings = dict(env="ALE/Breakout-v5", atari="accel", network="a3c", serial=True, lanes=2, replicas=1, unroll=2)
+    run = polyplay.train("a2c", steps=8, run=str(tmp_path / "run"), tensorboard=False, **settings)
+    kept = json.loads((run.directory / "config.json").read_text())
+    assert kept["options"]["atari"] == "accel"
+    assert "104, 80" in kept["environment"]["observation"]
+    assert polyplay.resume(run.directory, steps=16).summary["steps"] == 16
+    assert "104, 80" in polyplay.evaluate(run.directory, episodes=1)["environment"]["observation"]
 
 
 @pytest.mark.parametrize(

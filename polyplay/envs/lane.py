@@ -20,7 +20,7 @@ from polyplay import tree
 from polyplay.envs import masks, rules, spaces, states
 from polyplay.envs.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
 from polyplay.envs.build import build, inspect, one_line
-from polyplay.envs.pool import EnvSpec, lane_seeds
+from polyplay.envs.pool import CUT, EnvSpec, lane_seeds
 from polyplay.errors import UserError
 from polyplay.tree import Batch
 
@@ -56,6 +56,7 @@ class Lane:
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
+        self.cut = False  # the next row begins an episode of the same game
         self.seeded = False
         self.last: Any = None
         self.stage = "build"  # the rule that an exception breaks now
@@ -87,7 +88,8 @@ class Lane:
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.stepped(result)
         self.show(obs, info, terminated, truncated)
-        self._flags(reward, terminated, truncated, False)
+        first, cut = self.cut, isinstance(info, dict) and CUT in info
+        self._flags(reward, terminated, truncated, first, cut)
 
     def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
         """Write an observation, and its mask, into the lane's row. Raises Breach."""
@@ -150,11 +152,12 @@ class Lane:
         again = int(self.board.faults[self.lane])
         return int(lane_seeds(self.job.seed + 1_000_003 * again, self.job.lane + self.lane, 1)[0])
 
-    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool) -> None:
+    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
         self.over = terminated or truncated
+        self.cut = cut and not self.over
         rows["reward"][lane] = reward
-        rows["terminated"][lane], rows["truncated"][lane] = terminated, truncated
+        rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
         rows["first"][lane], rows["over"][lane] = first, self.over
 
     def _repair(self, e: BaseException) -> None:
@@ -193,7 +196,7 @@ class Lane:
         """What decides this lane's future beside its row. Raises states.Unsaveable, and what the environment raises."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": states.save(self.env)}
-        return {"over": np.array(self.over), **env}
+        return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
 
     def load(self, kept: Batch) -> None:
         """Go on from there; the lane was reset before. Raises the same."""
@@ -202,13 +205,13 @@ class Lane:
             self.close()
             return
         states.load(self.env, kept["env"])
-        self.over = bool(kept["over"])
+        self.over, self.cut = bool(kept["over"]), bool(kept["cut"])
         self.last = tree.map(lambda a: a[self.lane], self.board.action)
 
     def close(self) -> None:
         """Close the environment, whatever it says to that."""
         env, self.env = self.env, None
-        self.over, self.seeded, self.last = True, False, None
+        self.over, self.cut, self.seeded, self.last = True, False, False, None
         if env is not None:
             with contextlib.suppress(BaseException):
                 env.close()

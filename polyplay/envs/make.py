@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from polyplay.envs.pool import Envs, EnvSpec, Pool, nearest
+from polyplay.envs.pool import Envs, EnvSpec, Pool, nearest, options
 from polyplay.errors import UserError
 
 VERSION = re.compile(r"-v\d+$")
@@ -37,7 +37,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    if envs.title.startswith("ALE/"):
+    if envs.title.startswith("ALE/") and _native(envs):
         from polyplay.envs.native import NativePool
 
         return NativePool(envs, seed, lane)
@@ -54,6 +54,13 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane)
 
 
+def _native(envs: Envs) -> bool:
+    """Whether ale-py's vector environment serves these options of an Atari game."""
+    from polyplay.envs.presets import Atari
+
+    return options(Atari, envs.options, envs.title).native
+
+
 # ---------------------------------------------------------------------- one Gymnasium environment
 
 
@@ -61,6 +68,10 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
     """A function that builds one environment. Raises UserError: no such environment, module or attribute."""
     if callable(name):
         return lambda: name(**kwargs)
+    if name.startswith("ALE/"):
+        from polyplay.envs.atari import AtariEnv
+
+        return lambda: AtariEnv(name, kwargs)
     module, colon, attribute = name.partition(":")
     if not colon:
         return _registered(name, kwargs)

@@ -15,48 +15,19 @@ What looks roundabout here answers something ale-py does (read in 0.12's src/ale
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
+from polyplay.envs.presets import Atari
 from polyplay.envs.spaces import Discrete, check_action, show
 from polyplay.errors import Closed, UserError
 from polyplay.tree import Batch, Field
 
+STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
 NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
-
-
-@dataclass(frozen=True)
-class Atari:
-    """Options of `Envs` for ALE games. Defaults are the common A2C/IMPALA protocol, presets choose
-    their own.
-    """
-
-    frameskip: int = 4  # frames an action is held
-    sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
-    full_actions: bool = False  # all 18 actions instead of the game's own
-    size: int = 84  # pixels, height and width, gray, area-averaged
-    stack: int = 4  # newest frame last
-    stack_reset: str = "zero"  # planes before an episode's first frame: "zero", or "repeat" that frame
-    maxpool: bool = True  # pixelwise maximum of the last two frames
-    noop_max: int = 30  # an episode starts after 0 … noop_max-1 frames of no-ops, drawn evenly
-    fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
-    life_loss: str = "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
-    max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
-
-    def __post_init__(self) -> None:
-        if self.stack_reset not in ("zero", "repeat"):
-            raise UserError(f"option stack_reset={self.stack_reset!r} must be 'zero' or 'repeat'")
-        if self.life_loss not in ("ignore", "terminate"):
-            raise UserError(f"option life_loss={self.life_loss!r} must be 'ignore' or 'terminate'")
-        if not 0 <= self.sticky <= 1:
-            raise UserError(f"option sticky={self.sticky} must lie between 0 and 1")
-        for name, least in (("frameskip", 1), ("size", 1), ("stack", 1), ("noop_max", 0), ("max_frames", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"option {name}={getattr(self, name)} must be at least {least}")
 
 
 def games() -> dict[str, str]:
@@ -86,7 +57,8 @@ def rom(name: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _actions(game: str, full: bool) -> tuple[str, ...]:
+def actions_of(game: str, full: bool) -> tuple[str, ...]:
+    """Names of the actions of a game, in their order; `full`: all 18."""
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -98,22 +70,35 @@ def _actions(game: str, full: bool) -> tuple[str, ...]:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
     game, o = rom(envs.title), options(Atari, envs.options, envs.title)
-    actions = _actions(game, o.full_actions)
-    obs = Field((o.stack, o.size, o.size), "uint8")
-    fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
+    actions = actions_of(game, o.full_actions)
+    obs = Field(o.shape, "uint8")
     lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game goes on"
+    lives += f" with {o.life_start} and a new stack" if o.life_loss == "terminate" and o.life_start else ""
     text = {
         "game": game,
         "frameskip": f"{o.frameskip}{', maximum of the last two frames' if o.maxpool else ''}",
         "sticky": f"{o.sticky:g}",
         "actions": f"{len(actions)} ({'all' if o.full_actions else 'minimal'}): {' '.join(actions)}",
-        "stack": f"{o.stack}, {'zeros' if o.stack_reset == 'zero' else 'first frame repeated'} after a reset",
-        "no-ops": f"0–{max(o.noop_max - 1, 0)} frames{fire}",
+        "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
+        "no-ops": _start(o, actions),
         "life loss": lives,
-        "observation": f"{show(obs)} gray",
+        "observation": f"{show(obs)} gray{_picture(o)}",
         "max frames": str(o.max_frames),
+        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator, in our processes",
     }
     return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frameskip, describe=text)
+
+
+def _start(o: Atari, actions: tuple[str, ...]) -> str:
+    fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
+    text = f"{o.noop_min}–{max(o.noop_max - 1, 0)} frames{fire}"
+    return text if o.start == "noops" else f"{text}, in {o.start!r}" if "noops" in o.start else o.start or "none"
+
+
+def _picture(o: Atari) -> str:
+    """What of a picture is not ale-py's own way."""
+    parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
+    return "".join(f", {part}" for part in parts if part)
 
 
 class NativePool:
@@ -134,7 +119,7 @@ class NativePool:
         self._slices = [slice(g * self._width, (g + 1) * self._width) for g in range(envs.groups)]
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in self._slices]
-        actions = _actions(rom(envs.title), self.options.full_actions)
+        actions = actions_of(rom(envs.title), self.options.full_actions)
         self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._held: list[Lanes | None] = [None] * envs.groups  # what the last recv of each group gave
@@ -161,7 +146,7 @@ class NativePool:
             repeat_action_probability=o.sticky,
             full_action_space=o.full_actions,
             img_height=o.size,
-            img_width=o.size,
+            img_width=o.width or o.size,
             stack_num=o.stack,
             frameskip=o.frameskip,
             maxpool=o.maxpool,

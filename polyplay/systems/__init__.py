@@ -8,6 +8,7 @@ import pkgutil
 from dataclasses import dataclass, field
 from typing import Any
 
+from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
@@ -54,6 +55,17 @@ def load(name: str) -> Any:
     raise UserError(f"SYSTEM: {name!r} given, allowed: {there}{hint}")
 
 
-def atari(env: Any, preset: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The options of a page's Atari preset, where the environment is an Atari game."""
-    return {**preset, **more} if isinstance(env, str) and env.startswith("ALE/") else {}
+def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto") -> dict[str, Any]:
+    """The options of an Atari preset, where the environment is an Atari game: the page's `own`, or the one that was
+    asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. Raises UserError: an unknown one, or no Atari game.
+    """
+    name, colon, pipeline = asked.partition(":")
+    if not (isinstance(env, str) and env.startswith("ALE/")):
+        if asked != "auto":
+            raise UserError(f"--atari: {asked} given, but --env {env} is no Atari game (ALE/Pong-v5)")
+        return {}
+    options = preset(own if name == "auto" else name)
+    if colon and pipeline not in ("native", "plain"):
+        raise UserError(f"--atari: {asked} given; after the colon allowed: native, plain")
+    cut = {} if life_loss == "auto" else {"life_loss": life_loss}
+    return {**options, **cut, **({"pipeline": pipeline} if colon else {})}

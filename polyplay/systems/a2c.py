@@ -19,9 +19,6 @@ from polyplay.params import sizes
 from polyplay.shared import Knobs
 from polyplay.systems import System, atari
 
-# baselines' wrap_deepmind: no sticky actions, minimal action set, FIRE on reset, VecFrameStack's zero-filled stack
-ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "zero"}
-
 
 @dataclass(frozen=True)
 class Config:
@@ -50,7 +47,7 @@ class Config:
     reward: Literal["clip", "sign", "none"] = "clip"  # what the learner makes of a reward; reports are never touched
     reward_scale: float = 1.0  # multiplies rewards before that
     centre: bool = False  # subtract the mean picture from images: what never changes on the screen vanishes
-    life_loss: Literal["ignore", "terminate"] = "terminate"  # whether a lost life ends an episode (EpisodicLife)
+    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
     budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 
@@ -77,7 +74,7 @@ def build(c: Config, crew: Crew) -> System:
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
     share = max(1, cores() // replicas)
-    options = atari(c.env, ATARI, life_loss=c.life_loss)
+    options = atari(c.env, "baselines", crew.atari, c.life_loss)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, **crew.stepping)
     policy = nets.Factory(
         c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "centre": c.centre}

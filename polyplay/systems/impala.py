@@ -22,9 +22,6 @@ from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
 from polyplay.systems import System, atari
 
-# the paper's Atari settings (appendix G): no sticky actions, each game's own action set, up to 30 no-ops
-ATARI = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "stack_reset": "repeat"}
-
 
 @dataclass(frozen=True)
 class Config:
@@ -78,7 +75,7 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     slots = _slots(c)
-    options = atari(c.env, ATARI, life_loss="terminate")
+    options = atari(c.env, "impala", crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
     features = {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
     policy = nets.Factory(c.network, envs.spec, features)

@@ -77,6 +77,7 @@ def test_spec_tells_everything():
         "life loss": "terminates for the learner, the game goes on",
         "observation": "uint8 [4, 84, 84] gray",
         "max frames": "108000",
+        "pipeline": "ale-py's vector environment",
     }
     spec = Envs("ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}).spec
     assert (spec.action, spec.obs, spec.frames_per_step) == (Discrete(18), Field((2, 42, 42), "uint8"), 2)

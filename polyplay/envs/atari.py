@@ -1,0 +1,238 @@
+"""One Atari game over ale-py's plain emulator: every option of `Atari`, and a state that can be saved and restored.
+
+Where ale-py's vector environment has the options too, this plays the same games: same frames, rewards and flags. So
+it repeats what that does: the no-ops and sticky actions come from the same draws (libstdc++'s, from the lane's seed),
+and after a game that ended in mid-step the picture is made of what had been read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from polyplay.envs import pixels
+from polyplay.envs.native import actions_of, rom
+from polyplay.envs.pool import CUT, nearest, options
+from polyplay.envs.presets import Atari
+from polyplay.errors import UserError
+
+NOOP = 0
+Step = tuple[int, int] | None  # a button and how many frames it is held; None: no-ops, as many as are drawn
+State = dict[str, np.ndarray]
+
+
+def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
+    """The words of `start` and `life_start`, for a game with the actions `own`.
+
+    "noops" draws; "FIRE" presses for a frame, "FIRE*4" for four, "#2" the third of the game's actions. Words joined by
+    commas belong together. Buttons that the game does not have are left out, with what is joined to them.
+    Raises UserError: no such word.
+    """
+    import ale_py
+
+    known, steps = ale_py.Action.__members__, []  # type: dict[str, Any], list[Step]
+    for word in text.split():
+        presses: list[Step] = [None] if word == "noops" else []
+        for press in word.split(",") if word != "noops" else ():
+            button, _, frames = press.partition("*")
+            place = int(button[1:]) if button[:1] == "#" and button[1:].isdigit() else -1
+            if (place < 0 and button not in known) or not (frames or "1").isdigit():
+                hint = nearest(button, ["noops", *known])
+                raise UserError(f"{title}: option start or life_start: {word!r} is no word of it{hint}")
+            button = own[place] if 0 <= place < len(own) else button
+            if button not in (*own, "NOOP"):
+                break
+            presses.append((known[button].value, int(frames or 1)))
+        steps += presses
+    return steps
+
+
+def painter(o: Atari, height: int, width: int, title: str) -> Callable[[np.ndarray], np.ndarray]:
+    """From a screen (gray, or in colours, as `o.gray` asks) to a plane. Raises UserError: larger than the screen."""
+    _, to_height, to_width = o.shape
+    if to_height > height - o.crop or to_width > width:
+        raise UserError(
+            f"{title}: option size={to_height}x{to_width} is larger than the screen of {height - o.crop}x{width}"
+        )
+    resize = pixels.resizer(o.resize, height - o.crop, width, to_height, to_width)
+    gray = pixels.GRAYS.get(o.gray)
+    return lambda screen: resize(screen[: height - o.crop] if gray is None else gray(screen[: height - o.crop]))
+
+
+class AtariEnv(gymnasium.Env):
+    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` tells of
+    one: the game goes on, the next step ignores its action.
+    """
+
+    def __init__(self, title: str, given: Mapping[str, Any]):
+        import ale_py
+
+        o = self._options = options(Atari, given, title)
+        game = rom(title)
+        own = actions_of(game, o.full_actions)
+        self._rom = str(ale_py.roms.get_rom_path(game))
+        self._moves = [ale_py.Action.__members__[name].value for name in own]
+        self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
+        self._fire = o.fire_reset and "FIRE" in own
+        self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
+        self._steps = -(-o.max_frames // o.frameskip)  # of one game
+        self._sticky = float(np.float32(o.sticky))
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
+        self._ale.loadROM(self._rom)
+        height, width = self._ale.getScreenDims()
+        self._paint = painter(o, height, width, title)
+        self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
+        colours = () if o.gray == "ale" else (3,)
+        self._screens = np.zeros((2, height, width, *colours), np.uint8)  # the last frame, and the one before
+        self._stack = np.zeros(o.shape, np.uint8)
+        self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
+        self._draws, self._chance = np.random.RandomState(0), np.random.RandomState(0)
+        self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(own))
+
+    # -------------------------------------------------------------------------------- Gymnasium's side
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new game; with a seed as the first of its kind."""
+        super().reset(seed=seed)
+        if self._age >= self._steps and not self._ale.game_over():
+            self._act(self._still)  # ale-py too plays on for a frame where we end a game: the same draws
+        if seed is not None or not self._seeded:
+            self._seed(int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
+        self._new_game()
+        self._play(self._start, over=self._new_game)
+        self._fill()
+        self._age, self._lives, self._cut = 0, self._ale.lives(), False
+        return self._stack.copy(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
+        if self._cut and self._life:
+            reward = self._play(self._life)
+            self._fill()
+        else:
+            reward = self._hold(self._still if self._cut else self._moves[action], self._options.frameskip)
+            self._push()
+        self._age += 1
+        lives, dead = self._ale.lives(), self._ale.game_over()
+        late = self._age >= self._steps and not dead
+        lost = self._options.life_loss == "terminate" and 0 < lives < self._lives and not dead
+        self._cut, self._lives = lost and not late, lives
+        return self._stack.copy(), float(reward), dead, late, {CUT: True} if lost else {}
+
+    # ------------------------------------------------------------------------------------- the emulator
+
+    def _seed(self, seed: int) -> None:
+        self._ale.setInt("random_seed", seed)
+        self._ale.loadROM(self._rom)
+        self._draws, self._chance = np.random.RandomState(seed), np.random.RandomState(seed)
+        self._seeded = True
+
+    def _new_game(self) -> None:
+        self._ale.reset_game()
+        self._last = NOOP
+
+    def _act(self, button: int) -> int:
+        """One frame; its reward. ale-py draws twice a frame, once for a second player."""
+        if not self._sticky or self._chance.randint(0, 2**32, 2, np.uint32)[0] / 2**32 >= self._sticky:
+            self._last = button
+        return self._ale.act(self._last)
+
+    def _hold(self, button: int, frames: int) -> int:
+        """Up to `frames` frames, of which the last two are kept; their reward."""
+        reward = 0
+        for left in range(frames, 0, -1):
+            reward += self._act(button)
+            if self._ale.game_over():
+                break
+            if left <= 2:
+                self._read(self._screens[left - 1])
+        return reward
+
+    def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
+        """A script; its reward. Where the game ends call `over` and go on, or stop. Leaves the last screen read, and
+        the one before where a button was held.
+        """
+        reward, held = 0, False
+        for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
+            reward += self._hold(button, frames)
+            held = frames > 1
+            if self._ale.game_over():
+                held = False
+                if over is None:
+                    break
+                over()
+        self._read(self._screens[0])
+        if not held:
+            self._screens[1] = 0
+        return reward
+
+    def _noops(self) -> list[tuple[int, int]]:
+        """As std::uniform_int_distribution draws in libstdc++ (Lemire's method), FIRE being one of them."""
+        o = self._options
+        n = o.noop_min + self._draw(max(o.noop_max, 1) - o.noop_min)
+        return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
+
+    def _draw(self, n: int) -> int:
+        """0 … n-1"""
+        while True:
+            product = int(self._draws.randint(0, 2**32, dtype=np.uint32)) * n
+            if product % 2**32 >= 2**32 % n:
+                return product >> 32
+
+    # -------------------------------------------------------------------------------------- the picture
+
+    def _push(self) -> None:
+        """The plane of the last screens, as newest of the stack."""
+        if self._options.maxpool:
+            np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
+        self._stack[:-1] = self._stack[1:]
+        self._stack[-1] = self._paint(self._screens[0])
+
+    def _fill(self) -> None:
+        """A new stack."""
+        how = self._options.stack_reset
+        self._stack[:] = 0
+        self._push()
+        if how == "repeat":
+            self._stack[:] = self._stack[-1]
+        for _ in range(len(self._stack) - 1 if how == "play" else 0):
+            self._hold(self._still, self._options.frameskip)
+            self._push()
+
+    # ---------------------------------------------------------------------------------------- its state
+
+    def get_state(self) -> State:
+        """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
+        saved = self._ale.cloneState(include_rng=True).serialize()
+        state = {
+            "emulator": np.frombuffer(saved, np.uint8).copy(),
+            "screens": self._screens.copy(),
+            "stack": self._stack.copy(),
+            "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
+        }
+        for name, generator in (("draws", self._draws), ("chance", self._chance)):
+            inner: Any = generator.get_state(legacy=False)
+            state[name] = np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)
+        return state
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state of the same game with the same options, to the bit."""
+        import ale_py
+
+        emulator = ale_py.ALEState(state["emulator"].tobytes())
+        self._ale.reset_game()
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
+            self._ale.act(NOOP)
+        self._ale.restoreState(emulator)
+        self._screens[...], self._stack[...] = state["screens"], state["stack"]
+        age, lives, cut, last, seeded = state["counters"].tolist()
+        self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)
+        for name, generator in (("draws", self._draws), ("chance", self._chance)):
+            words = state[name]
+            inner: Any = generator.get_state(legacy=False)
+            generator.set_state({**inner, "state": {"key": words[:-1], "pos": int(words[-1])}})
