@@ -74,6 +74,7 @@ def result(config: Row, name: str, goal: Row | None, last: Row, judged: Row | No
         "frames until 18": goal["frames"] if goal else None,
         "minutes": last["wall_seconds"] / 60,
         "frames": last["frames"],
+        "resumed": len(config["resumed"]),
         "final mean of 100": last["episodic_return_mean"],
     }
     seen = f"{judged['episodic_return_mean']:.2f} ± {judged['episodic_return_std']:.2f}" if judged else None
@@ -97,7 +98,8 @@ def tabulate(results: Path) -> None:
         "",
     ]
     text += table([{k: v for k, v in r.items() if k != "command"} for r in rows])
-    text += ["", "Commands (`polyplay evaluate RUN --episodes 30` followed each):", "", "```"]
+    text += ["", "Commands (`polyplay evaluate RUN --episodes 30` followed each; a run that was resumed went on"]
+    text += ["with the last options shown):", "", "```"]
     text += [*(r["command"] for r in rows), "```"]
     (results / "pong.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
