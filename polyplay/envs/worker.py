@@ -54,15 +54,17 @@ class Job:
 
 
 def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
-    """One environment. Raises UserError on one line: it can't be built, or is no gymnasium.Env."""
+    """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
+    is no gymnasium.Env.
+    """
+    from polyplay.envs.modes import alone
+
     try:
-        env = make()
+        env = alone(make, title)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)}") from e
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise UserError(f"{title}: is a vector environment; give a single one, polyplay runs many of them")
     if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
         raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env")
     return env
@@ -87,8 +89,13 @@ def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
     from polyplay.envs.make import factory
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    env = build(factory(name, options), title)
+    make = factory(name, options)
+    env = build(make, title)
     try:
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            from polyplay.envs.modes import describe as of_vector
+
+            return of_vector(env, make, title)
         return inspect(env, title)
     finally:
         with contextlib.suppress(Exception):
@@ -277,9 +284,6 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
     def allow(seconds: float) -> None:
         board.deadline[me] = time.monotonic() + seconds
 
-    def make() -> Any:
-        return maker()
-
     def fail() -> Any:
         raise failure
 
@@ -287,7 +291,7 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
     try:
         from polyplay.envs.make import factory
 
-        maker = factory(*pickle.loads(job.maker))
+        make = factory(*pickle.loads(job.maker))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
         return {lane: Lane(job, fail, board, lane, allow) for lane in lanes}
