@@ -126,6 +126,6 @@ def check(envs: Envs, spec: EnvSpec) -> None:
     n = envs.lanes // envs.groups
     if spec.width not in (0, n):
         raise UserError(
-            f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function a "
-            f"parameter num_envs, or choose lanes so that each group has {spec.width}"
+            f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function "
+            f"a parameter num_envs, or choose lanes so that each group has {spec.width}"
         )
