@@ -23,7 +23,7 @@ from polyplay import returns
 from polyplay.errors import UserError
 
 REDUCTIONS = ("mean", "sum")
-REWARDS = ("clip", "sign", "none")
+REWARDS = ("clip", "sign", "none", "scale")
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
@@ -129,9 +129,11 @@ a2c = A2C
 vtrace = VTrace
 
 
-def squash(reward: Tensor, how: str, scale: float = 1.0) -> Tensor:
-    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip"), or its sign ("sign"). Any shape."""
+def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
+    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
     scaled = reward * scale
+    if how == "scale":
+        return scaled.clamp(-10.0, 10.0)
     if how == "clip":
         return scaled.clamp(-1.0, 1.0)
     return scaled.sign() if how == "sign" else scaled
@@ -144,7 +146,12 @@ def _steps(loss: A2C | VTrace, out: Mapping[str, Any], batch: Mapping[str, Any])
     shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
     if any(s != shapes["batch reward"] for s in shapes.values()):
         raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
-    return steps._replace(reward=squash(steps.reward, loss.reward, loss.reward_scale))
+    scale: float | Tensor = loss.reward_scale
+    if loss.reward == "scale":
+        if "reward_scale" not in out:
+            raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+        scale = scale * out["reward_scale"]
+    return steps._replace(reward=squash(steps.reward, loss.reward, scale))
 
 
 def _score(

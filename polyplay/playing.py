@@ -21,7 +21,7 @@ def play(
     envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, each_step: Any = None
 ) -> list[tuple[float, int]]:
     """(return, length) of `episodes` full games, unclipped. Every lane has its quota, so short games don't crowd in."""
-    lanes = min(episodes, LANES)
+    lanes = envs.spec.width or min(episodes, LANES)
     quota = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
     pool = replace(envs, lanes=lanes, groups=1, workers=0).open(seed + SEED)
     try:

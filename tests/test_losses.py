@@ -326,7 +326,7 @@ def test_a_softmax_learns_which_arm_pays(make: Any) -> None:
         (losses.a2c, {"value_cost": -1.0}, "value_cost is -1.0; it must be 0 or more"),
         (losses.a2c, {"reward_scale": 0.0}, "reward_scale is 0.0; it must be above 0"),
         (losses.a2c, {"reduction": "avg"}, "reduction is 'avg'; use one of mean, sum"),
-        (losses.vtrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none"),
+        (losses.vtrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none, scale"),
         (losses.vtrace, {"rho_pg": 0.0}, "rho_pg is 0.0; it must be above 0"),
         (losses.vtrace, {"rho": 0.5}, "c is 1.0 and rho 0.5; V-trace needs c <= rho"),
         (losses.vtrace, {"c": None}, "c is None and rho 1.0; V-trace needs c <= rho"),
@@ -346,3 +346,15 @@ def test_wrong_shapes_are_named(loss: Any) -> None:
         loss(out | {"logp": out["logp"][1:]}, batch, KNOBS)
     with pytest.raises(ValueError, match=r"batch value \[9, 1\]"):
         loss(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
+
+
+@pytest.mark.parametrize("make", [losses.a2c, losses.vtrace])
+def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
+    out, batch = (tensors(x) for x in example())
+    said = out | {"reward_scale": torch.tensor(0.25)}
+    for scale in (0.5, 1e9):
+        bound = (batch["reward"] * scale * 0.25).clamp(-10, 10)
+        want = make(reward="none")(out, batch | {"reward": bound}, KNOBS)
+        assert make(reward="scale", reward_scale=scale)(said, batch, KNOBS).loss == want.loss
+    with pytest.raises(ValueError, match="reward='scale' needs a policy that says reward_scale"):
+        make(reward="scale")(out, batch, KNOBS)

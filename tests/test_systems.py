@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import polyplay
-from polyplay import config, systems
+from polyplay import checkpoint, config, playing, systems
+from polyplay.envs import Envs, toy
 from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 from polyplay.run import diagram
@@ -74,6 +77,45 @@ def test_two_replicas_learn_as_one_does(tmp_path):
     settings = dict(lanes=16, unroll=9, steps=80_000, learning_rate=3e-3, replicas=2, groups=2, entropy_cost=0.01)
     run = polyplay.train("a2c", env="toy:catch", run=str(tmp_path / "run"), **{**NET, **settings})
     assert run.summary["episodic_return_mean"] >= 0.8
+
+
+@dataclass(frozen=True)
+class Far(toy.CartPole):
+    """CartPole with observations far from 0 and of unlike sizes, and large rewards."""
+
+    def see(self, s):
+        return (s["x"] * np.array([1, 10, 0.01, 1]) + np.array([100, -50, 3, 0])).astype(np.float32)
+
+    def step(self, s, action, draw):
+        s, reward, terminated, truncated = super().step(s, action, draw)
+        return s, 1000 * reward, terminated, truncated
+
+
+def _far(monkeypatch, path, **more):
+    monkeypatch.setitem(toy.TOYS, "far", Far)
+    settings = dict(lanes=32, unroll=8, steps=24_000, learning_rate=4e-3, gamma=0.98, lam=0.98, anneal="constant")
+    how = {"inputs": "normalize", "reward": "scale", "serial": True, "replicas": 1, **more}
+    return polyplay.train("a2c", env="toy:far", run=str(path / "run"), **{**NET, **settings, **how})
+
+
+def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_path, monkeypatch):
+    run = _far(monkeypatch, tmp_path)
+    assert run.summary["episodic_return_mean"] >= 100_000  # random play: 22,000
+    page, spec = systems.load("a2c"), Envs("toy:far", 1)
+    wired = page.build(run.settings, polyplay.run.new_crew(config.RunOptions(serial=True)))
+    policy = playing.load_policy(wired, checkpoint.newest(run.directory, print))
+    kept = {k: v.clone() for k, v in policy.named_buffers()}
+    mean = kept["inputs.moments.0.mean"]
+    assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
+    assert kept["returns.count"] > 10_000
+    games = playing.play(spec, policy, 4, seed=1)
+    assert np.mean([g[0] for g in games]) >= 100_000, "evaluation normalises as training did"
+    assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
+
+
+@pytest.mark.parametrize("without", [{"inputs": "raw"}, {"reward": "none"}])
+def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypatch):
+    assert _far(monkeypatch, tmp_path, **without).summary["episodic_return_mean"] < 40_000
 
 
 @pytest.mark.parametrize("name", systems.names())

@@ -17,20 +17,19 @@ from polyplay.errors import UserError
 
 
 def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
-    """One environment. Raises UserError on one line: it can't be built, or is no gymnasium.Env."""
+    """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
+    is no gymnasium.Env.
+    """
+    from polyplay.envs.modes import alone
+
     try:
-        env = make()
+        env = alone(make, title)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.named('build')}") from e
-    wrong = ""
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        wrong = "is a vector environment; give a single one, polyplay runs many of them"
-    elif not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
-        wrong = f"gave {type(env).__name__}, which is no gymnasium.Env"
-    if wrong:
-        raise UserError(f"{title}: {wrong} {rules.named('build')}")
+    if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
+        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.named('build')}")
     return env
 
 
@@ -60,8 +59,13 @@ def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
     from polyplay.envs.make import factory
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    env = build(factory(name, options), title)
+    make = factory(name, options)
+    env = build(make, title)
     try:
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            from polyplay.envs.modes import describe as of_vector
+
+            return of_vector(env, make, title)
         spec = inspect(env, title)
         mask = None if spec.mask is not None else masks.looked_up(spec.action, env, title)
         more = {"action mask": "from info"} if mask is not None else {}

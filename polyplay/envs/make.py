@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -26,13 +27,23 @@ def describe(envs: Envs) -> EnvSpec:
         from polyplay.envs.toy import describe as of_toy
 
         return of_toy(envs)
+    if envs.title.startswith("envpool:"):
+        from polyplay.envs.epool import describe as of_envpool
+
+        return of_envpool(envs)
     if envs.inline:
         from polyplay.envs.build import describe as of_gymnasium
 
-        return of_gymnasium(envs.name, envs.options)
-    from polyplay.envs.process import describe as of_process
+        spec = of_gymnasium(envs.name, envs.options)
+    else:
+        from polyplay.envs.process import describe as of_process
 
-    return of_process(envs)
+        spec = of_process(envs)
+    if spec.vector:
+        from polyplay.envs.modes import check
+
+        check(envs, spec)
+    return spec
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
@@ -45,6 +56,14 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
         from polyplay.envs.toy import ToyPool
 
         return ToyPool(envs, seed, lane)
+    if envs.title.startswith("envpool:"):
+        from polyplay.envs.epool import EnvPoolPool
+
+        return EnvPoolPool(envs, seed, lane)
+    if envs.spec.vector:
+        from polyplay.envs.vector import VectorPool
+
+        return VectorPool(envs, seed, lane)
     if envs.inline:
         from polyplay.envs.inline import InlinePool
 
@@ -65,9 +84,11 @@ def _native(envs: Envs) -> bool:
 
 
 def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    """A function that builds one environment. Raises UserError: no such environment, module or attribute."""
+    """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
+    `kwargs`. Raises UserError: no such environment, module or attribute.
+    """
     if callable(name):
-        return lambda: name(**kwargs)
+        return partial(name, **kwargs)
     if name.startswith("ALE/"):
         from polyplay.envs.atari import AtariEnv
 
@@ -89,7 +110,7 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
         raise UserError(f"{name}: {module} has no {attribute!r}{nearest(attribute, public)}") from None
     if not callable(make):
         raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
-    return lambda: make(**kwargs)
+    return partial(make, **kwargs)
 
 
 def _import(module: str, name: str) -> Any:
@@ -112,7 +133,14 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
             f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
             "module:EnvId-v0 or module:callable"
         )
-    return lambda: gymnasium.make(name, disable_env_checker=True, **kwargs)
+    known = gymnasium.registry.get(name)
+    if known is not None and known.entry_point is None:  # there are only vectors of it
+
+        def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
+            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+
+        return many
+    return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
 
 
 def _versionless(name: str) -> bool:

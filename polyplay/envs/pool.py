@@ -61,7 +61,8 @@ Batching = All | Group | AtLeast | Greedy
 @dataclass(frozen=True)
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
-    observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`.
+    observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
+    factory makes vector environments, of `width` lanes (0: of as many as asked).
     """
 
     obs: Spec
@@ -71,6 +72,8 @@ class EnvSpec:
     describe: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     mask: Spec | None = None
+    vector: bool = False
+    width: int = 0
 
 
 class Pool(Protocol):
@@ -112,8 +115,8 @@ class Envs:
     """A description of one pool: cheap, picklable (a factory travels by cloudpickle).
 
     name: "ALE/Pong-v5" (any ALE game, native), a Gymnasium id, "toy:catch", "module:callable",
-    "module:EnvId-v0", or a callable that returns a gymnasium.Env. options: Atari preset values, toy
-    sizes, or keyword arguments of the factory.
+    "module:EnvId-v0", "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
+    options: Atari preset values, toy sizes, EnvPool's own, or keyword arguments of the factory.
     """
 
     name: str | Callable[..., Any]

@@ -76,9 +76,6 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
     def allow(seconds: float) -> None:
         board.deadline[me] = time.monotonic() + seconds
 
-    def make() -> Any:
-        return maker()
-
     def fail() -> Any:
         raise failure
 
@@ -86,7 +83,7 @@ def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]
     try:
         from polyplay.envs.make import factory
 
-        maker = factory(*unpack(job.maker, job.title))
+        make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
         return {lane: Lane(job, fail, board, lane, allow) for lane in lanes}

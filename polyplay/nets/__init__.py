@@ -25,6 +25,7 @@ from polyplay.nets import atari, cores, heads
 from polyplay.nets.layers import INITS, Centre
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
+from polyplay.nets.running import Normalize, Returns
 from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["NETS", "Factory", "Policy", "make"]
 
 Builder = Callable[..., nn.Module]
+INPUTS = ("raw", "centre", "normalize")
 POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
 
 
@@ -59,15 +61,17 @@ def make(
     separate: bool = False,
     init: str = "auto",
     log_std: float = 0.0,
-    centre: bool = False,
+    inputs: str = "raw",
+    returns: float | None = None,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
     of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
-    head starts; centre: images lose their mean picture first; options: the network's own (hidden,
-    activation, channels). Raises UserError.
+    head starts; inputs: raw, centre (images lose their mean picture first) or normalize (real numbers get mean 0,
+    deviation 1); returns: a discount whose returns' size is learnt, for losses that scale rewards; options: the
+    network's own (hidden, activation, channels). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -77,20 +81,27 @@ def make(
     build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
     torso = _call(build, title, spec, options)
     if all(hasattr(torso, k) for k in POLICY):
-        if core != "none" or previous or separate or centre:
-            raise UserError(f"--network: {title!r} is a whole policy; leave out core, previous, separate and centre")
+        if core != "none" or previous or separate or inputs != "raw" or returns is not None:
+            others = "core, previous, separate, inputs and reward=scale"
+            raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     _probe(torso, title, spec.obs)
     critic = _call(build, title, spec, options) if separate else None
     head = heads.for_space(spec.action, log_std)
     heard = Policy.heard(torso, head, previous)
-    middle = _centre(spec.obs) if centre else None
-    return Policy(torso, head, cores.make(core, heard, core_size, init), critic, previous, init, middle)
+    size = None if returns is None else Returns(returns)
+    middle = cores.make(core, heard, core_size, init)
+    return Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
 
 
-def _centre(obs: Spec) -> Centre:
+def _inputs(how: str, obs: Spec) -> Centre | Normalize | None:
+    """What observations go through before the torso."""
+    if how not in INPUTS:
+        raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
+    if how != "centre":
+        return Normalize(obs) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
-        raise UserError(f"--centre: takes one image of bytes, the observations are {obs}; leave it out")
+        raise UserError(f"--inputs centre: takes one image of bytes, the observations are {obs}; use raw or normalize")
     return Centre(obs.shape)
 
 

@@ -14,6 +14,7 @@ from polyplay import tree
 from polyplay.nets.cores import Core
 from polyplay.nets.heads import Head
 from polyplay.nets.layers import Centre, Linear, initialise
+from polyplay.nets.running import Normalize, Returns
 from polyplay.tree import Batch, Field, Spec, Tree
 
 
@@ -21,7 +22,8 @@ class Policy(nn.Module):
     """torso: observation tree [N, ...] → [N, torso.features]. critic: a second torso for the value alone.
 
     previous: the core (or the head, without a core) also hears the previous action and the reward that came
-    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA. centre: what images go through first.
+    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through
+    first. returns: learns the size of returns; `unroll` then says what to multiply rewards with.
     """
 
     def __init__(
@@ -32,10 +34,11 @@ class Policy(nn.Module):
         critic: nn.Module | None = None,
         previous: bool = False,
         init: str = "orthogonal",
-        centre: Centre | None = None,
+        inputs: Centre | Normalize | None = None,
+        returns: Returns | None = None,
     ):
         super().__init__()
-        self.centre = centre
+        self.inputs, self.returns = inputs, returns
         self.torso, self.head, self.core, self.critic, self.previous = torso, head, core, critic, previous
         heard = self.heard(torso, head, previous)
         if core is not None and core.inputs != heard:
@@ -75,7 +78,7 @@ class Policy(nn.Module):
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        obs = step["obs"] if self.centre is None else self.centre(step["obs"])
+        obs = step["obs"] if self.inputs is None else self.inputs(step["obs"])
         x = self.torso(obs)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
@@ -93,14 +96,15 @@ class Policy(nn.Module):
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
         present weights.
 
-        → {"logp", "value", "entropy"} [T+1, B] for batch["action"]. `chunk`: rows per forward pass of the
-        torso (all by default); with chunk=B convolutions give the bits that they gave while acting.
+        → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
+        `chunk`: rows per forward pass of the torso (all by default); with chunk=B convolutions give the bits that
+        they gave while acting.
         """
         first: Tensor = batch["first"]
         size = first.shape
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        if self.centre is not None:
-            rows["obs"] = self.centre(rows["obs"])
+        if self.inputs is not None:
+            rows["obs"] = self.inputs(rows["obs"])
         x = _chunked(self.torso, rows["obs"], chunk)
         if self.previous:
             before = tree.map(_shifted, state["action"], batch["action"])
@@ -113,12 +117,15 @@ class Policy(nn.Module):
             "value": self._value(x, rows["obs"], chunk),
             "entropy": self.head.entropy(params),
         }
-        return {k: v.unflatten(0, size) for k, v in out.items()}
+        out = {k: v.unflatten(0, size) for k, v in out.items()}
+        return out if self.returns is None else {**out, "reward_scale": self.returns.scale()}
 
     def observe(self, batch: Batch) -> None:
-        """Learn from rows [T+1, B] what is no weight: statistics of observations. Called after they were learnt."""
-        if self.centre is not None:
-            self.centre.observe(batch["obs"])
+        """Learn from rows [T+1, B] what is no weight: running statistics. Called after the rows were learnt."""
+        if self.inputs is not None:
+            self.inputs.observe(batch["obs"])
+        if self.returns is not None:
+            self.returns.observe(batch["reward"], batch["first"])
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""

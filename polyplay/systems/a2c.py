@@ -44,9 +44,9 @@ class Config:
     entropy_cost: float = 0.01  # weight of the entropy bonus
     value_cost: float = 0.5  # weight of the value loss
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none"] = "clip"  # what the learner makes of a reward; reports are never touched
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reward_scale: float = 1.0  # multiplies rewards before that
-    centre: bool = False  # subtract the mean picture from images: what never changes on the screen vanishes
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
     budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
@@ -54,7 +54,7 @@ class Config:
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "normalize_advantage": True}
-    return Config(network="a3c", centre=True, unroll=8, lam=0.95, budget=16_000_000, **learner)
+    return Config(network="a3c", inputs="centre", unroll=8, lam=0.95, budget=16_000_000, **learner)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -76,9 +76,9 @@ def build(c: Config, crew: Crew) -> System:
     share = max(1, cores() // replicas)
     options = atari(c.env, "baselines", crew.atari, c.life_loss)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, **crew.stepping)
-    policy = nets.Factory(
-        c.network, envs.spec, {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "centre": c.centre}
-    )
+    features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
+    returns = c.gamma if c.reward == "scale" else None
+    policy = nets.Factory(c.network, envs.spec, {**features, "returns": returns})
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
     loss = losses.a2c(c.gamma, c.lam, c.value_cost, **more)

@@ -47,10 +47,10 @@ class Config:
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: float = 0.01  # weight of the entropy bonus
     value_cost: float = 0.5  # weight of the value loss
-    reward: Literal["clip", "sign", "none"] = "clip"  # what the learner makes of a reward; reports are never touched
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (the paper) the step grows with it
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    centre: bool = False  # subtract the mean picture from images: what never changes on the screen vanishes
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -58,7 +58,7 @@ def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
     acting: Any = {"lanes": 8, "unroll": 10, "batch": 16, "normalize_advantage": True, "budget": 20_000_000}
-    return Config(network="a3c", init="orthogonal", centre=True, **acting, **learner)
+    return Config(network="a3c", init="orthogonal", inputs="centre", **acting, **learner)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -77,7 +77,8 @@ def build(c: Config, crew: Crew) -> System:
     slots = _slots(c)
     options = atari(c.env, "impala", crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
-    features = {"core": c.core, "init": c.init, "centre": c.centre, "previous": c.core != "none"}
+    features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
+    features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
     size = sizes(net)[1]

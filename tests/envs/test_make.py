@@ -88,5 +88,5 @@ def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):
         Envs("my_games:make", 1, options={"colour": 3}, inline=True).spec  # noqa: B018
     with pytest.raises(UserError, match=r"CartPole-v9.*did you mean 'CartPole-v1'"):
         Envs("CartPole-v9", 1, inline=True).spec  # noqa: B018
-    with pytest.raises(UserError, match="is a vector environment"):
+    with pytest.raises(UserError, match="makes 2 environments, but a group of the pool has lanes=1"):
         Envs(lambda: gymnasium.make_vec("CartPole-v1", 2), 1, inline=True).spec  # noqa: B018
