@@ -18,7 +18,7 @@ from reports import KEYS, rows
 import polyplay
 from polyplay import checkpoint, config, record, systems
 from polyplay.errors import UserError
-from polyplay.run import _read
+from polyplay.run import read
 
 TOY = [
     "--env",
@@ -179,7 +179,7 @@ def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
     options = config.to_json(config.RunOptions(keep=7))
     del options["step_timeout"]
     record.write_config(tmp_path, "a2c", config.to_json(systems.load("a2c").Config()), options, {}, {})
-    assert _read(tmp_path)[2] == config.RunOptions(keep=7)
+    assert read(tmp_path)[2] == config.RunOptions(keep=7)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
