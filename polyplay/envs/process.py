@@ -52,7 +52,7 @@ def describe(envs: Envs) -> EnvSpec:
     limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
-            raise UserError(f"{envs.title}: building the environment took longer than {limit:g} s")
+            raise UserError(f"{envs.title}: building and resetting the environment took longer than {limit:g} s")
         answer = here.recv()
     except EOFError:
         process.join(1.0)
