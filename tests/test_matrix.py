@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import checkpoint, cli, config, matrix, systems
+from polyplay import checkpoint, cli, config, matrix, playing, systems
 from polyplay.crew import Crew
+from polyplay.envs import Envs
 from polyplay.learning import build
 
 NET = {
@@ -29,7 +30,7 @@ NET = {
 }
 OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
-    "impala": {"actors": 1, "batch": 16, "reduction": "mean"},
+    "impala": {"actors": 1, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
 
@@ -68,17 +69,26 @@ def test_it_learns_or_trains(case, tmp_path):
 
 def test_random_play_is_far_from_the_goals():
     """What a run that learns nothing would show."""
-    from polyplay import playing
-
     for case in matrix.CASES:
         if case.goal is not None and case.system == "a2c":
             policy = fresh(case)
             for parameter in policy.parameters():
                 torch.nn.init.zeros_(parameter)
-            from polyplay.envs import Envs
-
             games = playing.play(Envs(case.env, 1), policy, 32, seed=0)
             assert np.mean([ret for ret, _ in games]) < case.goal - 0.15, case
+
+
+def test_everything_at_once_resumes_to_the_bit_and_is_evaluated(tmp_path):
+    case = matrix.Case("a2c", "thread", ("gru", *matrix.REST))
+    given = {**settings(case), "serial": True, "trace": True, "steps": 1_500}
+    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), **given)
+    polyplay.train("a2c", run=str(tmp_path / "cut"), **{**given, "steps": 700})
+    polyplay.resume(str(tmp_path / "cut"), steps=1_500)
+    losses = [(tmp_path / run / "updates.jsonl").read_text() for run in ("whole", "cut")]
+    assert losses[0] == losses[1]
+    result = whole.evaluate(episodes=5)
+    assert result["episodes"] == 5
+    assert result["episodic_return_min"] > 0, "no illegal action, which gives -1"
 
 
 def test_every_pair_is_on_together_in_every_system_and_kind_of_workers():

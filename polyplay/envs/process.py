@@ -56,7 +56,9 @@ def describe(envs: Envs) -> EnvSpec:
     limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
-            raise UserError(f"{envs.title}: building it took longer than {limit:g} s {rules.named('build')}")
+            raise UserError(
+                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.named('build')}"
+            )
         answer = here.recv()
     except EOFError:
         process.join(1.0)
