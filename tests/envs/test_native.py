@@ -107,7 +107,7 @@ def test_a_missing_ale_py_says_what_to_install(monkeypatch):
         ({"sticky": 2.0}, "between 0 and 1"),
         ({"frameskip": 0}, "at least 1"),
         ({"frameskip": "4"}, "of type int"),
-        ({"stack_reset": "one"}, "'zero' or 'repeat'"),
+        ({"stack_reset": "one"}, "one of zero, repeat, play"),
         ({"life_loss": "cut"}, "'ignore' or 'terminate'"),
     ],
 )
