@@ -25,6 +25,8 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
+  export RUN --onnx FILE [--checkpoint NAME]
+                        write a run's policy for onnxruntime and other programs
   systems               the table of systems: six choices each
   diagram SYSTEM [--OPTION VALUE …]
                         draw a system from its real wiring
@@ -53,6 +55,8 @@ class ResumeOptions:
     """seconds between checkpoints"""
     keep: int | None = None
     """how many of the newest checkpoints to keep, besides the best"""
+    dry_run: bool = False
+    """show the plan, measure the speed for two seconds, write nothing"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,16 @@ class EvaluateOptions:
         for name, least in (("episodes", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """A policy for programs without Polyplay: it takes the likeliest action."""
+
+    onnx: str | None = None
+    """the file to write"""
+    checkpoint: str | None = None
+    """which: best, or a number (none: the newest)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,6 +181,16 @@ def _evaluate(words: list[str]) -> int:
     return 0
 
 
+def _export(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, ExportOptions, "export")
+    if options.onnx is None:
+        raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
+    from polyplay import run
+
+    show(run.export(directory, Path(options.onnx), options.checkpoint))
+    return 0
+
+
 def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]]:
     """The run's directory, the options, and which were given; checked before anything heavy is loaded."""
     from polyplay import flags, record
@@ -220,7 +244,14 @@ def _diagram(words: list[str]) -> int:
     return 0
 
 
-VERBS = {"train": _train, "resume": _resume, "evaluate": _evaluate, "systems": _systems, "diagram": _diagram}
+VERBS = {
+    "train": _train,
+    "resume": _resume,
+    "evaluate": _evaluate,
+    "export": _export,
+    "systems": _systems,
+    "diagram": _diagram,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

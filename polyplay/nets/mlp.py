@@ -61,7 +61,7 @@ def _floats(x: Tensor, n: int) -> Tensor:
     """[N, ...] of any dtype → float32 [N, numbers]."""
     if n:
         return F.one_hot(x.long(), n).float()
-    flat = x.reshape(len(x), -1).float()
+    flat = x.reshape(x.shape[0], -1).float()  # not len(x): that would fix N in an exported graph
     return flat * (1.0 / 255.0) if x.dtype == torch.uint8 else flat
 
 
