@@ -1,7 +1,7 @@
 # make check: everything that a change has to pass. BIN: where the tools are.
 BIN ?= .venv/bin
 
-.PHONY: check format test
+.PHONY: check format newest test
 
 check:
 	$(BIN)/ruff format --check .
@@ -15,3 +15,12 @@ format:
 
 test:
 	$(BIN)/python -m pytest -q
+
+# All tests with the newest of everything that the ranges in pyproject.toml allow, in an environment of its own;
+# torch stays the one of constraints.txt: `make newest TORCH=` takes the newest of that too.
+TORCH ?= -c constraints.txt
+newest:
+	python3 -m venv --clear build/newest
+	build/newest/bin/pip install -q --upgrade --upgrade-strategy eager $(TORCH) -e ".[dev]"
+	build/newest/bin/pip list | grep -iE "^(torch|numpy|gymnasium|ale-py|tyro|rich|onnx) "
+	build/newest/bin/python -m pytest -q

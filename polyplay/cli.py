@@ -25,6 +25,8 @@ USAGE = """usage: polyplay VERB …
                         go on with a run from its newest checkpoint
   evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
                         play full games with a run's weights
+  export RUN --onnx FILE [--checkpoint NAME]
+                        write a run's policy for onnxruntime and other programs
   replay RUN [--updates N]
                         do an asynchronous run again in one thread and compare every loss, to the bit
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
@@ -58,6 +60,8 @@ class ResumeOptions:
     """seconds between checkpoints"""
     keep: int | None = None
     """how many of the newest checkpoints to keep, besides the best"""
+    dry_run: bool = False
+    """show the plan, measure the speed for two seconds, write nothing"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,16 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if self.updates is not None and self.updates < 1:
             raise UserError(f"--updates: {self.updates} given, allowed: a whole number from 1 up")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """A policy for programs without Polyplay: it takes the likeliest action."""
+
+    onnx: str | None = None
+    """the file to write"""
+    checkpoint: str | None = None
+    """which: best, or a number (none: the newest)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,6 +206,16 @@ def _replay(words: list[str]) -> int:
     return 0
 
 
+def _export(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, ExportOptions, "export")
+    if options.onnx is None:
+        raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
+    from polyplay import run
+
+    show(run.export(directory, Path(options.onnx), options.checkpoint))
+    return 0
+
+
 def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]]:
     """The run's directory, the options, and which were given; checked before anything heavy is loaded."""
     from polyplay import flags, record
@@ -264,6 +288,7 @@ VERBS = {
     "train": _train,
     "resume": _resume,
     "evaluate": _evaluate,
+    "export": _export,
     "replay": _replay,
     "check": _check,
     "doctor": _doctor,

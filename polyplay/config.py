@@ -60,6 +60,12 @@ class RunOptions:
     """write tensorboard/ in the run directory"""
     trace: bool = False
     """write the losses of every single update to updates.jsonl"""
+    metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
+    """whose names TensorBoard and W&B show metrics under"""
+    wandb: str | None = None
+    """project of Weights & Biases that metrics go to as well (none: not used)"""
+    dry_run: bool = False
+    """show the plan, measure the speed for two seconds, write nothing"""
 
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
@@ -131,7 +137,9 @@ def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
 
 
 def new_directory(system: str, env: Any, options: RunOptions) -> Path:
-    """Make and return the directory of a new run; UserError if it holds a run already or cannot be made."""
+    """Make and return the directory of a new run (a dry one is not made); UserError if it holds a run already or
+    cannot be made.
+    """
     place = getattr(env, "__name__", None) or str(env)
     slug = re.sub(r"[^A-Za-z0-9_.]+", "-", place.removeprefix("ALE/")).strip("-.") or "env"
     stem = options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -141,6 +149,8 @@ def new_directory(system: str, env: Any, options: RunOptions) -> Path:
         path = Path(f"{stem}-{again}")
     if (path / "config.json").exists():
         raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
+    if options.dry_run:
+        return path
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:

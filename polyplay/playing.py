@@ -11,6 +11,7 @@ import torch
 
 from polyplay import checkpoint, tree
 from polyplay.acting import HEARD
+from polyplay.errors import UserError
 from polyplay.noise import uniform
 
 LANES = 16
@@ -18,19 +19,21 @@ SEED = 10_000_019  # evaluation never repeats the seeds of training
 
 
 def play(
-    envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, each_step: Any = None
+    envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, film: Film | None = None
 ) -> list[tuple[float, int]]:
     """(return, length) of `episodes` full games, unclipped. Every lane has its quota, so short games don't crowd in."""
+    if film is not None:
+        envs = film.setting(envs)
     lanes = envs.spec.width or min(episodes, LANES)
     quota = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
     pool = replace(envs, lanes=lanes, groups=1, workers=0).open(seed + SEED)
     try:
-        return _games(pool, policy, quota, seed, greedy, each_step)
+        return _games(pool, policy, quota, seed, greedy, film)
     finally:
         pool.close()
 
 
-def _games(pool: Any, policy: Any, quota: Any, seed: int, greedy: bool, each_step: Any) -> list[tuple[float, int]]:
+def _games(pool: Any, policy: Any, quota: Any, seed: int, greedy: bool, film: Film | None) -> list[tuple[float, int]]:
     lanes = len(quota)
     state, done = policy.initial(lanes), np.zeros(lanes, np.int64)
     ret, length, games, acts = np.zeros(lanes), np.zeros(lanes, np.int64), [], np.zeros(lanes, np.int64)
@@ -42,8 +45,8 @@ def _games(pool: Any, policy: Any, quota: Any, seed: int, greedy: bool, each_ste
         acts += 1
         with torch.no_grad():
             out, state = policy.act(tree.map(torch.from_numpy, heard), state)
-        if each_step is not None:
-            each_step(step)
+        if film is not None:
+            film(step, pool)
         ret += step["reward"]
         length += ~step["first"]
         for i in np.flatnonzero(step["over"]):
@@ -78,34 +81,68 @@ def summarise(games: list[tuple[float, int]], frames_per_step: int, seconds: flo
 
 
 class Film:
-    """Writes the first lane's newest plane, or its rendering, to an H.264 file."""
+    """Writes the first lane's first game to an H.264 file: an Atari screen's newest plane, else what `render` gives."""
 
-    def __init__(self, path: Path, rate: int = 15):
-        from polyplay.errors import UserError
+    RATE = 15.0  # Atari's pictures per second: one of four frames
 
+    def __init__(self, path: Path):
         try:
             import av
         except ImportError:
             raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
         self.path, self._out = path, av.open(str(path), "w")
-        self._stream = self._out.add_stream("libx264", rate=rate)
-        self._av, self._ready = av, False
+        self._stream: Any = None
+        self._av, self._over = av, False
 
-    def __call__(self, step: Any) -> None:
-        obs = step["obs"]
-        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            from polyplay.errors import UserError
+    def setting(self, envs: Any) -> Any:
+        """`envs` so that they can be filmed: Gymnasium's render in our own process. Raises UserError."""
+        if envs.title.startswith(("ALE/", "toy:")):
+            return envs
+        shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
+        try:
+            shown.spec  # noqa: B018 - builds one
+        except UserError as e:
+            raise UserError(f"--video: needs an environment that takes render_mode='rgb_array'; {e}") from None
+        return shown
 
-            raise UserError("--video: needs image observations [C, H, W] of uint8; this environment has none")
-        picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
-        if not self._ready:
-            self._stream.height, self._stream.width = picture.shape
-            self._stream.pix_fmt, self._ready = "yuv420p", True
-        frame = self._av.VideoFrame.from_ndarray(np.stack([picture] * 3, -1), format="rgb24")
+    def __call__(self, step: Any, pool: Any) -> None:
+        if self._over:
+            return
+        picture, rate = self._look(step, pool)
+        picture = picture[: len(picture) // 2 * 2, : picture.shape[1] // 2 * 2]  # the format has no odd sides
+        if self._stream is None:
+            self._stream = self._out.add_stream("libx264", rate=round(rate))
+            self._stream.height, self._stream.width = picture.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         for packet in self._stream.encode(frame):
             self._out.mux(packet)
+        self._over = bool(step["over"][0])
+
+    def _look(self, step: Any, pool: Any) -> tuple[np.ndarray, float]:
+        """(RGB [H, W, 3], pictures per second). Raises UserError."""
+        if hasattr(pool, "picture"):
+            return _rendered(pool)
+        obs = step["obs"]
+        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+            raise UserError("--video: needs image observations [C, H, W] of uint8; this toy has none")
+        picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
+        return np.stack([picture] * 3, -1), self.RATE
 
     def close(self) -> None:
-        for packet in self._stream.encode() if self._ready else ():
+        for packet in self._stream.encode() if self._stream is not None else ():
             self._out.mux(packet)
         self._out.close()
+        if self._stream is None:  # nothing was shown
+            self.path.unlink(missing_ok=True)
+
+
+def _rendered(pool: Any) -> tuple[np.ndarray, float]:
+    try:
+        picture, rate = pool.picture(0)
+    except Exception as e:
+        raise UserError(f"--video: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
+    array = np.asarray(picture)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+        raise UserError(f"--video: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
+    return array, rate

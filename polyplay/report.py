@@ -16,10 +16,12 @@ from typing import Any
 
 import psutil
 
+from polyplay import tags
 from polyplay.record import Grow, Lines, Row, now, plain, read_lines, write_json
+from polyplay.tags import KINDS
+from polyplay.tracking import Tracker
 
 WINDOW = 100  # full games the means are over
-KINDS = ("env", "infer", "learn", "wait")
 TOTALS = ("frames", "steps", "updates")
 
 
@@ -50,8 +52,9 @@ class Events:
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `start`: frames, steps, updates, wall_seconds of the checkpoint resumed from (default: of the last report).
-    Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
+    `style`: whose names TensorBoard and `tracker` get (tags.STYLES). `start`: frames, steps, updates, wall_seconds of
+    the checkpoint resumed from (default: of the last report). Games ended after it do not count: they are played
+    again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is told, once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
@@ -67,7 +70,10 @@ class Reporter:
         tensorboard: bool = True,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
+        style: str = "polyplay",
+        tracker: Tracker | None = None,
     ) -> None:
+        self.style, self.tracker = style, tracker
         self.directory, self.clock, self.warn = Path(directory), clock, warn
         self.warned: set[str] = set()
         self.metrics = Lines(self.directory / "metrics.jsonl")
@@ -117,7 +123,7 @@ class Reporter:
         place = {"wall_seconds": round(self.wall_seconds, 3), "frames": int(frames), "steps": int(steps)}
         self._count(float(return_), int(length))
         self._write("episodes.jsonl", lambda: self.games.write({**place, **game, "lane": lane}))
-        self._event(int(steps), {f"charts/{k}": v for k, v in game.items()})
+        self._event(int(steps), tags.of_episode(self.style, game))
 
     def report(self, snapshot: Mapping[str, Any]) -> Row:
         """Write one report and return it, as it is in metrics.jsonl.
@@ -133,7 +139,7 @@ class Reporter:
         self.row = plain(self._row(snapshot))
         self.row |= plain({k: v for k, v in losses.items() if k not in self.row})
         self._write("metrics.jsonl", lambda: self.metrics.write(self.row))
-        self._event(self.row["steps"], _tags(self.row, losses))
+        self._event(self.row["steps"], tags.of_report(self.style, self.row, losses))
         return self.row
 
     def _row(self, snapshot: Mapping[str, Any]) -> Row:
@@ -182,6 +188,8 @@ class Reporter:
             for file in (self.metrics, self.games, self.events):
                 if file:
                     file.close()
+            if self.tracker:
+                self.tracker.close(plain(summary))
         return plain(summary)
 
     def _count(self, return_: float, length: int) -> None:
@@ -209,8 +217,10 @@ class Reporter:
         return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
 
     def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        if self.tracker and scalars:
+            self.tracker.write(step, scalars)
         events = self.events
-        if events:
+        if events and scalars:
             self._write("tensorboard/", lambda: events.write(step, scalars))
 
     def _write(self, name: str, write: Callable[[], None]) -> None:
@@ -228,21 +238,6 @@ def _mean(values: deque) -> float | None:
 
 def _ratio(a: float, b: float, digits: int) -> float | None:
     return round(a / b, digits) if b > 0 else None
-
-
-def _tags(row: Row, losses: Mapping[str, Any]) -> dict[str, float | None]:
-    """A report under the tags CleanRL's readers know; their x axis is agent steps."""
-    charts = ["episodic_return_mean", "episodic_length_mean", "frames", "episodes"]
-    charts += [k for k in losses if k == "learning_rate"]
-    run = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
-    return {
-        "charts/SPS": row["sps"],
-        "charts/FPS": row["fps"],
-        **{f"charts/{k}": row[k] for k in charts},
-        **{f"losses/{k}": row[k] for k in losses if k not in charts},
-        **{f"time/{k}": row[f"time_{k}"] for k in KINDS},
-        **{f"run/{k}": row[k] for k in run},
-    }
 
 
 def memory_mb() -> float:

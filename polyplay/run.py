@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import checkpoint, config, record, snapshot, systems, worker
+from polyplay import checkpoint, config, plan, record, snapshot, systems, terminal, tracking, worker
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.session import Session
@@ -32,11 +32,15 @@ class Run:
 def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
+    tracking.check(options.wandb)
     crew = new_crew(options)
     wired = page.build(settings, crew)
+    planned = _planned(page, crew, wired, settings, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = config.new_directory(system, settings.env, options)
+    if options.dry_run:
+        return _dry(system, settings, options, sources, crew, wired, directory, planned)
     record.write_config(
         directory,
         system,
@@ -45,7 +49,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
         sources,
         wired.envs.spec.describe,
     )
-    return _go(Session(system, settings, options, sources, crew, wired, directory, {}))
+    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines))
 
 
 def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
@@ -59,13 +63,16 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     crew = new_crew(options)
     crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
     wired = page.build(settings, crew)
+    planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
+    if options.dry_run:
+        return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
     checkpoint.sweep(directory)
     gone = snapshot.lost(found, worker.keyed(crew.seed, 1000 * crew.resumes))
     if gone:
         print(f"polyplay: {gone}", file=sys.stderr)
     record.rewind(directory, counters)
     record.amend_config(directory, config.to_json(options), sources)
-    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters))
+    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, planned.lines))
 
 
 def evaluate(
@@ -107,11 +114,65 @@ def evaluate(
     return result
 
 
+def export(directory: Path, file: Path, which: str | None = None) -> dict[str, Any]:
+    """Write a checkpoint's policy (default: of the newest whole one) as an ONNX file; what was written."""
+    from polyplay import export as exporting
+    from polyplay import playing
+
+    exporting.check(file)
+    directory = Path(directory)
+    page, settings, options, kept = read(directory)
+    found = _choose(directory, which)
+    wired = page.build(settings, new_crew(options))
+    tune(1)
+    spec = wired.envs.spec
+    about = {
+        "polyplay": kept["versions"]["polyplay"],
+        "system": kept["system"],
+        "env": config.to_json(settings)["env"],
+        "environment": dict(spec.describe),
+        "checkpoint": found.name,
+        "counters": checkpoint.manifest(found)["counters"],
+    }
+    return exporting.export(playing.load_policy(wired, found), spec, file, about)
+
+
 def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
     """The figure of a system, drawn from its wiring."""
     crew = new_crew(options)
     systems.load(system).build(settings, crew)
     return crew.diagram()
+
+
+def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
+    """The plan, refused if it cannot work."""
+
+    def again(other: Any) -> plan.Plan:
+        crew = new_crew(options)
+        return plan.make(crew, page.build(other, crew), options, done)
+
+    return plan.checked(plan.make(crew, wired, options, done), settings, again)
+
+
+def _dry(
+    system: str,
+    settings: Any,
+    options: config.RunOptions,
+    sources: config.Sources,
+    crew: Crew,
+    wired: Any,
+    directory: Path,
+    planned: plan.Plan,
+) -> Run:
+    """Print the plan, and what two seconds of the run tell; nothing is written."""
+    console = terminal.default_console()
+    told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
+    for what in terminal.opening(system, *told, f"{directory} (dry run: nothing is written)", planned.lines, console):
+        terminal.show(console, what)
+    metrics = (*wired.metrics, "grad_norm", "learning_rate")
+    for what in terminal.facts(plan.measure(crew, metrics, planned, wired.envs.spec.frames_per_step), console):
+        terminal.show(console, what)
+    return Run(directory, 0, "dry run", {}, settings)
 
 
 def _go(session: Session) -> Run:

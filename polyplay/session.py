@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from polyplay.record import read_lines
 from polyplay.report import Reporter
 from polyplay.shared import COLUMNS, EPISODES
 from polyplay.terminal import Terminal
+from polyplay.tracking import Tracker
 
 TICK = 0.1  # seconds between two looks at the workers
 PATIENCE = 30.0  # seconds that learners get to save and end once they were asked to
@@ -39,6 +40,7 @@ class Session:
         wired: systems.System,
         directory: Path,
         counters: dict[str, Any],
+        plan: Iterable[tuple[str, str]] = (),
     ):
         self.options, self.crew, self.wired, self.directory = options, crew, wired, directory
         self.settings = settings
@@ -49,12 +51,15 @@ class Session:
         crew.say = self.say
         wall = counters.get("wall_seconds", 0.0)
         start = {"frames": self.base["steps"] * self.skip, **self.base, "wall_seconds": wall} if counters else None
-        self.reporter = Reporter(directory, start=start, tensorboard=options.tensorboard, warn=self._warn)
+        tracker = Tracker(options.wandb, directory, warn=self._warn) if options.wandb else None
+        style = options.metrics_style
+        self.reporter = Reporter(
+            directory, start=start, tensorboard=options.tensorboard, warn=self._warn, style=style, tracker=tracker
+        )
         total = crew.total(wired.envs, settings.budget)
         self.terminal = Terminal(self.reporter, total_frames=int(total * self.skip), system=system)
-        self.terminal.begin(
-            config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe, directory
-        )
+        told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
+        self.terminal.begin(*told, directory, plan)
         self.exit_code, self.reason = 0, "done"
         self.asked = 0.0  # when learners were asked to finish
         self.saved, self.unsaved = 0, ""

@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ class Terminal:
         self.title = system
         self.row: Mapping[str, Any] = {}
         self.warning = ""
-        self.pending: deque[tuple[RenderableType, bool]] = deque(maxlen=1000)
+        self.pending: deque[RenderableType] = deque(maxlen=1000)
         self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
@@ -94,16 +94,15 @@ class Terminal:
         sources: Mapping[str, str],
         environment: Mapping[str, str],
         directory: Any,
+        plan: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """The first lines: every value with its source, what the environment is, where the run is."""
+        """The first lines: every value with its source, what the environment is, where the run is, its plan."""
         self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
         if options.get("serial"):
             self.live = None
         self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
-        self._print(Text.assemble((f"polyplay {self.system}", "bold"), f"  in {directory}"))
-        self._print(settings(config, options, sources, self.console.width))
-        facts = " · ".join(f"{k} {v}" for k, v in environment.items())
-        self._print(Text.assemble(("playing ", "bold"), facts), wrap=True)
+        for what in opening(self.system, config, options, sources, environment, directory, plan, self.console):
+            self._print(what)
 
     def report(self, row: Mapping[str, Any]) -> None:
         """What `Reporter.report` answered."""
@@ -186,15 +185,14 @@ class Terminal:
         until = self.goal.until_return
         return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
 
-    def _print(self, what: RenderableType, wrap: bool = False) -> None:
+    def _print(self, what: RenderableType) -> None:
         """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
-        self.pending.append((what, wrap))
+        self.pending.append(what)
         self._flush()
 
     def _flush(self) -> None:
         while self.pending and self.outlet.backlog < BACKLOG:
-            what, wrap = self.pending.popleft()
-            self.console.print(what, soft_wrap=isinstance(what, Text) and not wrap)
+            show(self.console, self.pending.popleft())
 
 
 def default_console() -> Console:
@@ -210,6 +208,39 @@ def default_console() -> Console:
 def _is_screen(console: Console) -> bool:
     """FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one."""
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def show(console: Console, what: RenderableType) -> None:
+    console.print(what, soft_wrap=isinstance(what, Text))
+
+
+def opening(
+    system: str,
+    config: Mapping[str, Any],
+    options: Mapping[str, Any],
+    sources: Mapping[str, str],
+    environment: Mapping[str, str],
+    directory: Any,
+    plan: Iterable[tuple[str, str]],
+    console: Console,
+) -> Iterator[RenderableType]:
+    """The first lines of a run, or all there is of one that is only planned."""
+    yield Text.assemble((f"polyplay {system}", "bold"), f"  in {directory}")
+    yield settings(config, options, sources, console.width)
+    yield from facts([("playing", " · ".join(f"{k} {v}" for k, v in environment.items())), *plan], console)
+
+
+def facts(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[RenderableType]:
+    """What is said about a run, under its headings: folded on a terminal, one line each elsewhere."""
+    if not console.is_terminal:
+        yield from (Text(f"{head:<8} {text}") for head, text in lines)
+        return
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="bold", no_wrap=True, min_width=8)
+    table.add_column()
+    for line_ in lines:
+        table.add_row(*line_)
+    yield table
 
 
 def settings(

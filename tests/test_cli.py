@@ -34,6 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     run.train = note("train", types.SimpleNamespace(exit_code=0))
     run.resume = note("resume", types.SimpleNamespace(exit_code=143))
     run.evaluate = note("evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
+    run.export = note("export", {"file": "p.onnx", "bytes": 9})
     run.diagram = note("diagram", "a ─► b")
     monkeypatch.setitem(sys.modules, "polyplay.run", run)
     monkeypatch.setattr(polyplay, "run", run, raising=False)
@@ -73,6 +74,12 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
     assert "video                 none" in out
 
 
+def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    assert cli.main(["export", run, "--onnx", "p.onnx", "--checkpoint", "best"]) == 0
+    assert calls == [("export", Path(run), Path("p.onnx"), "best")]
+    assert capsys.readouterr().out == "file   p.onnx\nbytes  9\n"
+
+
 def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     assert cli.main(["systems"]) == 0
     out = capsys.readouterr().out
@@ -88,8 +95,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, check, doctor, systems, diagram"),
-        ("bench a2c", "bench comes in a later version; this one has train, resume, evaluate, check, doctor"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, doctor, systems, diagram"),
+        ("bench a2c", "bench comes in a later version; this one has train, resume, evaluate, export, replay, check"),
         ("play", "play comes in a later version"),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
@@ -119,6 +126,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
         ("systems now", "unexpected 'now': systems takes nothing but --matrix"),
+        ("export", "export takes the directory of a run first"),
+        ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),
     ],
 )
 def test_every_mistake_is_one_line_on_stderr_and_status_2(

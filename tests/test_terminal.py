@@ -112,7 +112,21 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
         assert re.search(words, text), words
     assert "checkpoint_every" not in text  # a run option nobody set
     assert "unmarked: the default  + preset quick  * given" in text
-    assert "playing frame skip 4 · sticky 0" in text
+    assert "\nplaying  frame skip 4 · sticky 0\n" in text
+
+
+def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Path):
+    plan = [("memory", "enough " * 30), ("length", "9 frames")]
+    settings_, chosen, sources = config.parse(page(), [])
+    told = config.to_json(settings_), config.to_json(chosen), sources, ENVIRONMENT, "runs/x", plan
+    log, screen = Case(tmp_path, live=False, width=80), Case(tmp_path, live=True, width=80)
+    for case in (log, screen):
+        case.terminal.begin(*told)
+    assert f"\nmemory   {'enough ' * 30}\nlength   9 frames\n" in log.text
+    lines = plain(screen.text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [w for w in lines if w.startswith(("memory", "length"))] == [lines[-4], lines[-1]]
+    assert lines[-2].startswith("         enough")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

@@ -63,6 +63,13 @@ class InlinePool:
         tree.write(self._board.action, numbers, action)
         self._step(numbers.tolist())
 
+    def picture(self, lane: int) -> tuple[Any, float]:
+        """What a lane's environment renders, and how many of these it means to show in a second."""
+        env = self._lanes[lane].env
+        if env is None:
+            raise RuntimeError(f"lane {lane} has no environment now")
+        return env.render(), float(env.metadata.get("render_fps") or 30)
+
     def close(self) -> None:
         """Close every environment."""
         self._open = False

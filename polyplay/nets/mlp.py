@@ -68,7 +68,7 @@ def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
         return torch.cat([F.one_hot(part, m) for part, m in parts], 1).float()
     if n:
         return F.one_hot(x.long(), n).float()
-    flat = x.reshape(len(x), -1).float()
+    flat = x.reshape(x.shape[0], -1).float()  # not len(x): that would fix N in an exported graph
     return flat * (1.0 / 255.0) if x.dtype == torch.uint8 else flat
 
 

@@ -1,0 +1,220 @@
+"""How much memory a run will need, predicted from its wiring and specs, and how much there is.
+
+Shared blocks are counted exactly; what a process of Python and torch takes by itself was measured (`OF`), and so
+was how much more than the tensors kept for it a backward pass takes (`BACKWARD`). Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from polyplay import tree
+from polyplay.crew import cores
+from polyplay.envs.board import Board
+from polyplay.shared import Block
+from polyplay.stream import ROWS, Stream, row_spec
+
+MB = 2**20
+# Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
+OF = {
+    "server": 165,  # the fork server of the workers, torch in it
+    "tracker": 7,
+    "act": 52,  # a worker beyond what it shares with its server
+    "learn": 137,  # one that computes gradients
+    "thread": 85,  # what learning imports, where workers are threads of the main process
+    "env server": 38,
+    "env": 7,  # an environment process beyond its server, without the environment
+    "ale": 8,
+    "ale lane": 0.7,
+}
+BACKWARD = 1.5  # of the tensors kept for the backward pass: gradients of some of them stand beside them
+
+
+def size(n: float) -> str:
+    """Bytes for people: 12.3 MB, 1.24 GB."""
+    mb = n / MB
+    return f"{mb / 1024:.3g} GB" if mb >= 1000 else f"{mb:.3g} MB"
+
+
+# ------------------------------------------------------------------------------------------------- what there is
+
+
+def limit() -> int:
+    """Bytes this process and its children may have: the machine's, or its control group's if that is less."""
+    found = [psutil.virtual_memory().total]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            found += _of_group(*line.split(":", 2)[1:])
+    return min(found)
+
+
+def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list[int]:
+    """Limits of one control group and those around it: version 2 (no controllers named) or 1."""
+    if controllers not in ("", "memory"):
+        return []
+    base, name = (f"{root}/memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+    limits = []
+    place = Path(path.lstrip("/"))
+    for at in (place, *place.parents):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            limits.append(int((Path(base) / at / name).read_text()))
+    return limits
+
+
+# ------------------------------------------------------------------------------------------------ what is needed
+
+
+def predict(crew: Any, wired: Any) -> dict[str, float]:
+    """Bytes by what they are for, all processes together: processes, learning, rollouts, weights, lanes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # others may be at work on this machine: two threads that wait for each other lose most
+    try:
+        net = wired.policy()
+        kept = _kept(net, wired.envs.spec)
+    finally:
+        torch.set_num_threads(threads)
+    weights = bytes_of(net)
+    inner = _inner(crew, net)
+    parts = dict.fromkeys(("processes", "learning", "rollouts", "weights", "lanes"), 0.0)
+    parts["processes"] = processes(crew)
+    for role in crew.roles:
+        task, envs = role.kw.get("task"), role.kw.get("envs")
+        held = 2.0 * weights  # as one vector, and its gradient
+        if task is not None:
+            held += optimizer(task.update.optim, weights)
+            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw)
+        if envs is not None:
+            parts["learning"] += role.n * kept * envs.lanes
+            parts["lanes"] += role.n * _lanes(envs)
+        parts["weights"] += role.n * held
+    streams = _streams(crew)
+    parts["rollouts"] = float(sum(s.block.nbytes for s in (*streams, *inner)) + _joined(crew, inner))
+    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams)
+    return parts
+
+
+def processes(crew: Any) -> float:
+    """Bytes of all processes before they do anything, this one as it is now."""
+    here = psutil.Process().memory_full_info()
+    total = getattr(here, "pss", here.rss) / MB
+    apart = not crew.serial and crew.on == "process"
+    if apart:
+        total += OF["server"] + OF["tracker"]
+    for role in crew.roles:
+        kind = "learn" if "task" in role.kw else "act"
+        total += role.n * OF[kind] if apart else OF["thread"] * (kind == "learn")
+        envs = role.kw.get("envs")
+        if envs is not None and kind_of(envs) == "processes":
+            total += OF["env server"] * (role.n if apart else 1) + role.n * OF["env"] * workers_of(envs)
+    return total * MB
+
+
+def bytes_of(net: Any) -> int:
+    """Of its parameters and buffers."""
+    return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
+
+
+def optimizer(optim: Any, weights: float) -> float:
+    """Bytes of an optimiser's state for that many bytes of weights."""
+    return weights * (2.0 if optim.name == "adam" else 1.0 + bool(optim.momentum))
+
+
+def kind_of(envs: Any) -> str:
+    """Which pool serves them: ale, toy, inline or processes."""
+    if envs.title.startswith("ALE/"):
+        return "ale"
+    if envs.title.startswith("toy:"):
+        return "toy"
+    return "inline" if envs.inline else "processes"
+
+
+def workers_of(envs: Any) -> int:
+    """Environment processes, or ale-py's threads, of one pool; as the pool counts them."""
+    return min(envs.workers or cores(), envs.lanes // envs.groups)
+
+
+def _lanes(envs: Any) -> float:
+    """Bytes of one pool: its rows, and the emulators. What other environments take by themselves nobody tells."""
+    kind = kind_of(envs)
+    if kind == "ale":
+        return OF["ale"] * MB + envs.lanes * (OF["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs))
+    if kind == "toy":
+        return envs.lanes * float(tree.nbytes(envs.spec.obs))
+    return float(Board(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
+
+
+def _kept(net: Any, spec: Any) -> float:
+    """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
+    import torch
+
+    rows, lanes = 2, 8
+    own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
+    batch = tree.zeros({"obs": spec.obs, **ROWS, **net.spec()}, (rows, lanes))
+    if getattr(spec, "mask", None) is not None:
+        batch["mask"] = tree.map(np.ones_like, tree.zeros(spec.mask, (rows, lanes)))
+    kept: dict[int, int] = {}
+
+    def pack(x: Any) -> Any:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        out = net.unroll(tree.map(torch.from_numpy, batch), net.initial(lanes))  # held: so no address comes twice
+    return sum(kept.values()) / (rows * lanes) if out else 0.0
+
+
+def _batch(kw: Any) -> int:
+    """Rows of one learner's batch, the last of each rollout included."""
+    if "source" in kw:
+        source = kw["source"]
+        return source.n * source.stream.lanes * (source.stream.T + 1)
+    return kw["envs"].lanes * (kw["T"] + 1)
+
+
+def _inner(crew: Any, net: Any) -> list[Any]:
+    """The streams within replicas, one per worker, made here as they will be there: untouched they take no memory."""
+    found = []
+    for role in crew.roles:
+        envs, T = role.kw.get("envs"), role.kw.get("T")
+        if envs is not None and T is not None:
+            mask = getattr(envs.spec, "mask", None)
+            rows = row_spec(envs.spec.obs, net.spec(), *([] if mask is None else [mask]))
+            stream = Stream(rows, net.state_spec(), T, envs.lanes // envs.groups, slots=2 * envs.groups)
+            found += [stream] * role.n
+    return found
+
+
+def _joined(crew: Any, inner: list[Any]) -> float:
+    """Bytes of the batches that learners put together from several slots."""
+    sources = [(r.n, r.kw["source"].stream, r.kw["source"].n) for r in crew.roles if "source" in r.kw]
+    sources += [(1, s, s.slots // 2) for s in inner]
+    return sum(n * slots * s.block.nbytes / s.slots for n, s, slots in sources if slots > 1)
+
+
+def _things(crew: Any) -> list[Any]:
+    """Every object that workers share, once."""
+    found: dict[int, Any] = {}
+    for role in crew.roles:
+        task = role.kw.get("task")
+        for thing in (*role.kw.values(), getattr(task, "update", None), getattr(task, "knobs", None)):
+            inner = getattr(thing, "stream", thing)
+            found[id(inner)] = inner
+    return list(found.values())
+
+
+def _streams(crew: Any) -> list[Any]:
+    return [t for t in _things(crew) if isinstance(t, Stream)]
+
+
+def _blocks(crew: Any) -> list[Block]:
+    blocks = [getattr(t, name, None) for t in _things(crew) for name in ("block", "_block")]
+    return [b for b in blocks if isinstance(b, Block)]

@@ -1,0 +1,25 @@
+"""What is installed by `pip install`: the wheel itself is built and looked into."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_path: Path):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "polyplay", tmp_path / "polyplay", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from setuptools import build_meta; print(build_meta.build_wheel('out'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / "out" / done.stdout.split()[-1]) as wheel:
+        held = {n for n in wheel.namelist() if n.startswith("polyplay/")}
+        entry = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
+        assert "polyplay = polyplay.cli:main" in wheel.read(entry).decode()
+    assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | {"polyplay/py.typed"}
