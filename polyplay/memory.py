@@ -69,18 +69,12 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def predict(crew: Any, wired: Any) -> dict[str, float]:
-    """Bytes by what they are for, all processes together: processes, learning, rollouts, weights, lanes."""
-    import torch
+def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
+    """Bytes by what they are for, all processes together: processes, learning, rollouts, weights, lanes.
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # others may be at work on this machine: two threads that wait for each other lose most
-    try:
-        net = wired.policy()
-        kept = _kept(net, wired.envs.spec)
-    finally:
-        torch.set_num_threads(threads)
-    weights = bytes_of(net)
+    spec: the environments'; net: one network, as every worker makes its own.
+    """
+    weights, kept = bytes_of(net), _kept(net, spec)
     inner = _inner(crew, net)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)

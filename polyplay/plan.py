@@ -6,10 +6,11 @@ Imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +48,11 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     envs = wired.envs
     skip = envs.spec.frames_per_step
     task = next(r.kw["task"] for r in crew.roles if r.learner)
-    total, parts, limit = task.total, memory.predict(crew, wired), memory.limit()
-    net = memory.bytes_of(wired.policy())
-    checkpoint = int(net + memory.optimizer(task.update.optim, net))
+    with _one_thread():
+        net = wired.policy()
+        parts = memory.predict(crew, envs.spec, net)
+    total, limit, weights = task.total, memory.limit(), memory.bytes_of(net)
+    checkpoint = int(weights + memory.optimizer(task.update.optim, weights))
     lines = [
         ("workers", _workers(crew)),
         ("memory", _memory(parts, limit)),
@@ -63,6 +66,19 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("episodes", episodes(envs)),
     ]
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Others may be at work on this machine: two compute threads that wait for each other lose most."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ----------------------------------------------------------------------------------------------------- in words

@@ -24,6 +24,10 @@ def wired(name: str, **settings: Any) -> tuple[Crew, Any]:
     return crew, page.build(page.Config(**TOY, **settings), crew)
 
 
+def predict(crew: Crew, system: Any) -> dict[str, float]:
+    return memory.predict(crew, system.envs.spec, system.policy())
+
+
 @pytest.mark.parametrize(
     ("n", "text"), [(3 * 2**19, "1.5 MB"), (12.34 * 2**20, "12.3 MB"), (2**40, "1.02e+03 GB"), (1.5 * 2**30, "1.5 GB")]
 )
@@ -50,7 +54,7 @@ def test_streams_between_workers_are_counted_as_they_are():
     crew, system = wired("impala", lanes=4, batch=8)
     stream = crew.roles[0].kw["out"]
     joined = 2 * stream.block.nbytes / stream.slots
-    assert memory.predict(crew, system)["rollouts"] == stream.block.nbytes + joined
+    assert predict(crew, system)["rollouts"] == stream.block.nbytes + joined
 
 
 def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -62,7 +66,7 @@ def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, mon
             made.append(self.block.nbytes)
 
     crew, system = wired("a2c", lanes=4, replicas=1, groups=2)
-    told = memory.predict(crew, system)["rollouts"]
+    told = predict(crew, system)["rollouts"]
     monkeypatch.setattr(acting, "Stream", Spy)
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, groups=2, steps=40, serial=True, run=str(tmp_path / "r"))
     assert told == made[0] * 1.5  # two groups of 4 slots are put together into one batch
@@ -82,7 +86,7 @@ def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name: st
     crew, system = wired("a2c", replicas=1, optimizer=name)
     net = memory.bytes_of(system.policy())
     knobs = 16
-    assert memory.predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=knobs)
+    assert predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=knobs)
 
 
 def test_more_workers_and_environment_processes_take_more():
