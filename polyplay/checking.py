@@ -72,7 +72,11 @@ class Looker:
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
-        self.own = envs.title.startswith(("ALE/", "toy:"))
+
+    @property
+    def own(self) -> bool:
+        """Whether its pool is one of ours, whose lanes are no environments by themselves."""
+        return self.envs.title.startswith(("ALE/", "toy:", "envpool:")) or self.envs.spec.vector
 
     def first(self) -> Tried:
         """Of lane 0. Raises UserError: no such environment."""

@@ -16,6 +16,7 @@ import psutil
 from polyplay import tree
 from polyplay.crew import cores
 from polyplay.envs.board import Board
+from polyplay.envs.make import native
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 
@@ -121,11 +122,14 @@ def optimizer(optim: Any, weights: float) -> float:
 
 
 def kind_of(envs: Any) -> str:
-    """Which pool serves them: ale, toy, inline or processes."""
-    if envs.title.startswith("ALE/"):
+    """Which pool serves them: ale, toy, envpool, vector, inline or processes."""
+    if envs.title.startswith("ALE/") and native(envs):
         return "ale"
-    if envs.title.startswith("toy:"):
-        return "toy"
+    for name in ("toy", "envpool"):
+        if envs.title.startswith(f"{name}:"):
+            return name
+    if envs.spec.vector:
+        return "vector"
     return "inline" if envs.inline else "processes"
 
 
@@ -139,7 +143,7 @@ def _lanes(envs: Any) -> float:
     kind = kind_of(envs)
     if kind == "ale":
         return OF["ale"] * MB + envs.lanes * (OF["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs))
-    if kind == "toy":
+    if kind in ("toy", "vector", "envpool"):
         return envs.lanes * float(tree.nbytes(envs.spec.obs))
     return float(Board(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
 

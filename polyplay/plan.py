@@ -149,17 +149,17 @@ def _in_step(crew: Any) -> bool:
 
 
 def _resumes(crew: Any) -> str:
-    acting = [r for r in crew.roles if "envs" in r.kw]
-    if all(kind_of(r.kw["envs"]) == "toy" and r.learner for r in acting):
-        return "exact: environments, recurrent state and noise are in the checkpoint"
-    flying = "rollouts in flight are lost, " if any("out" in r.kw for r in acting) else ""
-    return f"weights, optimiser and counters exactly; {flying}lanes begin new games"
+    kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
+    if not kinds <= {"toy", "processes", "inline"}:
+        return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
+    alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
+    return f"as if nothing had happened: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 
 
 def episodes(envs: Any) -> str:
     """What ends an episode, what the value beyond its last state is, and what comes after."""
     told = envs.spec.describe
-    if kind_of(envs) == "ale":
+    if envs.title.startswith("ALE/"):
         life = " or life" if told.get("life loss", "ignored") != "ignored" else ""
         ends, cut = f"a lost game{life} ends one", f"cut after {_number(told.get('max frames'))} frames"
     else:

@@ -96,7 +96,7 @@ class Film:
 
     def setting(self, envs: Any) -> Any:
         """`envs` so that they can be filmed: Gymnasium's render in our own process. Raises UserError."""
-        if envs.title.startswith(("ALE/", "toy:")):
+        if envs.title.startswith(("ALE/", "toy:", "envpool:")):
             return envs
         shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
         try:
@@ -125,7 +125,7 @@ class Film:
             return _rendered(pool)
         obs = step["obs"]
         if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            raise UserError("--video: needs image observations [C, H, W] of uint8; this toy has none")
+            raise UserError("--video: needs image observations [C, H, W] of uint8; these are none")
         picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
         return np.stack([picture] * 3, -1), self.RATE
 

@@ -90,7 +90,7 @@ def test_an_atari_game_is_filmed_as_it_is_seen(tmp_path: Path):
     ("of", "says"),
     [
         (envs(blind), r"--video: needs an environment that takes render_mode='rgb_array'; blind: could not be built"),
-        (envs("toy:cartpole"), r"--video: needs image observations .*; this toy has none"),
+        (envs("toy:cartpole"), r"--video: needs image observations .*; these are none"),
         (envs(Shown, picture=(31, 20)), r"--video: render\(\) gave uint8 \[31, 20\]; it must give uint8 \[H, W, 3\]"),
         (envs(Shown, picture="x"), r"--video: rendering failed: TypeError"),
     ],

@@ -17,7 +17,7 @@ from polyplay.envs.build import build
 from polyplay.envs.lane import START
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Pool
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary
 from polyplay.envs.trial import CLOCK, Facts, Order, choose
 from polyplay.envs.worker import settle
 from polyplay.shared import Block
@@ -58,14 +58,20 @@ def wandering(envs: Envs) -> Envs:
     return replace(envs, name=make, options={})
 
 
-def draws(pool: Pool, seed: int) -> Callable[[int], np.ndarray]:
+def draws(pool: Pool, seed: int) -> Callable[[int], Any]:
     """A function that draws the actions of some lanes."""
-    rng, space = np.random.default_rng(seed), pool.spec.action
+    rng = np.random.default_rng(seed)
+    return lambda n: tree.map(lambda leaf: _draw(rng, leaf, n), pool.spec.action)
+
+
+def _draw(rng: np.random.Generator, space: Leaf, n: int) -> np.ndarray:
+    if isinstance(space, Box):
+        low, high = np.maximum(space.low, -1e6), np.minimum(space.high, 1e6)
+        return rng.uniform(low, high, (n, *space.shape)).astype(np.float32)
     if isinstance(space, Discrete):
-        return lambda n: rng.integers(space.n, size=n)
-    assert isinstance(space, Box)
-    low, high = np.maximum(space.low, -1e6), np.minimum(space.high, 1e6)
-    return lambda n: rng.uniform(low, high, (n, *space.shape)).astype(np.float32)
+        return rng.integers(space.n, size=n)
+    each = rng.integers(space.classes, size=(n, len(space.classes))).reshape(n, *space.shape)
+    return each.astype(np.int8) if isinstance(space, MultiBinary) else each
 
 
 def pace(pool: Pool, seconds: float, seed: int = 0) -> float:

@@ -20,8 +20,6 @@ VERSION = re.compile(r"-v\d+$")
 def describe(envs: Envs) -> EnvSpec:
     """What a lane of `envs` shows and takes. Raises UserError."""
     if envs.title.startswith("ALE/"):
-        from polyplay.envs.native import describe as of_native
-
         return of_native(envs)
     if envs.title.startswith("toy:"):
         from polyplay.envs.toy import describe as of_toy
@@ -48,7 +46,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    if envs.title.startswith("ALE/") and _native(envs):
+    if envs.title.startswith("ALE/") and native(envs):
         from polyplay.envs.native import NativePool
 
         return NativePool(envs, seed, lane)
@@ -73,7 +71,7 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane)
 
 
-def _native(envs: Envs) -> bool:
+def native(envs: Envs) -> bool:
     """Whether ale-py's vector environment serves these options of an Atari game."""
     from polyplay.envs.presets import Atari
 

@@ -64,7 +64,7 @@ def _width(n: int | tuple[int, ...]) -> int:
 def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
     """[N, ...] of any dtype → float32 [N, numbers]."""
     if isinstance(n, tuple):
-        parts = zip(x.reshape(len(x), -1).long().unbind(1), n, strict=True)
+        parts = zip(x.reshape(x.shape[0], -1).long().unbind(1), n, strict=True)
         return torch.cat([F.one_hot(part, m) for part, m in parts], 1).float()
     if n:
         return F.one_hot(x.long(), n).float()
