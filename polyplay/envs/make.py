@@ -20,6 +20,8 @@ VERSION = re.compile(r"-v\d+$")
 def describe(envs: Envs) -> EnvSpec:
     """What a lane of `envs` shows and takes. Raises UserError."""
     if envs.title.startswith("ALE/"):
+        from polyplay.envs.native import describe as of_native
+
         return of_native(envs)
     if envs.title.startswith("toy:"):
         from polyplay.envs.toy import describe as of_toy
