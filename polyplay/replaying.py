@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from polyplay import checkpoint, record, run, trail
 from polyplay.acting import act
@@ -101,9 +102,8 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     trails = [replace(t, batches=t.batches[:count]) for t in trails]
     stream.patience = 0.0
     source.order = lambda c, turn: [r.actor for r in _at(trails[c].batches, turn // source.n)]
-    tune(trails[0].threads)
     meters = Meter(ROWS, wired.metrics)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _threads(trails[0].threads):
         me = Me("", 0, 1, 0, options.seed, meters, Control(), trace=True, patience=0.0)
         replica = replace(me, role="learn", n=learning.n, directory=Path(scratch))
         history = History(trails)
@@ -114,6 +114,17 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
             for thing in [*makers, *learners]:
                 stack.callback(thing.close)  # type: ignore[attr-defined]
             return _go(makers, learners, history, trails, Check(directory, Path(scratch), wired))
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """As many compute threads as each worker had: with another number sums may have other last bits."""
+    before = torch.get_num_threads()
+    tune(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _at(batches: list[list[Rollout]], update: int) -> list[Rollout]:

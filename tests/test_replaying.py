@@ -36,16 +36,18 @@ def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
 
 
 @pytest.mark.parametrize(
-    "kw", [{"batch": 8}, {"batch": 8, "learners": 2, "on": "thread"}], ids=["2 actors", "learners"]
+    "kw",
+    [{"env": "CartPole-v1"}, {"env": "toy:catch", "learners": 2, "on": "thread"}],
+    ids=["CartPole", "2 learners"],
 )
-def test_on_cartpole_too(kw, tmp_path):
-    run = run_of(tmp_path, 600, env="CartPole-v1", **kw)
+def test_in_other_places_too(kw, tmp_path):
+    run = run_of(tmp_path, 500, batch=8, **kw)
     found = replay(run)
     assert found["updates"] == found["losses_equal"] == len(rows(run / "updates.jsonl"))
 
 
 def test_a_run_that_went_on_is_done_again_whole(tmp_path):
-    run = run_of(tmp_path, 500, env="toy:catch", batch=4, anneal="constant")
+    run = run_of(tmp_path, 500, env="toy:catch", batch=4, anneal="constant", on="thread")
     before = len(rows(run / "updates.jsonl"))
     polyplay.resume(str(run), steps=900)
     found = replay(run)

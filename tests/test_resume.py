@@ -22,11 +22,11 @@ def games(run: Path) -> list:
 
 def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
     """A run in two parts, and the same in one."""
-    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=1500, **kw).directory
-    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=600, **kw).directory
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=800, **kw).directory
+    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=400, **kw).directory
     assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
     capfd.readouterr()
-    polyplay.resume(str(cut), steps=1500)
+    polyplay.resume(str(cut), steps=800)
     assert "begin anew" not in capfd.readouterr().err
     assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
     assert games(cut) == games(whole)
@@ -37,25 +37,22 @@ def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
 @pytest.mark.parametrize(
     "kw",
     [
-        {"replicas": 2, "groups": 2},
-        {"replicas": 1, "core": "gru", "core_size": 16},
+        {"replicas": 2, "groups": 2, "on": "thread"},
         {"replicas": 1, "serial": True, "core": "lstm", "core_size": 16},
     ],
-    ids=["2 replicas, 2 groups", "gru", "lstm, inline"],
+    ids=["2 replicas, 2 groups", "lstm, inline"],
 )
 def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
     compare("a2c", tmp_path, capfd, **CARTPOLE, **kw)
 
 
-@pytest.mark.parametrize(
-    "kw", [{"core": "gru"}, {"env": "toy:catch", "learners": 2}, {"serial": True, "batch": 4}], ids=str
-)
+@pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
 def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
     compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw})
 
 
 def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
-    kw = {**CARTPOLE, "env": "toy:catch", "actors": 2, "batch": 4, "slots": 3}
+    kw = {**CARTPOLE, "env": "toy:catch", "actors": 2, "batch": 4, "slots": 3, "on": "thread"}
     cut = polyplay.train("impala", run=str(tmp_path / "cut"), steps=600, **kw).directory
     found = checkpoint.everything(cut)[-1]
     stream = json.loads((found / "workers/stream-0.json").read_text())
@@ -67,7 +64,6 @@ def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
     assert counters["games"] == {"0+4": told[0]["episodes"], "4+4": told[1]["episodes"]}
     polyplay.resume(str(cut), steps=1200)
     later = json.loads((checkpoint.everything(cut)[-1] / "workers/stream-0.json").read_text())
-    # every rollout that was made is either learnt from or in flight; lanes × unroll rows each
     assert sum(later["taken"].values()) == len(rows(cut / "updates.jsonl"))
     assert [r["update"] for r in rows(cut / "updates.jsonl")] == list(range(1, len(rows(cut / "updates.jsonl")) + 1))
 

@@ -141,7 +141,14 @@ def test_python_does_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [["--serial"], ["--replicas", "2"], ["--on", "thread", "--replicas", "2", "--groups", "2"]]
+    "how",
+    [
+        ["--serial"],
+        ["--on", "thread", "--replicas", "2", "--groups", "2"],
+        ["--env", "CartPole-v1", "--replicas", "2"],
+        ["--env", "CartPole-v1", "--replicas", "1", "--core", "gru", "--core-size", "16"],
+    ],
+    ids=["serial", "threads", "CartPole, replicas", "CartPole, gru"],
 )
 def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_path):
     limit = ["--steps", "16000", "--trace", "--seed", "11", *how]
