@@ -30,7 +30,7 @@ NET = {
 }
 OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
-    "impala": {"actors": 1, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
+    "impala": {"actors": 1, "lag": 0, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
 

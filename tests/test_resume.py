@@ -46,6 +46,17 @@ def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
     compare("a2c", tmp_path, capfd, **CARTPOLE, **kw)
 
 
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path):
+    kw = {**BASE, "env": "ALE/Pong-v5", "atari": "auto:plain", "network": "a3c", "core": core, "core_size": 16}
+    kw |= {"lanes": 4, "unroll": 4, "replicas": 1, "on": "thread"}
+    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=192, **kw).directory
+    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=96, **kw).directory
+    polyplay.resume(str(cut), steps=192)
+    assert len(rows(whole / "updates.jsonl")) == 12
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+
+
 @pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
 def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
     compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw})
