@@ -76,7 +76,12 @@ class Looker:
     @property
     def own(self) -> bool:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        return self.envs.title.startswith(("ALE/", "toy:", "envpool:")) or self.envs.spec.vector
+        if self.envs.title.startswith(("ALE/", "toy:", "envpool:")):
+            return True
+        try:
+            return self.envs.spec.vector
+        except UserError:
+            return False
 
     def first(self) -> Tried:
         """Of lane 0. Raises UserError: no such environment."""

@@ -53,13 +53,11 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         parts = memory.predict(crew, envs.spec, net)
     total, limit, weights = task.total, memory.limit(), memory.bytes_of(net)
     checkpoint = int(weights + memory.optimizer(task.update.optim, weights))
+    kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
     lines = [
         ("workers", _workers(crew)),
         ("memory", _memory(parts, limit)),
-        (
-            "disk",
-            f"{size(checkpoint)} a checkpoint, every {options.checkpoint_every:g} s, {options.keep} and the best kept",
-        ),
+        ("disk", f"{size(checkpoint)} a checkpoint without its environments, {kept}"),
         ("length", _length(crew, options, total, done, skip)),
         ("repeat", _repeats(crew)),
         ("resume", _resumes(crew)),

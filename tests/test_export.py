@@ -83,14 +83,14 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
 
 
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
-    policy = nets.make("a3c", IMAGE, hidden=16, centre=True)
+    policy = nets.make("a3c", IMAGE, hidden=16, inputs="centre")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
     told = export.export(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
     assert told["inputs"]["obs"]["dtype"] == "uint8"
     difference, same, _ = export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))
     assert (difference < 1e-5, same) == (True, 1.0)
-    policy.centre.mean.zero_()  # type: ignore[union-attr]
+    policy.inputs.mean.zero_()  # type: ignore[union-attr]
     assert export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
 
 
