@@ -79,7 +79,7 @@ def spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spec | N
 
 
 def _zeros(space: Any) -> Any:
-    """Some element's shape. Spaces that hold no mask give None."""
+    """Zeros in the form of the space's elements; 0, which is no mask, for spaces that hold none."""
     inner = parts(space)
     if inner is None:
         return np.zeros(space.shape, np.int8) if isinstance(space, gym.Box | gym.MultiBinary | gym.MultiDiscrete) else 0
