@@ -41,7 +41,7 @@ def write(me: Me, part: Part, actor: Any, flight: Batch) -> None:
         "episodes": int(me.meter.get("episodes")),
         "partial": int(cut.sum()),
         "partial_steps": int(games.length[cut].sum()),
-        "why": "" if state is not None else actor.pool.unsaved or "they cannot be saved",
+        "why": "" if state is not None else getattr(actor.pool, "unsaved", "") or "they cannot be saved",
     }
     part.json(name, told)
 
@@ -69,7 +69,8 @@ def read(me: Me, consumers: int = 0) -> Batch:
     found, name = checkpoint.open_checkpoint(me.resume), f"workers/{me.role}-{me.index}"
     if consumers and me.index in _stream(me, me.index % consumers).get("lost", [me.index]):
         return {}
-    return tree.nest(found.arrays(name)) if found.has(name) else {}
+    kept = tree.nest(found.arrays(name)) if found.has(name) else {}
+    return kept if "pool" not in kept or "incarnation" in kept else {}  # without: an early version wrote it
 
 
 def taken(me: Me, stream: Stream, updates: int, n: int) -> list[int]:
@@ -121,6 +122,8 @@ def told(root: Path) -> list[dict[str, Any]]:
 
 def lost(root: Path, seed: int) -> str:
     """One line about the lanes that cannot go on from a checkpoint; empty where all can."""
+    if not told(root):
+        return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
     begin = [t for t in told(root) if t["why"]]
     late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text())["lost"]]
     if not begin and not late:

@@ -154,3 +154,31 @@ def test_read_config_names_what_is_wrong(tmp_path: Path):
 
 def test_a_package_that_is_not_there_has_no_version():
     assert record.version("no-such-package-at-all") is None
+
+
+def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
+    lines = {
+        "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
+        "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
+        "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
+        "episodes.jsonl": [
+            {"lane": k, "frames": f, "steps": f} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
+        ],
+    }
+    for name, content in lines.items():
+        (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
+    counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
+    record.rewind(tmp_path, counters)
+    assert [r["steps"] for r in record.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
+    assert [r["update"] for r in record.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
+    assert list(record.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
+    # lanes 0 and 1 had ended two games by then, the second of which was noted later
+    assert [(g["lane"], g["frames"]) for g in record.read_lines(tmp_path / "episodes.jsonl")] == [
+        (0, 90),
+        (2, 95),
+        (0, 100),
+        (3, 99),
+    ]
+    before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
+    record.rewind(tmp_path, counters)
+    assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before

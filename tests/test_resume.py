@@ -9,7 +9,7 @@ import pytest
 from reports import rows
 
 import polyplay
-from polyplay import checkpoint, record, snapshot
+from polyplay import checkpoint, snapshot
 from polyplay.errors import UserError
 
 BASE = {"trace": True, "seed": 5, "anneal": "constant", "network": "mlp", "tensorboard": False, "report_every": 0.5}
@@ -91,44 +91,6 @@ def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
     ) in err
     (told,) = snapshot.told(checkpoint.everything(run)[-1])
     assert told["partial_steps"] == 32  # since the resumption
-
-
-def test_what_came_after_the_checkpoint_is_cut_off(tmp_path):
-    lines = {
-        "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
-        "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
-        "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
-        "episodes.jsonl": [
-            {"lane": k, "frames": f, "steps": f} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
-        ],
-    }
-    for name, content in lines.items():
-        (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
-    counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
-    record.rewind(tmp_path, counters)
-    assert [r["steps"] for r in rows(tmp_path / "metrics.jsonl")] == [50, 100]
-    assert [r["update"] for r in rows(tmp_path / "updates.jsonl")] == [4, 5]
-    assert rows(tmp_path / "deliveries-0.jsonl") == [{"from": 0}, [5, [0, 4]], {"from": 5}]
-    # lanes 0 and 1 had ended two games by then, the second of which was noted later
-    assert [(g["lane"], g["frames"]) for g in rows(tmp_path / "episodes.jsonl")] == [
-        (0, 90),
-        (2, 95),
-        (0, 100),
-        (3, 99),
-    ]
-    before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
-    record.rewind(tmp_path, counters)
-    assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before
-
-
-def test_actors_that_were_not_saved_are_named(tmp_path):
-    (tmp_path / "workers").mkdir()
-    told = {"lanes": 8, "partial": 3, "partial_steps": 1234, "why": ""}
-    (tmp_path / "workers/act-0.json").write_text(json.dumps(told))
-    (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": []}))
-    assert snapshot.lost(tmp_path, 7) == ""
-    (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": [1]}))
-    assert snapshot.lost(tmp_path, 7) == "lanes of actors 1 begin anew, from seed 7: what they did was not saved"
 
 
 def test_resume_needs_a_run(tmp_path):
