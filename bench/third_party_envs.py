@@ -21,13 +21,18 @@ def mission() -> gym.Env:
     return DictObservationSpaceWrapper(gym.make("MiniGrid-GoToDoor-5x5-v0"))
 
 
+def engines() -> gym.Env:
+    """LunarLander's two engines, five throttles each."""
+    from gymnasium.wrappers import DiscretizeAction
+
+    return DiscretizeAction(gym.make("LunarLander-v3", continuous=True), bins=5, multidiscrete=True)
+
+
 def highway() -> gym.Env:
-    """Acceleration and steering, three choices each."""
     import highway_env
 
     gym.register_envs(highway_env)
-    action = {"type": "DiscreteAction", "actions_per_axis": 3}
-    return gym.make("highway-fast-v0", config={"action": action, "duration": 10})
+    return gym.make("highway-fast-v0")
 
 
 def vector(num_envs: int, vector_kwargs: dict[str, Any] | None = None) -> gym.vector.VectorEnv:
