@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay import tree
+from polyplay.envs import masks
 from polyplay.envs.build import build
 from polyplay.envs.lane import START
 from polyplay.envs.make import factory
@@ -25,11 +26,13 @@ from polyplay.tree import Batch
 
 
 class Wander:
-    """A Gymnasium environment that draws its actions itself, so that its pool can be driven whatever they look like."""
+    """A Gymnasium environment that draws its actions itself, so that its pool can be driven whatever they look like. It
+    hears masks, and keeps them to itself.
+    """
 
     def __init__(self, env: Any):
         self.env, self.unwrapped, self.spec = env, getattr(env, "unwrapped", env), getattr(env, "spec", None)
-        self.observation_space, self.action_space = env.observation_space, gym.Discrete(1)
+        self.observation_space, self.action_space = masks.without(env.observation_space), gym.Discrete(1)
         self._draws = env.action_space
         self._last: Any = None
 
@@ -37,15 +40,22 @@ class Wander:
         if seed is not None:
             self._draws.seed(seed)
         self._last = self.env.reset(seed=seed)
-        return self._last
+        return _bare(self._last)
 
     def step(self, action: Any) -> Any:
         last = self._last
         self._last = self.env.step(choose(self._draws, last[0], last[-1]))
-        return self._last
+        return _bare(self._last)
 
     def close(self) -> None:
         self.env.close()
+
+
+def _bare(given: Any) -> Any:
+    """What step or reset gave, without masks."""
+    if not isinstance(given, tuple | list):
+        return given
+    return tuple({k: v for k, v in x.items() if k != masks.KEY} if isinstance(x, Mapping) else x for x in given)
 
 
 def wandering(envs: Envs) -> Envs:

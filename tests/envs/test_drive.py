@@ -22,7 +22,30 @@ def test_a_pool_is_driven_whatever_its_actions_are():
         drive.pace(drive.wandering(Envs(broken.OneSeed, 4, workers=2)).open(0), 0.1)
 
 
-@pytest.mark.parametrize("name", ["toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+class Choosy(broken.Sound):
+    """Raises at an action that its mask, in info, forbids."""
+
+    def reset(self, **kw):
+        self.legal = 0
+        return super().reset(**kw)[0], {"action_mask": np.array([1, 0], np.int8)}
+
+    def step(self, action):
+        assert action == self.legal
+        self.legal = 1 - self.legal
+        return *super().step(action)[:-1], {"action_mask": np.eye(2, dtype=np.int8)[self.legal]}
+
+
+def test_masks_are_heard_by_the_one_who_draws_alone():
+    envs = drive.wandering(Envs(Choosy, 2, workers=1, max_restarts=0))
+    assert envs.spec.mask is None
+    pool = envs.open(0)
+    for _ in range(12):
+        lanes, _ = pool.recv(10)
+        pool.send(lanes, np.zeros(2, np.int64))
+    pool.close()
+
+
+@pytest.mark.parametrize("name", ["toy:traits+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
     job = Job(b"", name, envs.spec, 3, 0, 60.0, 0)
