@@ -1,6 +1,6 @@
 """Environments that were not written for Polyplay: each is checked, and trained in for some steps, by the command line.
 
-Needs `pip install 'gymnasium[box2d,mujoco,toy-text]' minigrid highway-env envpool` beside Polyplay. Writes
+Needs `pip install 'gymnasium[box2d,mujoco,toy-text]' minigrid envpool` beside Polyplay. Writes
 bench/results/third_party.md (and .json), which docs/environments.md shows.
 """
 
@@ -32,7 +32,6 @@ LIST: list[tuple[str, str, str, list[str]]] = [
     ("MiniGrid's image", "minigrid", "third_party_envs:image", MLP),
     ("a Dict observed, with MultiDiscrete in it", "minigrid", "third_party_envs:mission", [*MLP, "--core", "lstm"]),
     ("MultiDiscrete actions", "gymnasium", "third_party_envs:engines", MLP),
-    ("driving", "highway-env", "third_party_envs:highway", MLP),
     ("Atari", "ale-py", "ALE/Breakout-v5", ATARI),
     ("Atari, Dopamine's preset", "ale-py", "ALE/SpaceInvaders-v5", [*ATARI, "--atari", "dopamine"]),
     ("Atari, plain emulator", "ale-py", "ALE/Qbert-v5", [*ATARI, "--atari", "dqn2015"]),

@@ -28,12 +28,5 @@ def engines() -> gym.Env:
     return DiscretizeAction(gym.make("LunarLander-v3", continuous=True), bins=5, multidiscrete=True)
 
 
-def highway() -> gym.Env:
-    import highway_env
-
-    gym.register_envs(highway_env)
-    return gym.make("highway-fast-v0")
-
-
 def vector(num_envs: int, vector_kwargs: dict[str, Any] | None = None) -> gym.vector.VectorEnv:
     return gym.make_vec("Acrobot-v1", num_envs, "sync", vector_kwargs)
