@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ class Maker:
         self.stream: Stream = role.kw["out"]
         self.turns: Iterator[None] | None = None
 
-    def make(self, rollout: Rollout) -> None:
+    def make(self, rollout: Rollout, meanwhile: Callable[[], None]) -> None:
+        """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
         if self.turns is None or self.me.incarnation != rollout.by:  # it was replaced there, or began anew
             self.close()
             self.me = replace(self.me, incarnation=rollout.by)
@@ -78,6 +79,7 @@ class Maker:
         before = self.stream.made(rollout.actor)
         while self.stream.made(rollout.actor) == before:
             next(self.turns)
+            meanwhile()
 
     def close(self) -> None:
         if self.turns is not None:
@@ -132,16 +134,19 @@ def _at(batches: list[list[Rollout]], update: int) -> list[Rollout]:
 
 
 def _go(makers: list[Maker], learners: list, history: History, trails: list[Trail], check: Check) -> dict[str, Any]:
-    while history.version < 0:
-        next(learners[0])
+    def turn() -> None:
+        for learner in learners:
+            if next(learner, learner) is learner:
+                raise UserError(f"RUN: it went on after its end, at update {history.version}: not replayable")
+
+    turn()
     check.weights(0, history)
     for update in range(len(trails[0].batches)):
         for one in trails:
             for rollout in one.batches[update]:
-                makers[rollout.actor].make(rollout)
+                makers[rollout.actor].make(rollout, turn)
         while history.version <= update:
-            for learner in learners:
-                next(learner)
+            turn()
         check.loss(update + 1)
         check.weights(update + 1, history)
     return {"updates": len(trails[0].batches), "losses_equal": check.losses, "checkpoints_equal": check.checkpoints}

@@ -37,8 +37,12 @@ def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
 
 @pytest.mark.parametrize(
     "kw",
-    [{"env": "CartPole-v1"}, {"env": "toy:catch", "learners": 2, "on": "thread"}],
-    ids=["CartPole", "2 learners"],
+    [
+        {"env": "CartPole-v1"},
+        {"env": "toy:catch", "learners": 2, "on": "thread"},
+        {"env": "toy:catch", "actors": 1, "slots": 2, "serial": True},
+    ],
+    ids=["CartPole", "2 learners", "every slot in every batch"],
 )
 def test_in_other_places_too(kw, tmp_path):
     run = run_of(tmp_path, 500, batch=8, **kw)
