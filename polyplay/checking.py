@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyplay.envs import drive, rules, trial
+from polyplay.envs.handle import cores, maker
 from polyplay.envs.lane import Job
 from polyplay.envs.pool import Envs
-from polyplay.envs.process import cores, maker
 from polyplay.envs.rules import RULES
 from polyplay.envs.trial import Facts, Order
 from polyplay.envs.watch import Tried, watch

@@ -51,7 +51,7 @@ def _version(name: str) -> str | None:
 
 
 def machine() -> Iterator[Finding]:
-    from polyplay.envs.process import cores
+    from polyplay.envs.handle import cores
 
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
     quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))

@@ -32,10 +32,12 @@ class Board:
             "rows": rows,
             "action": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spaces.fields(spec.action)),
             "faults": layout.add(lanes, np.int64),  # of each lane so far
+            "joins": layout.add(lanes, np.int64),  # how often each lane came back after it was gone
             "seeds": layout.add(lanes, np.int64),  # what each lane's random numbers come from; -1: not known
             "notes": layout.add((lanes, NOTE), np.uint8),
             "deadline": layout.add(workers, np.float64),  # when what a worker does must be done; 0: it does nothing
             "busy": layout.add(workers, np.int64),  # with which lane
+            "waited": layout.add((workers, 8), np.float64),  # seconds that a process waited for orders, and how often
         }
         self._block = layout.block()
         self._attach()
@@ -45,7 +47,7 @@ class Board:
         arrays = tree.map(lambda field: self._block.array(*field), self._fields)
         self.rows, self.action, self.faults = arrays["rows"], arrays["action"], arrays["faults"]
         self.notes, self.deadline, self.busy = arrays["notes"], arrays["deadline"], arrays["busy"]
-        self.seeds = arrays["seeds"]
+        self.seeds, self.joins, self.waited = arrays["seeds"], arrays["joins"], arrays["waited"]
 
     def note(self, lane: int, kind: int, text: str) -> None:
         data = text.encode(errors="replace")[: NOTE - 2]

@@ -24,8 +24,8 @@ from gymnasium import spaces as gym
 from polyplay import tree
 from polyplay.envs import spaces
 from polyplay.envs.build import one_line
+from polyplay.envs.handle import cores
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest
-from polyplay.envs.process import cores
 from polyplay.envs.turns import OUT, Turns
 from polyplay.errors import Closed, EnvFailure, UserError
 from polyplay.tree import Batch, Spec

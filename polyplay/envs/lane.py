@@ -146,10 +146,10 @@ class Lane:
         self.allowed = masks.writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
 
     def seed(self) -> int:
-        """Of the lane's first reset; another one after every restart, so that it doesn't run into
-        the same fault.
+        """Of the lane's first reset; another one after every restart and return, so that it doesn't run into the same
+        fault, or play the same games.
         """
-        again = int(self.board.faults[self.lane])
+        again = int(self.board.faults[self.lane] + 1_000 * self.board.joins[self.lane])
         return int(lane_seeds(self.job.seed + 1_000_003 * again, self.job.lane + self.lane, 1)[0])
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
@@ -182,7 +182,7 @@ class Lane:
         """One clear line, then the end of the environment's own traceback."""
         e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
         number = self.job.lane + self.lane
-        seed = self.seed() if self.board.faults[self.lane] else int(lane_seeds(self.job.seed, number, 1)[0])
+        seed = self.seed()
         frames = traceback.extract_tb(e.__traceback__)
         own = [f for f in frames if os.path.dirname(f.filename) != HERE] or frames
         trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]

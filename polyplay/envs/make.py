@@ -36,7 +36,7 @@ def describe(envs: Envs) -> EnvSpec:
 
         spec = of_gymnasium(envs.name, envs.options)
     else:
-        from polyplay.envs.process import describe as of_process
+        from polyplay.envs.handle import describe as of_process
 
         spec = of_process(envs)
     if spec.vector:

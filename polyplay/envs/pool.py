@@ -127,6 +127,7 @@ class Envs:
     step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
     max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
 
     def __post_init__(self) -> None:
@@ -138,6 +139,8 @@ class Envs:
                 f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, "
                 f"got groups={self.groups}, lanes={self.lanes}"
             )
+        if not 0 <= self.active <= self.lanes or (self.active and self.fixed):
+            raise UserError(f"active={self.active} must be 0 … lanes={self.lanes}, and needs AtLeast or Greedy")
         if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
             raise UserError(
                 f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more, "

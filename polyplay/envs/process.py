@@ -6,12 +6,8 @@ process that is killed or hangs is replaced, its lanes begin anew.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import multiprocessing
-import os
 import select
-import signal
 import threading
 import time
 from typing import Any
@@ -22,132 +18,16 @@ from polyplay import tree
 from polyplay.envs import rules, states
 from polyplay.envs.board import Board
 from polyplay.envs.faults import Faults
-from polyplay.envs.lane import START, Job
-from polyplay.envs.launch import EnvProcess
-from polyplay.envs.pool import Envs, EnvSpec, Lanes
+from polyplay.envs.handle import Worker, cores, end_of, maker
+from polyplay.envs.lane import Job
+from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.spaces import check_action
-from polyplay.envs.states import LOAD, SAVE, Mail
+from polyplay.envs.states import LOAD, SAVE
 from polyplay.envs.turns import OUT, Turns
-from polyplay.envs.worker import TRACE, probe, serve
 from polyplay.errors import Closed, EnvFailure, UserError
-from polyplay.shared import Block
 from polyplay.tree import Batch
 
 TICK = 0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
-
-
-def maker(envs: Envs) -> bytes:
-    """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
-    import cloudpickle
-
-    try:
-        return cloudpickle.dumps((envs.name, dict(envs.options)))
-    except Exception as e:
-        why = f"{type(e).__name__}: {e} {rules.named('factory')}"
-        raise UserError(f"{envs.title}: cannot be sent to another process: {why}") from None
-
-
-def describe(envs: Envs) -> EnvSpec:
-    """Build one environment in a process of its own and ask for its spaces. Raises UserError."""
-    here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(probe, (there, maker(envs), envs.title), "polyplay-env-probe")
-    process.start()
-    there.close()
-    limit = max(START, envs.step_timeout)
-    try:
-        if not here.poll(limit):
-            raise UserError(
-                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.named('build')}"
-            )
-        answer = here.recv()
-    except EOFError:
-        process.join(1.0)
-        why = f"{end_of(process)} {rules.named('build')}"
-        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
-    finally:
-        here.close()
-        process.end()
-    if isinstance(answer, str):
-        raise UserError(answer)
-    return answer
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def end_of(process: EnvProcess) -> str:
-    code = process.exitcode
-    if code is None or code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"signal {-code}, {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
-
-
-class Worker:
-    """The pool's side of one environment process."""
-
-    def __init__(self, index: int, lanes: list[int], board: Board, job: Job, each: bool):
-        self.index, self.lanes = index, lanes
-        self._args = (board, job, index, lanes, each)
-        self.start()
-
-    def start(self) -> None:
-        board = self._args[0]
-        board.deadline[self.index] = time.monotonic() + START
-        self.trace, self.mail = Block(TRACE), Mail()
-        there, self.orders = multiprocessing.Pipe(duplex=False)
-        self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(
-            serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}"
-        )
-        self.process.start()
-        there.close()
-        back.close()
-        self.source, self.sink = self.answers.fileno(), self.orders.fileno()
-        os.set_blocking(self.source, False)
-
-    def order(self, lanes: np.ndarray) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its death is seen and its lanes ordered again by recv
-            os.write(self.sink, lanes.astype(np.int32).tobytes())
-
-    def stack(self, ask: bool) -> str:
-        """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
-        if ask:
-            self.process.dump()
-            time.sleep(0.1)
-        text = bytes(self.trace.memory).split(b"\0", 1)[0].decode(errors="replace").strip()
-        return f"\n{text[-3000:]}" if text else ""
-
-    def drain(self) -> bytes:
-        """What it still said before it ended."""
-        said = b""
-        while data := self.read():
-            said += data
-        return said
-
-    def read(self) -> bytes | None:
-        """What it says; b"": it hung up, None: nothing now."""
-        try:
-            return os.read(self.source, 1 << 16)
-        except BlockingIOError:
-            return None
-
-    def hang_up(self) -> None:
-        """No more orders: it closes its environments and ends."""
-        self.orders.close()
-
-    def end(self) -> None:
-        self.process.end()
-        self.orders.close()
-        self.answers.close()
-
-    def __str__(self) -> str:
-        job, lanes = self._args[1], self.lanes
-        numbers = ", ".join(str(job.lane + i) for i in lanes[:8]) + (", …" if len(lanes) > 8 else "")
-        return f"environment process {self.index} (lanes {numbers})"
 
 
 class ProcessPool:
@@ -161,25 +41,28 @@ class ProcessPool:
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.arange(envs.lanes) % width * n // width
         self._board = Board(self.spec, envs.lanes, n)
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._turns = Turns(envs.lanes, envs.groups, envs.batching, envs.active)
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults = self._faults.told
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
-        self._workers: list[Worker] = []
+        self._workers: dict[int, Worker] = {}
+        self._leaving: list[Worker] = []  # hung up on; they are closing their environments
+        self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
+        self.wanted = envs.active or envs.lanes  # lanes, the first so many
         self._by_source: dict[int, Worker] = {}
         self._closed, self._failure = False, None  # type: bool, BaseException | None
         self.unsaved = ""
         self._looked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
-        job = Job(maker(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        self._job = Job(maker(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        if not self._apart and self.wanted < envs.lanes:
+            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
         try:
-            for i in range(n):
-                mine = np.flatnonzero(self._owner == i).tolist()
-                self._workers.append(Worker(i, mine, self._board, job, each=not self.fixed))
-                self._register(self._workers[-1])
-            self._order(np.arange(envs.lanes))
+            for i in range(self.wanted if self._apart else n):
+                self._hire(i)
+            self._order(np.arange(self.wanted))
         except BaseException:
             self.close()
             raise
@@ -228,9 +111,10 @@ class ProcessPool:
         """Ask every process to end, wait a second, kill the rest."""
         self._closed = True
         with self._turn, self._lock:
-            workers, self._workers = self._workers, []
-            for worker in workers:
+            workers = [*self._workers.values(), *self._leaving]
+            for worker in self._workers.values():
                 worker.hang_up()
+            self._workers, self._leaving = {}, []
             until = time.monotonic() + 1.0
             for worker in workers:
                 worker.process.join(max(until - time.monotonic(), 0.0))
@@ -242,7 +126,7 @@ class ProcessPool:
             if self._closed:
                 raise Closed
             lanes: Batch = {}
-            for worker in self._workers:
+            for worker in self._workers.values():
                 for lane in worker.lanes:
                     if not self._ask(worker, SAVE + lane):
                         return None
@@ -252,7 +136,7 @@ class ProcessPool:
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
-            for worker in self._workers:
+            for worker in self._workers.values():
                 for lane in worker.lanes:
                     worker.mail.put(state["lanes"][str(lane)])
                     if not self._ask(worker, LOAD + lane):
@@ -260,12 +144,74 @@ class ProcessPool:
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
             states.restore(self._board, self._turns, self._faults, state)
 
+    # --------------------------------------------------------------------------- lanes that come and go
+
+    def scale(self, n: int) -> None:
+        """Be `n` lanes, the first ones. New ones begin with a reset; the others are to `part` when recv gave them."""
+        if not self._apart or self.fixed or not 1 <= n <= self.lanes:
+            raise ValueError(f"{n} lanes: 1 … {self.lanes} can be, of a greedy pool with a process per lane")
+        with self._lock:
+            if self._closed:
+                raise Closed
+            self.wanted = n
+            for i in range(n):
+                if i not in self._workers:
+                    self._board.joins[i] += 1
+                    self._hire(i)
+                    self._turns.join(i)
+                    self._workers[i].order(np.array([i]))
+            self._see_off()
+
+    def part(self, lanes: np.ndarray) -> None:
+        """Instead of send(): the caller is done with these lanes, beyond the wanted ones. Nobody waits for their end."""
+        with self._lock:
+            for i in lanes.tolist():
+                self._turns.part(i)
+                worker = self._workers.pop(i)
+                self._unregister(worker)
+                worker.hang_up()
+                self._leaving.append(worker)
+            self._see_off()
+
+    @property
+    def present(self) -> int:
+        """Lanes that are there, those that have yet to go included."""
+        return len(self._workers) if self._apart else self.lanes
+
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, as far as was heard."""
+        return self._turns.ready
+
+    def waits(self) -> tuple[float, float]:
+        """Seconds that environment processes waited for their orders so far, and how many waits these were."""
+        waited = self._board.waited.sum(0)
+        return float(waited[0]), float(waited[1])
+
+    def _see_off(self) -> None:
+        """Reap the processes that have closed their environments, and kill those that take too long."""
+        now = time.monotonic()
+        for worker in list(self._leaving):
+            if worker.process.exitcode is not None or now > worker.leave_by:
+                worker.end()
+                self._leaving.remove(worker)
+
     # ------------------------------------------------------------------------------------- inside
+
+    def _hire(self, i: int) -> None:
+        mine = np.flatnonzero(self._owner == i).tolist()
+        self._workers[i] = Worker(i, mine, self._board, self._job, each=not self.fixed)
+        self._register(self._workers[i])
 
     def _register(self, worker: Worker) -> None:
         for source in (worker.source, worker.process.sentinel):
             self._by_source[source] = worker
             self._poll.register(source, select.POLLIN)
+
+    def _unregister(self, worker: Worker) -> None:
+        for source in (worker.source, worker.process.sentinel):
+            self._poll.unregister(source)
+            del self._by_source[source]
 
     def _ask(self, worker: Worker, order: int) -> bool:
         """Order a lane to be saved or loaded and wait for that; False: why not is in `unsaved`."""
@@ -295,8 +241,12 @@ class ProcessPool:
         return tree.map(lambda a: a[lanes], self._board.rows)
 
     def _order(self, numbers: np.ndarray) -> None:
+        if self._apart:
+            for i in numbers.tolist():
+                self._workers[i].order_own()
+            return
         owner = self._owner[numbers]
-        for worker in self._workers:
+        for worker in self._workers.values():
             mine = numbers[owner == worker.index]
             if mine.size:
                 worker.order(mine)
@@ -335,7 +285,8 @@ class ProcessPool:
 
     def _look(self, now: float) -> None:
         """Replace processes whose environment takes too long."""
-        for worker in self._workers:
+        self._see_off()
+        for worker in self._workers.values():
             if 0.0 < self._board.deadline[worker.index] < now:
                 lane = self._lane + int(self._board.busy[worker.index]) % SAVE
                 limit = f"step_timeout={self._envs.step_timeout:g} s"
@@ -346,9 +297,7 @@ class ProcessPool:
         """Another process for its lanes: those whose row is awaited begin anew now, the others
         when they are answered.
         """
-        for source in (worker.source, worker.process.sentinel):
-            self._poll.unregister(source)
-            del self._by_source[source]
+        self._unregister(worker)
         worker.process.end()
         self._landed(worker.drain())
         worker.end()

@@ -1,4 +1,4 @@
-"""Whose turn it is: which lanes are out (being stepped), back, or held by the caller, and what recv may
+"""Whose turn it is: which lanes are out (being stepped), back, held by the caller, or gone, and what recv may
 give away.
 """
 
@@ -11,18 +11,19 @@ import numpy as np
 
 from polyplay.envs.pool import AtLeast, Batching, Greedy, Lanes
 
-OUT, BACK, HELD = 0, 1, 2
+OUT, BACK, HELD, GONE = 0, 1, 2, 3
 
 
 class Turns:
-    """The batching rules over `lanes` lanes. At first every lane is out."""
+    """The batching rules over `lanes` lanes. At first every lane is out, or only the first `active` (0: all)."""
 
-    def __init__(self, lanes: int, groups: int, batching: Batching):
+    def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0):
         self.lanes, self.groups, self.width = lanes, groups, lanes // groups
         self.fixed = not isinstance(batching, AtLeast | Greedy)
         self.least = batching.n if isinstance(batching, AtLeast) else 1
         self.most = batching.n if isinstance(batching, Greedy) else lanes
         self.where = np.full(lanes, OUT, np.int8)
+        self.where[active or lanes :] = GONE
         self._slices = [slice(g * self.width, (g + 1) * self.width) for g in range(groups)]
         self._next = 0  # the group that is due
         self._missing = [self.width] * groups  # lanes of each group that are out
@@ -69,6 +70,23 @@ class Turns:
         numbers = np.array([self._queue.popleft() for _ in range(min(ready, self.most))], np.int64)
         self.where[numbers] = HELD
         return numbers
+
+    @property
+    def ready(self) -> int:
+        """Lanes that are back and that nobody took yet."""
+        return len(self._queue)
+
+    def part(self, lane: int) -> None:
+        """A lane that the caller holds goes."""
+        if self.where[lane] != HELD:
+            raise ValueError(f"only a lane that recv() gave and that was not answered yet can go, got {lane}")
+        self.where[lane] = GONE
+
+    def join(self, lane: int) -> None:
+        """A lane that was gone is out: its row will come."""
+        if self.where[lane] != GONE:
+            raise ValueError(f"lane {lane} is there already")
+        self.where[lane] = OUT
 
     @property
     def idle(self) -> bool:

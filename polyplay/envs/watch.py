@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from polyplay.envs import trial
+from polyplay.envs.handle import end_of
 from polyplay.envs.lane import START
 from polyplay.envs.launch import EnvProcess
-from polyplay.envs.process import end_of
 from polyplay.envs.trial import Facts
 from polyplay.envs.worker import TRACE
 from polyplay.shared import Block

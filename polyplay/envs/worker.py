@@ -56,8 +56,12 @@ def serve(
     work: dict[int, Any] = {**stepped, **states.clerks(stepped, mail)}
     source, sink = orders.fileno(), answers.fileno()
     board.deadline[me] = 0.0  # started
+    waited = board.waited[me]
     with contextlib.suppress(BrokenPipeError):
+        said_at = time.perf_counter()
         while order := os.read(source, 1 << 16):
+            waited[0] += time.perf_counter() - said_at
+            waited[1] += 1
             said = []
             for lane in np.frombuffer(order, np.int32).tolist():
                 board.busy[me] = lane
@@ -68,6 +72,7 @@ def serve(
                     said.clear()
             if said:
                 os.write(sink, np.array(said, np.int32).tobytes())
+            said_at = time.perf_counter()
     for one in stepped.values():
         one.close()
 

@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from polyplay.envs import Envs, trial
+from polyplay.envs.handle import maker
 from polyplay.envs.lane import Job
-from polyplay.envs.process import maker
 from polyplay.envs.trial import Order
 from polyplay.envs.watch import Tried, watch
 

@@ -139,4 +139,4 @@ def acts(lanes=4, **special) -> np.ndarray:
 
 
 def pids(pool) -> list[int]:
-    return [w.process.pid for w in pool._workers]
+    return [w.process.pid for w in pool._workers.values()]

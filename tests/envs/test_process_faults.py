@@ -241,7 +241,7 @@ SCRIPT = """
     print("imported", flush=True)              # twice if a child ran this script again
     pool = Envs(lambda: faulty.Obedient(), 2, workers=2).open(0)
     lanes, _ = pool.recv(20)
-    print(*[w.process.pid for w in pool._workers], flush=True)
+    print(*[w.process.pid for w in pool._workers.values()], flush=True)
     pool.send(lanes, np.array([{action}, 0]))
     {end}
 """
