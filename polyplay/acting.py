@@ -7,6 +7,7 @@ when all are parked their slots are given away and new ones taken, weights are p
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -19,17 +20,12 @@ from polyplay.envs.pool import Envs, Pool
 from polyplay.learning import Learner, build
 from polyplay.noise import Noise, uniform
 from polyplay.params import Params, Vector
+from polyplay.serving import Desk, Server
+from polyplay.stepping import HEARD, Games, torches, write
 from polyplay.stream import Producer, Stream, row_spec
 from polyplay.tree import Batch
+from polyplay.updates import Hogwild
 from polyplay.worker import Me
-
-HEARD = ("obs", "mask", "reward", "first")  # what a policy hears of a row
-
-
-def torches(batch: Batch) -> Batch:
-    """Torch views of NumPy arrays; no bytes move."""
-    return tree.map(torch.from_numpy, batch)
-
 
 class Group:
     """A fixed group of lanes on its way through a rollout; `at` counts rows per lane, all equal in fixed pools."""
@@ -44,31 +40,6 @@ class Group:
         self.step: Batch = {}  # the parked rows as they arrived,
         self.out: Batch = {}  # what the policy said there,
         self.after: Batch = {}  # and its state behind them
-
-
-class Games:
-    """Returns and lengths of full games per lane, unclipped, whatever ends an episode for the learner."""
-
-    def __init__(self, lanes: int):
-        self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
-        self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
-
-    def count(self, me: Me, lanes: Any, step: Batch, first_lane: int) -> None:
-        first, over = step["first"], step["over"]
-        if first.any():
-            # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
-            new = first & (self.over[lanes] | ~self.ended[lanes])
-            self.ret[lanes] = np.where(new, 0.0, self.ret[lanes])
-            self.length[lanes] = np.where(new, 0.0, self.length[lanes])
-        self.ret[lanes] += step["reward"]
-        self.length[lanes] += ~first
-        if over.any():
-            numbers = np.arange(len(self.ret))[lanes][over]
-            for i in numbers:
-                me.meter.episode(self.ret[i], self.length[i], first_lane + int(i))
-        self.ended[lanes] = step["terminated"] | step["truncated"]
-        self.over[lanes] = over
-        me.meter.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
 class Actor:
@@ -150,7 +121,7 @@ class Actor:
         done = group.slot is None or (group.at[0] == self.out.T if fixed else group.at[where] == self.out.T)
         if group.slot is not None:
             row = int(group.at[0]) if fixed else group.at[where]
-            _write(group.rows, (row, where), step, out, held)
+            write(group.rows, (row, where), step, out, held)
         if fixed:
             if done:
                 group.step, group.out, group.after = step, out, after
@@ -212,7 +183,7 @@ class Actor:
             self.acts[lanes] -= 1  # the same noise as when it was said first
             group.out, group.after = self._act(lanes, group.step, group.state)
         tree.map(lambda x, y: x.__setitem__(slice(None), y.numpy()), self.out.state(slot), group.state)
-        _write(group.rows, (0, slice(None)), group.step, group.out, held)
+        write(group.rows, (0, slice(None)), group.step, group.out, held)
         group.at[:], group.parked[:] = 0, False
         fixed = self.pool.fixed
         self._send(group, slice(None), lanes if fixed else np.arange(group.width), group.out, group.after)
@@ -277,22 +248,20 @@ class Actor:
         self.restored = True
 
 
-def _write(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> None:
-    for key in ("obs", "mask"):
-        if key in step:
-            tree.write(rows[key], at, step[key])
-    for key in ("reward", "terminated", "truncated", "first"):
-        rows[key][at] = step[key]
-    for key, value in out.items():
-        tree.write(rows[key], at, tree.map(lambda x: x.numpy(), value))
-    rows["version"][at] = version
-
-
 # ------------------------------------------------------------------------------------------------ the two workers
 
 
-def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: int | None = None) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a stream."""
+def act(
+    me: Me, *, envs: Envs | Desk, policy: Any, out: Any, params: Params | Hogwild, lag: int | None = None
+) -> Iterator[None]:
+    """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
+    of those that serve its lanes, with the weights that the trainers change.
+    """
+    if isinstance(envs, Desk):
+        assert isinstance(params, Hogwild)
+        yield from _serve(me, envs, policy, params)
+        return
+    assert isinstance(params, Params)
     net = build(policy, me.seed)
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)
@@ -313,6 +282,24 @@ def act(me: Me, *, envs: Envs, policy: Any, out: Stream, params: Params, lag: in
             snapshot.answer(me, actor, producer)
     finally:
         pool.close()
+
+
+def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
+    while not weights.ready:
+        time.sleep(min(me.patience, 0.005))
+        yield
+    net = build(policy, me.seed)
+    weights.reader(net)
+    desk.open(me, net)
+    for chunks in Server(me, desk, net, lambda: weights.version).chunks():
+        for slot, length in chunks:
+            desk.out.commit(slot, length)
+            me.meter.add("rollouts", 1)
+        me.meter.add("depth_sum", desk.ready)
+        me.meter.add("depth_count", 1)
+        me.meter.set("restarts", desk.pool.restarts if me.index == 0 else 0)
+        _tell_faults(me, desk.pool)
+        yield
 
 
 def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = None) -> Iterator[None]:
@@ -358,5 +345,6 @@ def _open(me: Me, envs: Envs, kept: Batch) -> Pool:
 
 def _tell_faults(me: Me, pool: Pool) -> None:
     """Pass on what a pool repaired, once each."""
-    while pool.faults:
-        me.say("warning", pool.faults.pop(0))
+    with contextlib.suppress(IndexError):  # another thread was faster
+        while pool.faults:
+            me.say("warning", pool.faults.pop(0))

@@ -49,6 +49,7 @@ class Role:
     on_loss: Literal["fail", "replace"]
     kw: dict[str, Any]
     learner: bool  # decides when the run is done, and saves
+    on: Literal["process", "thread"]
     workers: dict[int, Worker] = field(default_factory=dict)
     lost: int = 0
 
@@ -88,7 +89,8 @@ class Crew:
         self.control = Control()
         self.roles: list[Role] = []
         self.meter: Meter | None = None
-        self._rows = iter(range(ROWS))
+        self._rows = list(reversed(range(ROWS)))
+        self._leaving: list[Worker] = []  # threads that end when nothing is in their hands
 
     # --------------------------------------------------------------------------------------------- wiring
 
@@ -105,14 +107,17 @@ class Crew:
         name: str | None = None,
         on_loss: Literal["fail", "replace"] = "fail",
         learner: bool = False,
+        on: Literal["process", "thread"] | None = None,
         **kw: Any,
     ) -> Role:
-        """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker."""
+        """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker. `on`: what they are, if
+        not what the crew's workers are otherwise.
+        """
         if sum(r.n for r in self.roles) + n > ROWS:
             raise UserError(
                 f"a crew has at most {ROWS} workers; {n} more of {work.__name__} are too many: lower their number"
             )
-        role = Role(name or work.__name__, work, n, on_loss, kw, learner)
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on)
         self.roles.append(role)
         return role
 
@@ -125,15 +130,17 @@ class Crew:
             if worker is not None:
                 self._end(worker)
         role.n = n
+        self._see_off()
 
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
         self.meter = Meter(ROWS, metrics)
-        if self.serial or self.on == "thread":
+        threads = self.serial or any(r.on == "thread" for r in self.roles)
+        if threads:
             self._objects("patience", 0.0 if self.serial else 0.05)
         prepare()
-        if self.serial or self.on == "thread":
+        if threads:
             tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
@@ -144,6 +151,7 @@ class Crew:
 
         Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
         """
+        self._see_off()
         if self.serial:
             return self._run_serial(timeout)
         pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
@@ -167,8 +175,9 @@ class Crew:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
         self._objects("close")
+        self._see_off()
         until = time.monotonic() + GRACE
-        for worker in self._workers():
+        for worker in [*self._workers(), *self._leaving]:
             if self.serial:
                 with contextlib.suppress(Exception):
                     worker.runs.close()
@@ -207,7 +216,7 @@ class Crew:
             role=role.name,
             index=index,
             n=role.n,
-            row=old.me.row if old else next(self._rows),
+            row=old.me.row if old else self._rows.pop(),
             seed=self.seed,
             meters=self.meter,
             control=self.control,
@@ -226,7 +235,7 @@ class Crew:
             worker.runs = role.work(me, **kw)
             return
         worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
-        if self.on == "thread":
+        if role.on == "thread":
             worker.runs = threading.Thread(target=as_thread, args=(me, role.work, kw, theirs), daemon=True)
             worker.runs.start()
         else:
@@ -240,7 +249,7 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            for worker in self._workers():
+            for worker in [*self._workers(), *self._leaving]:
                 if worker.done:
                     continue
                 try:
@@ -288,9 +297,23 @@ class Crew:
         self._start(role, worker.me.index, worker.me.incarnation % 1000 + 1)
 
     def _end(self, worker: Worker) -> None:
+        worker.me.leaving = True  # a thread ends by itself; nobody waits for that
         if isinstance(worker.runs, multiprocessing.process.BaseProcess):
             worker.runs.kill()  # actors hold no state worth keeping; their slots stay with their place
             worker.runs.join()
+        self._leaving.append(worker)
+
+    def _see_off(self) -> None:
+        """Take the meter rows of workers that have left."""
+        for worker in list(self._leaving):
+            alive = getattr(worker.runs, "is_alive", lambda w=worker: not w.done)
+            if not alive():
+                self._leaving.remove(worker)
+                self._rows.append(worker.me.row)
+                if worker.pipe is not None:
+                    while not worker.pipe.closed and worker.pipe.poll():
+                        self._listen(worker)
+                    worker.pipe.close()
 
     # -------------------------------------------------------------------------------------------- drawing
 

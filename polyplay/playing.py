@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from polyplay import checkpoint, tree
-from polyplay.acting import HEARD
+from polyplay.stepping import HEARD
 from polyplay.errors import UserError
 from polyplay.noise import uniform
 

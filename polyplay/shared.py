@@ -271,7 +271,10 @@ COLUMNS = [
     "lag_max",
     "depth_sum",
     "depth_count",
+    "served",
+    "calls",
 ]
+SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two looks of the main process
 EPISODE = ("return", "length", "lane", "wall")
@@ -282,7 +285,7 @@ class MeterRow:
     """One worker's counters. All of them only grow and only their worker writes them, so a reader takes differences."""
 
     def __init__(self, meter: Meter, i: int):
-        self.values, self.lags = meter.values[i], meter.lags[i]
+        self.values, self.lags, self.sizes = meter.values[i], meter.lags[i], meter.sizes[i]
         self.games, self.metrics = meter.games[i], meter.metrics[i]
         self._at = meter.columns
         self._names = meter.names
@@ -308,6 +311,12 @@ class MeterRow:
         self.add("lag_sum", float(lags.sum()))
         self.add("lag_count", lags.size)
         self.set("lag_max", max(self.get("lag_max"), float(lags.max())))
+
+    def served(self, n: int) -> None:
+        """A service was called for `n` at once."""
+        self.sizes[min(n, SIZES - 1)] += 1
+        self.add("served", n)
+        self.add("calls", 1)
 
     def episode(self, ret: float, length: float, lane: int) -> None:
         n = int(self.get("episodes"))
@@ -335,6 +344,7 @@ class Meter:
         self._fields = (
             layout.add((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
             layout.add((workers, LAGS), np.int64),
+            layout.add((workers, SIZES), np.int64),
             layout.add((workers, EPISODES, len(EPISODE)), np.float64),
             layout.add((workers, METRICS, 2), np.float64),
         )
@@ -342,7 +352,7 @@ class Meter:
         self._attach()
 
     def _attach(self) -> None:
-        self.values, self.lags, self.games, self.metrics = (self._block.array(*f) for f in self._fields)
+        self.values, self.lags, self.sizes, self.games, self.metrics = (self._block.array(*f) for f in self._fields)
 
     def row(self, i: int) -> MeterRow:
         return MeterRow(self, i)

@@ -29,6 +29,7 @@ class Me:
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+    leaving: bool = False  # a thread that is to end when nothing is in its hands
     say: Callable[[str, str], None] = lambda kind, text: None  # to the main process: ("warning" | "unsaved", text)
     meter: MeterRow = field(init=False)
 

@@ -37,6 +37,11 @@ class InlinePool:
 
     restarts = property(lambda self: self._faults.restarts)
 
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        return self._turns.ready
+
     def _step(self, numbers: Any) -> None:
         try:
             for i in numbers:

@@ -163,7 +163,7 @@ class ProcessPool:
             self._see_off()
 
     def part(self, lanes: np.ndarray) -> None:
-        """Instead of send(): the caller is done with these lanes, beyond the wanted ones. Nobody waits for their end."""
+        """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
         with self._lock:
             for i in lanes.tolist():
                 self._turns.part(i)
@@ -171,7 +171,7 @@ class ProcessPool:
                 self._unregister(worker)
                 worker.hang_up()
                 self._leaving.append(worker)
-            self._see_off()
+            self.scale(self.wanted)  # perhaps they are wanted again
 
     @property
     def present(self) -> int:

@@ -230,6 +230,11 @@ class ToyPool:
         self._turns.back(everyone.tolist())
         self._open = True
 
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        return self._turns.ready
+
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: draws(self._counters, at)
 

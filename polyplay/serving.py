@@ -1,0 +1,183 @@
+"""The acting loop for lanes that go each at their own pace: whoever is ready is served, by whoever has time.
+
+A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane is to
+leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one `Desk`;
+an A3C worker has one of a single lane.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay import tree
+from polyplay.envs.pool import Envs, Lanes, Pool
+from polyplay.noise import uniform
+from polyplay.queues import Queue
+from polyplay.stepping import HEARD, Games, torches, write
+from polyplay.tree import Batch
+from polyplay.worker import Me
+
+Chunk = tuple[int, int]  # a slot, and how many transitions it holds
+
+
+class Desk:
+    """A pool, and where each of its lanes stands: shared by all threads that act in it.
+
+    A lane is in one hand at a time, from recv() to send(); so are its cells here.
+    """
+
+    def __init__(self, envs: Envs, out: Queue, first_lane: int = 0):
+        self.envs, self.out, self.first_lane = envs, out, first_lane
+        self.pool: Any = None
+        self._opening = threading.Lock()
+
+    def open(self, me: Me, policy: Any) -> Desk:
+        """The first to come opens the pool."""
+        with self._opening:
+            if self.pool is None:
+                n = self.envs.lanes
+                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
+                self.acts, self.games = np.zeros(n, np.int64), Games(n)
+                self.state: Batch = policy.initial(n)
+                self.numbers = np.arange(n)
+                self.pool = self.envs.open(me.env_seed, lane=self.first_lane)
+        return self
+
+    def leaves(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers >= getattr(self.pool, "wanted", len(self.numbers))
+
+    @property
+    def ready(self) -> int:
+        """Lanes that wait for a hand, as far as was heard: the prediction queue."""
+        return getattr(self.pool, "ready", 0)
+
+    def close(self) -> None:
+        with self._opening:
+            if self.pool is not None:
+                self.pool.close()
+
+
+class Server:
+    """One thread's hands at a desk."""
+
+    def __init__(self, me: Me, desk: Desk, policy: Any, version: Callable[[], int]):
+        self.me, self.desk, self.policy, self.version = me, desk, policy, version
+        self.pool: Pool = desk.pool
+        self.out = desk.out
+
+    def chunks(self, again: bool = False) -> Iterator[list[Chunk]]:
+        """Yield finished chunks, before more is written; an empty list: nothing yet.
+
+        `again`: where the weights are new after a yield, the rows in hand are said again with them, with the same
+        noise: so that a chunk is all of one version, as A3C's are.
+        """
+        meter, desk = self.me.meter, self.desk
+        while not self.me.leaving:
+            before = time.perf_counter()
+            try:
+                lanes, step = self.pool.recv(self.out.patience)
+            except TimeoutError:
+                meter.add("env", time.perf_counter() - before)
+                yield []
+                continue
+            meter.add("env", time.perf_counter() - before)
+            numbers = desk.numbers[lanes]
+            desk.games.count(self.me, numbers, step, desk.first_lane)
+            held, state = self.version(), self._state(numbers)
+            said, after = self._say(numbers, step, state)
+            leaves = desk.leaves(numbers)
+            go = ~(step["terminated"] | step["truncated"] | leaves)
+            done = self._write(numbers, step, said, held, go)
+            if done:
+                yield done
+            if again and self.version() != held:
+                held = self.version()
+                desk.acts[numbers] -= 1
+                said, after = self._say(numbers, step, state)
+            start = go & (desk.slot[numbers] < 0)
+            if start.any():
+                yield from self._slots(numbers[start])
+                self._begin(numbers[start], step, said, held, state, np.flatnonzero(start))
+            self._answer(lanes, numbers, leaves, said, after)
+
+    def _state(self, numbers: np.ndarray) -> Batch:
+        return tree.map(lambda x: x[torch.from_numpy(numbers)], self.desk.state) if self.desk.state else {}
+
+    def _say(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        before = time.perf_counter()
+        desk = self.desk
+        heard = {k: step[k] for k in HEARD if k in step}
+        heard["noise"] = uniform(self.me.noise_seed, numbers + desk.first_lane, desk.acts[numbers], self.policy.noise)
+        desk.acts[numbers] += 1
+        with torch.no_grad():
+            answer = self.policy.act(torches(heard), state)
+        self.me.meter.add("infer", time.perf_counter() - before)
+        self.me.meter.served(len(numbers))
+        return answer
+
+    def _write(self, numbers: np.ndarray, step: Batch, said: Batch, held: int, go: np.ndarray) -> list[Chunk]:
+        """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
+        desk = self.desk
+        slot, at = desk.slot[numbers], desk.at[numbers]
+        has = slot >= 0
+        if has.all():
+            write(self.out.rows, (slot, at), step, said, held)
+        elif has.any():
+            pick = np.flatnonzero(has)
+            some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
+            write(self.out.rows, (slot[has], at[has]), some, what, held)
+        desk.at[numbers] += 1
+        ends = has & (~go | (at == self.out.T))
+        if not ends.any():
+            return []
+        desk.slot[numbers[ends]] = -1
+        return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
+
+    def _finish(self, slot: int, last: int) -> Chunk:
+        """Row `last` is the chunk's last: what is behind it becomes padding, without a transition."""
+        rows = self.out.rows
+        if last < self.out.T:
+            tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
+            rows["terminated"][slot, last + 1 :], rows["truncated"][slot, last + 1 :] = False, False
+            rows["first"][slot, last + 1 :] = True
+        return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
+
+    def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
+        """Empty slots for these lanes; while there are none, the queue being full, nobody here goes on."""
+        before = time.perf_counter()
+        for i in numbers.tolist():
+            while (slot := self.out.slot()) is None:
+                yield []
+            self.desk.slot[i] = slot
+        self.me.meter.add("wait", time.perf_counter() - before)
+
+    def _begin(self, numbers: Any, step: Batch, said: Batch, held: int, state: Batch, pick: np.ndarray) -> None:
+        """The rows in hand are the first of these lanes' new chunks too."""
+        slot = self.desk.slot[numbers]
+        if len(pick) < len(step["first"]):
+            step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
+            said, state = (tree.map(lambda x: x[chosen], t) for t in (said, state))
+        write(self.out.rows, (slot, 0), step, said, held)
+        tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
+        self.desk.at[numbers] = 1
+
+    def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, said: Batch, after: Batch) -> None:
+        desk = self.desk
+        if after:
+            at = torch.from_numpy(numbers)
+            tree.map(lambda x, y: x.__setitem__(at, y), desk.state, after)
+        before = time.perf_counter()
+        action = tree.map(lambda x: x.numpy(), said["action"])
+        if leaves.any():
+            self.pool.part(numbers[leaves])  # type: ignore[attr-defined]
+            stay = ~leaves
+            lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
+        if not leaves.all():
+            self.pool.send(lanes, action)
+        self.me.meter.add("env", time.perf_counter() - before)
