@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from polyplay import tree
-from polyplay.envs.pool import Envs, Lanes, Pool
+from polyplay.envs.pool import Envs, Lanes
 from polyplay.noise import uniform
 from polyplay.queues import Queue
 from polyplay.stepping import HEARD, Games, torches, write
@@ -36,6 +36,7 @@ class Desk:
         self.envs, self.out, self.first_lane = envs, out, first_lane
         self.pool: Any = None
         self._opening = threading.Lock()
+        self._turn = threading.Condition()  # of pools that step in send(), which know no second thread
 
     def open(self, me: Me, policy: Any) -> Desk:
         """The first to come opens the pool."""
@@ -47,7 +48,27 @@ class Desk:
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
                 self.pool = self.envs.open(me.env_seed, lane=self.first_lane)
+                self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
         return self
+
+    def recv(self, timeout: float) -> tuple[Lanes, Batch]:
+        """See Pool."""
+        if self._waits:
+            return self.pool.recv(timeout)
+        with self._turn:
+            if not self.pool.ready:
+                self._turn.wait(timeout)
+            if not self.pool.ready:
+                raise TimeoutError
+            return self.pool.recv(timeout)
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool."""
+        if self._waits:
+            return self.pool.send(lanes, action)
+        with self._turn:
+            self.pool.send(lanes, action)
+            self._turn.notify()
 
     def leaves(self, numbers: np.ndarray) -> np.ndarray:
         return numbers >= getattr(self.pool, "wanted", len(self.numbers))
@@ -68,7 +89,6 @@ class Server:
 
     def __init__(self, me: Me, desk: Desk, policy: Any, version: Callable[[], int]):
         self.me, self.desk, self.policy, self.version = me, desk, policy, version
-        self.pool: Pool = desk.pool
         self.out = desk.out
 
     def chunks(self, again: bool = False) -> Iterator[list[Chunk]]:
@@ -81,7 +101,7 @@ class Server:
         while not self.me.leaving:
             before = time.perf_counter()
             try:
-                lanes, step = self.pool.recv(self.out.patience)
+                lanes, step = desk.recv(self.out.patience)
             except TimeoutError:
                 meter.add("env", time.perf_counter() - before)
                 yield []
@@ -175,9 +195,9 @@ class Server:
         before = time.perf_counter()
         action = tree.map(lambda x: x.numpy(), said["action"])
         if leaves.any():
-            self.pool.part(numbers[leaves])  # type: ignore[attr-defined]
+            desk.pool.part(numbers[leaves])
             stay = ~leaves
             lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
         if not leaves.all():
-            self.pool.send(lanes, action)
+            desk.send(lanes, action)
         self.me.meter.add("env", time.perf_counter() - before)
