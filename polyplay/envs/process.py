@@ -148,8 +148,8 @@ class ProcessPool:
 
     def scale(self, n: int) -> None:
         """Be `n` lanes, the first ones. New ones begin with a reset; the others are to `part` when recv gave them."""
-        if not self._apart or self.fixed or not 1 <= n <= self.lanes:
-            raise ValueError(f"{n} lanes: 1 … {self.lanes} can be, of a greedy pool with a process per lane")
+        if not self._apart or self.fixed or not 0 <= n <= self.lanes:
+            raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
             if self._closed:
                 raise Closed
