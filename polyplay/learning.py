@@ -1,8 +1,4 @@
-"""The learning loop, written once, and how a gradient reaches the weights: Local, AllReduce.
-
-An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
-is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
-"""
+"""The learning loop, written once: what a learner is to do, one update of it, what it counts and saves."""
 
 from __future__ import annotations
 
@@ -10,155 +6,22 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from polyplay import checkpoint, optim, snapshot, trail, tree
-from polyplay.errors import Closed, NotFinite
+from polyplay.errors import NotFinite
 from polyplay.losses import Loss
-from polyplay.params import Params, Vector
-from polyplay.shared import Block, Knobs, Layout, Semaphores
+from polyplay.params import Params
+from polyplay.shared import Knobs
 from polyplay.stream import UNWRITTEN, Batches, Stream
 from polyplay.tree import Batch
+from polyplay.updates import Sums, Update
 from polyplay.worker import Me
-
-Sums = np.ndarray  # float64 [3]: valid rows learnt, save number, finish; summed over replicas
-Apply = Generator[None, None, "tuple[float, Sums]"]
-
-
-@dataclass(frozen=True)
-class Optim:
-    """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
-
-    name: str = "adam"
-    eps: float = 1e-8
-    alpha: float = 0.99
-    momentum: float = 0.0
-    clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        optim.check(self.name)
-
-    def make(self, vector: Vector) -> torch.optim.Optimizer:
-        return optim.make(self.name, [vector.parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
-
-
-class Bound(Protocol):
-    optimizer: torch.optim.Optimizer
-    waited: float  # seconds spent waiting for others, so far
-
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
-
-
-class Update(Protocol):
-    def bind(self, me: Me, vector: Vector) -> Bound: ...
-
-
-def _step(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
-    """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
-    norm = float(torch.linalg.vector_norm(vector.grad))
-    if math.isfinite(norm):
-        if clip and norm > clip:
-            vector.grad.mul_(clip / (norm + 1e-6))
-        optimizer.param_groups[0]["lr"] = learning_rate
-        optimizer.step()
-    return norm
-
-
-@dataclass(frozen=True)
-class Local:
-    """This worker's gradient, applied by this worker."""
-
-    optim: Optim
-
-    def bind(self, me: Me, vector: Vector) -> Bound:
-        return _Local(self, vector)
-
-
-class _Local:
-    def __init__(self, what: Local, vector: Vector):
-        self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector)
-        self.waited = 0.0
-
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
-        yield  # a generator, like its siblings
-
-
-class AllReduce:
-    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
-
-    `size`: of the whole vector (params.sizes).
-    """
-
-    def __init__(self, optim: Optim, replicas: int, size: int):
-        self.optim, self.replicas = optim, replicas
-        layout = Layout()
-        self._fields = (
-            layout.add((2, replicas, size), np.float32),
-            layout.add((2, replicas, 8), np.float64),
-            layout.add((replicas + 1, 8), np.int64),
-        )
-        self._block: Block = layout.block()
-        self._bells = Semaphores(replicas)
-
-    def bind(self, me: Me, vector: Vector) -> Bound:
-        return _AllReduce(self, me.index, vector)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        gradients, sums, arrived = (self._block.array(*f) for f in self._fields)
-        return gradients, sums, arrived[:, 0]
-
-    def close(self) -> None:
-        self.arrays()[2][self.replicas] = 1
-        for i in range(self.replicas):
-            self._bells[i].post()
-
-
-class _AllReduce:
-    def __init__(self, what: AllReduce, rank: int, vector: Vector):
-        self.vector, self.optimizer, self.clip = vector, what.optim.make(vector), what.optim.clip
-        self.rank, self.n, self.bells = rank, what.replicas, what._bells
-        self.gradients, self.sums, self.arrived = what.arrays()
-        self.turn, self.waited = 0, 0.0
-
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
-        self.turn += 1
-        mine = self.turn % 2
-        weights, gradient = self.vector.weights, self.vector.grad.numpy()
-        self.gradients[mine, self.rank, :weights] = gradient
-        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
-        self.sums[mine, self.rank, : len(sums)] = sums
-        self.arrived[self.rank] = self.turn
-        for other in range(self.n):
-            if other != self.rank:
-                self.bells[other].post()
-        before = time.perf_counter()
-        while self.arrived[: self.n].min() < self.turn:
-            if self.arrived[self.n]:
-                raise Closed
-            if not self.bells[self.rank].wait(0.0):
-                yield
-                self.bells[self.rank].wait(0.02)
-        self.waited += time.perf_counter() - before
-        parts = self.gradients[mine]
-        _mean(parts[:, :weights], gradient)
-        _mean(parts[:, weights:], self.vector.read()[weights:])
-        total = self.sums[mine, :, : len(sums)].sum(0)
-        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
-
-
-def _mean(parts: np.ndarray, out: np.ndarray) -> None:
-    """Mean of [replicas, size] over the replicas, added in their order."""
-    np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
-    for part in parts[2:]:
-        out += part
-    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
 @dataclass(frozen=True)
@@ -190,14 +53,21 @@ class Learner:
     def __init__(self, me: Me, task: Task):
         self.me, self.task = me, task
         self.policy = build(task.policy, me.seed)
-        self.vector = Vector(self.policy)
+        self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
+        self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving = 0, 0.0, False, False
+        self.saver = me.index == 0 or not task.update.apart
         self.saved = -1  # the update that was saved last
         self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
         self._trace = None
-        if me.resume is not None:
+        if me.resume is not None and self.counts.fresh:
             self._load()
+        self.counts.begin(self.version, self.learnt)
+        while not self.counts.ready:
+            me.turn()
+            time.sleep(0.01)
+        self.version, self.learnt = self.counts.version, self.counts.learnt
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -232,12 +102,11 @@ class Learner:
         self._count(rows, valid, scored.metrics, loss, norm, rate, sums)
 
     def _count(self, rows: Batch, valid: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
-        lags = self.version - rows["version"][:-1][valid]
-        self.version += 1
-        self.learnt += sums[0]
+        lags = self.counts.add(sums[0]) - rows["version"][:-1][valid]
+        self.version, self.learnt = self.counts.version, self.counts.learnt
         meter = self.me.meter
         meter.lag(lags)
-        meter.add("updates", 1)
+        meter.set("updates", self.version - self.counts.begun)
         meter.set("learnt", self.learnt)
         meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
         if self._trace is not None:
@@ -273,7 +142,7 @@ class Learner:
         """
         me = self.me
         self.saves, self.saved = self.agreed, self.version
-        if me.directory is None:
+        if me.directory is None or not self.saver:
             return
         before = time.perf_counter()
         try:
@@ -312,7 +181,10 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
     kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+    held = optim.state(optimizer)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept} if kept else {}})
+    for name, tensor in held.items():  # perhaps in shared memory: there they stay
+        optim.state(optimizer)[name] = tensor.copy_(optim.state(optimizer)[name])
 
 
 def learn(me: Me, *, source: Batches, task: Task, params: Params, round_slots: int) -> Iterator[None]:

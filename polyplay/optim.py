@@ -132,6 +132,31 @@ def check(name: str) -> None:
         raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
 
 
+def statistics(name: str, momentum: float = 0.0) -> tuple[str, ...]:
+    """What the optimiser called `name` keeps per weight."""
+    if name == "adam":
+        return "exp_avg", "exp_avg_sq"
+    return ("square", "momentum") if momentum else ("square",)
+
+
+def state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser of one parameter: the tensors themselves. Empty before Adam's first step."""
+    held: dict[str, Tensor] = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    return held
+
+
+def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
+    """Have an optimiser of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
+    use too. fill: begin with its own; otherwise it takes what is there.
+    """
+    held = state(optimizer)
+    if not held:  # Adam, which would make them at its first step
+        parameter = optimizer.param_groups[0]["params"][0]
+        held.update(step=torch.zeros(()), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+    for name, row in zip([k for k in held if k != "step"], memory, strict=True):
+        held[name] = row.copy_(held[name].detach()) if fill else row
+
+
 def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(getattr(v, "shape", ())) for k, v in state.items()}
 

@@ -26,9 +26,13 @@ class Vector:
     """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 
     Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
+
+    memory: float32 [size], where the weights shall lie; several modules may lie in one memory, each with its own
+    gradient (a shared module would share `.grad` too, and trip autograd's version counter). write: put the module's
+    weights there; otherwise it takes what is there.
     """
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, memory: np.ndarray | None = None, write: bool = True):
         self.module = module
         parameters = list(module.parameters())
         buffers = [b for b in module.buffers() if b.is_floating_point()]
@@ -38,12 +42,13 @@ class Vector:
         self.weights = sum(p.numel() for p in parameters)
         self.size = self.weights + sum(b.numel() for b in buffers)
         device = parameters[0].device
-        self.flat = torch.empty(self.size, device=device)
+        self.flat = torch.empty(self.size, device=device) if memory is None else torch.from_numpy(memory)
         self.grad = torch.zeros(self.weights, device=device)
         at = 0
         for x in [*parameters, *buffers]:
             view = self.flat[at : at + x.numel()].view(x.shape)
-            view.copy_(x.detach())
+            if write:
+                view.copy_(x.detach())
             x.data = view
             if at < self.weights:
                 x.grad = self.grad[at : at + x.numel()].view(x.shape)

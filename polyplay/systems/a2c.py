@@ -14,10 +14,11 @@ from polyplay.acting import replica
 from polyplay.crew import Crew, cores
 from polyplay.envs import Envs
 from polyplay.errors import UserError
-from polyplay.learning import AllReduce, Local, Optim, Task
+from polyplay.learning import Task
 from polyplay.params import sizes
 from polyplay.shared import Knobs
 from polyplay.systems import System, atari
+from polyplay.updates import AllReduce, Local, Optim
 
 
 @dataclass(frozen=True)

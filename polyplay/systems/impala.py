@@ -16,11 +16,12 @@ from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
 from polyplay.errors import UserError
-from polyplay.learning import AllReduce, Local, Optim, Task, learn
+from polyplay.learning import Task, learn
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
 from polyplay.systems import System, atari
+from polyplay.updates import AllReduce, Local, Optim
 
 
 @dataclass(frozen=True)
