@@ -164,7 +164,7 @@ class Crew:
         return [w.me.row for w in role.workers.values()]
 
     def savers(self) -> list[int]:
-        """Rows of the learners that write parts of a checkpoint: of workers that don't wait for each other the first."""
+        """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
         learners = [r for r in self.roles if r.learner]
         return [row for r in learners for row in self.rows(r)[: 1 if apart(r) else None]]
 

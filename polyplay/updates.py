@@ -84,9 +84,10 @@ class Update(Protocol):
     module's weights where this update wants them.
     """
 
-    apart: bool
-    optim: Optim
-
+    @property
+    def apart(self) -> bool: ...
+    @property
+    def optim(self) -> Optim: ...
     def vector(self, me: Me, module: nn.Module) -> Vector: ...
     def bind(self, me: Me, vector: Vector) -> Bound: ...
 
