@@ -316,7 +316,7 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
         actor = Actor(me, pool, learner.policy, producer, me.index * envs.lanes)
         if "pool" in kept:
             actor.load(kept)
-        for slots in actor.rollouts(version=lambda: learner.version):
+        for slots in actor.rollouts(version=learner.counts.newest):
             if slots is None:
                 yield
                 continue

@@ -171,6 +171,11 @@ class Crew:
     def rows(self, role: Role) -> list[int]:
         return [w.me.row for w in role.workers.values()]
 
+    def savers(self) -> list[int]:
+        """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
+        learners = [r for r in self.roles if r.learner]
+        return [row for r in learners for row in self.rows(r)[: 1 if apart(r) else None]]
+
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
@@ -330,6 +335,11 @@ def cores() -> int:
 def threads_each(roles: list[Role]) -> int:
     """Compute threads per worker: never more runnable than cores; two threads on one forward give only 1.5 times."""
     return max(1, cores() // max(1, sum(r.n for r in roles)))
+
+
+def apart(role: Role) -> bool:
+    """Whether a role's workers learn without waiting for each other (updates.Hogwild)."""
+    return bool(getattr(getattr(role.kw.get("task"), "update", None), "apart", False))
 
 
 def _lost(worker: Worker, text: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyplay.learning import AllReduce, Local
 from polyplay.params import Params
 from polyplay.stream import Batches, Stream
+from polyplay.updates import AllReduce, Hogwild, Local
 
 
 def draw(crew: Any) -> str:
@@ -58,6 +58,8 @@ def _net(factory: Any) -> str:
 def _update(update: Any) -> str:
     if isinstance(update, AllReduce):
         return f"AllReduce({update.optim.name}) of {update.replicas}"
+    if isinstance(update, Hogwild):
+        return f"Hogwild({update.optim.name}), no lock"
     return f"Local({update.optim.name})" if isinstance(update, Local) else type(update).__name__
 
 
@@ -69,7 +71,7 @@ def _shared(crew: Any) -> dict[tuple, str]:
     """(identity, givers, takers) → label of every stream and parameter vector."""
     found: dict[int, tuple[Any, list[str], list[str]]] = {}
     for role in crew.roles:
-        for thing in role.kw.values():
+        for thing in (*role.kw.values(), getattr(role.kw.get("task"), "update", None)):
             source = isinstance(thing, Batches)
             inner = thing.stream if source else thing
             if isinstance(inner, Stream):
@@ -78,12 +80,18 @@ def _shared(crew: Any) -> dict[tuple, str]:
             elif isinstance(inner, Params):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1 if role.learner else 2].append(role.name)
+            elif isinstance(inner, Hogwild):
+                entry = found.setdefault(id(inner), (inner, [], []))
+                entry[1].append(role.name)
+                entry[2].append(role.name)
     return {(k, tuple(givers), tuple(takers)): _label(thing) for k, (thing, givers, takers) in found.items()}
 
 
 def _label(thing: Any) -> str:
     if isinstance(thing, Stream):
         return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
+    if isinstance(thing, Hogwild):
+        return f"shared: {thing.weights:,} weights and {thing.optim.name}'s {', '.join(thing.optim.statistics)}"
     return f"Params: {thing.size:,} weights"
 
 

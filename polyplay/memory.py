@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from polyplay import tree
-from polyplay.crew import cores
+from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
 from polyplay.shared import Block
@@ -83,7 +83,8 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         task, envs = role.kw.get("task"), role.kw.get("envs")
         held = 2.0 * weights  # as one vector, and its gradient
         if task is not None:
-            held += optimizer(task.update.optim, weights)
+            shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
+            held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw)
         if envs is not None:
             parts["learning"] += role.n * kept * envs.lanes

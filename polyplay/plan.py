@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyplay import memory
-from polyplay.crew import cores, threads_each
+from polyplay.crew import apart, cores, threads_each
 from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
@@ -126,14 +126,15 @@ def rows_per_update(crew: Any) -> int:
     if "source" in role.kw:
         source = role.kw["source"]
         return role.n * source.n * source.stream.lanes * source.stream.T
-    return role.n * role.kw["envs"].lanes * role.kw["T"]
+    return (1 if apart(role) else role.n) * role.kw["envs"].lanes * role.kw["T"]
 
 
 def _repeats(crew: Any) -> str:
     fixed = all(isinstance(r.kw["envs"].batching, All | Group) for r in crew.roles if "envs" in r.kw)
-    if crew.serial or (fixed and not any("source" in r.kw for r in crew.roles)):
+    free = any(apart(r) and r.n > 1 for r in crew.roles)
+    if crew.serial or (fixed and not free and not any("source" in r.kw for r in crew.roles)):
         return "exact to the bit with the same seed and settings, where the environment is"
-    if fixed and _in_step(crew):
+    if fixed and not free and _in_step(crew):
         return "exact to the bit with the same seed and settings, where the environment is: lag 0"
     return "not exact: workers run freely; --serial is exact to the bit"
 
@@ -148,6 +149,8 @@ def _in_step(crew: Any) -> bool:
 
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
+    if any(apart(r) for r in crew.roles):
+        return "weights, optimiser and counters, read while workers change them; lanes begin new games"
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
     alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"

@@ -20,7 +20,7 @@ import torch
 
 from polyplay import checkpoint, record, run, trail
 from polyplay.acting import act
-from polyplay.crew import ROWS, Role
+from polyplay.crew import ROWS, Role, apart
 from polyplay.errors import Diverged, UserError
 from polyplay.learning import learn
 from polyplay.params import Vector
@@ -93,6 +93,11 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     crew = run.new_crew(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
     roles = {role.work: role for role in crew.roles}
+    if any(apart(role) for role in crew.roles):
+        raise UserError(
+            f"RUN: {kept['system']}'s workers change the weights without a lock, so nothing tells which bits met: it "
+            "cannot be done again; a run with --serial repeats itself exactly with the same seed"
+        )
     if act not in roles or learn not in roles:
         raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")
     learning = roles[learn]

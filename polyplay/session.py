@@ -265,8 +265,7 @@ class Session:
         """When every learner has written its part of the same update, make it a checkpoint."""
         meter = self.crew.meter
         assert meter is not None
-        rows = [r for role in self.crew.roles if role.learner for r in self.crew.rows(role)]
-        marks = {int(v) for v in meter.column("saved")[rows]}
+        marks = {int(v) for v in meter.column("saved")[self.crew.savers()]}
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.saved:
             return
         self.saved = abs(min(marks))

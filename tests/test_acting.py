@@ -15,10 +15,11 @@ from polyplay import losses, nets
 from polyplay.acting import act, replica
 from polyplay.crew import Crew
 from polyplay.envs import AtLeast, Envs, Greedy
-from polyplay.learning import AllReduce, Local, Optim, Task, build, learn
+from polyplay.learning import Task, build, learn
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
+from polyplay.updates import AllReduce, Local, Optim
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from torch import nn
 from polyplay import checkpoint, losses, nets
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import Closed, NotFinite, UserError
-from polyplay.learning import AllReduce, Learner, Local, Optim, Task
+from polyplay.learning import Learner, Task
 from polyplay.params import Vector, sizes
 from polyplay.shared import Control, Knobs, Meter
 from polyplay.tree import Field
+from polyplay.updates import AllReduce, Local, Optim
 from polyplay.worker import Me
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))

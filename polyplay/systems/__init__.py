@@ -12,7 +12,6 @@ from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
-    "a3c",
     "ga3c",
     "ppo",
     "accel",

@@ -1,0 +1,91 @@
+"""A3C: asynchronous advantage actor-critic (Mnih et al. 2016, algorithm S3).
+
+replica × workers:  env ─► own copy of the weights ─► rows ─► loss ─► gradient ─► shared weights and statistics
+                                     ▲                                                     │  no lock
+                                     └───────────── copied before every rollout ◄──────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay import losses, nets
+from polyplay.acting import replica
+from polyplay.crew import Crew, cores
+from polyplay.envs import Envs
+from polyplay.learning import Task
+from polyplay.params import sizes
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari
+from polyplay.updates import Hogwild, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's feed-forward agent, with what its author confirmed later (Atari)."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    workers: int = 0  # each with one environment and one core (0: as many as cores; the paper had 16)
+    unroll: int = 5  # agent steps between two updates of a worker (t_max)
+    gamma: float = 0.99  # discount
+    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core_size: int = 256  # width of the recurrent core
+    init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
+    learning_rate: float = 7e-4  # at the start; see --anneal
+    optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
+    eps: float = 0.1  # the optimiser's ε
+    alpha: float = 0.99  # RMSProp's decay
+    clip: float = 40.0  # bound of the gradient's global norm, 0 is off: muupan/async-rl's, unconfirmed by the paper
+    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
+    reduction: Literal["sum", "mean"] = "sum"  # over a rollout: with sum (the paper) the step grows with it
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
+    reward_scale: float = 1.0  # multiplies rewards before that
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
+    budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
+
+
+def lstm() -> Config:
+    """The paper's A3C LSTM: 256 cells between the hidden layer and the outputs; "4 days"."""
+    return Config(core="lstm", budget=1_000_000_000)
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine."""
+    learner: Any = {"optimizer": "adam", "learning_rate": 3e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
+    return Config(init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000, **learner)
+
+
+PRESETS = {"paper": Config, "lstm": lstm, "quick": quick}
+ROW = {
+    "envs": "1 lane per worker",
+    "policy runs": "own copy, CPU",
+    "between": "nothing",
+    "pace": "inline",
+    "update": "Hogwild, shared RMSProp",
+    "weights travel": "copied before each rollout",
+    "source": "Mnih et al. 2016; muupan/async-rl",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    workers = c.workers or cores()
+    options = atari(c.env, "a3c", crew.atari, c.life_loss)
+    envs = Envs(c.env, 1, workers=1, options=options, **crew.stepping)
+    features: Any = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs}
+    features["returns"] = c.gamma if c.reward == "scale" else None
+    policy = nets.Factory(c.network, envs.spec, features)
+    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
+    loss = losses.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
+    update = Hogwild(optim, *sizes(policy()), workers)
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
+    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, task=task)
+    return System(envs, policy, loss.metrics, {"workers": workers})

@@ -1,0 +1,339 @@
+"""How a gradient reaches the weights: Local, AllReduce of equal replicas, Hogwild's shared weights without a lock.
+
+An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
+is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay import optim
+from polyplay.errors import Closed
+from polyplay.params import Vector
+from polyplay.shared import Block, Layout, Semaphores
+from polyplay.worker import Me
+
+Sums = np.ndarray  # float64 [3]: valid rows learnt, save number, finish; summed over replicas
+Apply = Generator[None, None, "tuple[float, Sums]"]
+
+
+@dataclass(frozen=True)
+class Optim:
+    """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
+
+    name: str = "adam"
+    eps: float = 1e-8
+    alpha: float = 0.99
+    momentum: float = 0.0
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        optim.check(self.name)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        return optim.statistics(self.name, self.momentum)
+
+    def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        return optim.make(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
+
+
+class Counts:
+    """A learner's own count of updates and agent steps. Workers on shared weights have `Central` in its place."""
+
+    fresh = True  # this learner begins with initial weights, or those of a checkpoint
+    ready = True  # the first weights are there
+
+    def __init__(self) -> None:
+        self.version, self.learnt, self.begun = 0, 0.0, 0
+
+    def begin(self, version: int, learnt: float) -> None:
+        """After what was saved was loaded, if anything was."""
+        self.version, self.learnt, self.begun = version, learnt, version
+
+    def newest(self) -> int:
+        """The version of the weights to act with next; they are in the vector then."""
+        return self.version
+
+    def add(self, rows: float) -> int:
+        """One more update, of `rows` agent steps; the version that it was applied to."""
+        self.version += 1
+        self.learnt += rows
+        return self.version - 1
+
+
+class Bound(Protocol):
+    optimizer: torch.optim.Optimizer
+    waited: float  # seconds spent waiting for others, so far
+    counts: Any  # Counts, or what stands in its place
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+
+
+class Update(Protocol):
+    """`apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all. `vector`: the
+    module's weights where this update wants them.
+    """
+
+    @property
+    def apart(self) -> bool: ...
+    @property
+    def optim(self) -> Optim: ...
+    def vector(self, me: Me, module: nn.Module) -> Vector: ...
+    def bind(self, me: Me, vector: Vector) -> Bound: ...
+
+
+def _step(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
+    """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
+    norm = float(torch.linalg.vector_norm(vector.grad))
+    if math.isfinite(norm):
+        if clip and norm > clip:
+            vector.grad.mul_(clip / (norm + 1e-6))
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+    return norm
+
+
+@dataclass(frozen=True)
+class Local:
+    """This worker's gradient, applied by this worker."""
+
+    optim: Optim
+    apart: ClassVar[bool] = False
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        return Vector(module)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Local(self, vector)
+
+
+class _Local:
+    def __init__(self, what: Local, vector: Vector):
+        self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector.parameter)
+        self.waited, self.counts = 0.0, Counts()
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
+        yield  # a generator, like its siblings
+
+
+class AllReduce:
+    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
+
+    `size`: of the whole vector (params.sizes).
+    """
+
+    apart = False
+
+    def __init__(self, optim: Optim, replicas: int, size: int):
+        self.optim, self.replicas = optim, replicas
+        layout = Layout()
+        self._fields = (
+            layout.add((2, replicas, size), np.float32),
+            layout.add((2, replicas, 8), np.float64),
+            layout.add((replicas + 1, 8), np.int64),
+        )
+        self._block: Block = layout.block()
+        self._bells = Semaphores(replicas)
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        return Vector(module)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _AllReduce(self, me.index, vector)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        gradients, sums, arrived = (self._block.array(*f) for f in self._fields)
+        return gradients, sums, arrived[:, 0]
+
+    def close(self) -> None:
+        self.arrays()[2][self.replicas] = 1
+        for i in range(self.replicas):
+            self._bells[i].post()
+
+
+class _AllReduce:
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        self.vector, self.optimizer, self.clip = vector, what.optim.make(vector.parameter), what.optim.clip
+        self.rank, self.n, self.bells = rank, what.replicas, what._bells
+        self.gradients, self.sums, self.arrived = what.arrays()
+        self.turn, self.waited, self.counts = 0, 0.0, Counts()
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
+        self.turn += 1
+        mine = self.turn % 2
+        weights, gradient = self.vector.weights, self.vector.grad.numpy()
+        self.gradients[mine, self.rank, :weights] = gradient
+        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
+        self.sums[mine, self.rank, : len(sums)] = sums
+        self.arrived[self.rank] = self.turn
+        for other in range(self.n):
+            if other != self.rank:
+                self.bells[other].post()
+        before = time.perf_counter()
+        while self.arrived[: self.n].min() < self.turn:
+            if self.arrived[self.n]:
+                raise Closed
+            if not self.bells[self.rank].wait(0.0):
+                yield
+                self.bells[self.rank].wait(0.02)
+        self.waited += time.perf_counter() - before
+        parts = self.gradients[mine]
+        _mean(parts[:, :weights], gradient)
+        _mean(parts[:, weights:], self.vector.read()[weights:])
+        total = self.sums[mine, :, : len(sums)].sum(0)
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+
+
+def _mean(parts: np.ndarray, out: np.ndarray) -> None:
+    """Mean of [replicas, size] over the replicas, added in their order."""
+    np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
+    for part in parts[2:]:
+        out += part
+    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
+
+
+# cells of the header, int64; of a worker: its updates, and the agent steps it learnt from
+_READY, _VERSION, _LEARNT = 0, 1, 2
+
+
+class Hogwild:
+    """One vector of weights and one set of optimiser statistics in shared memory, changed by up to `workers` workers
+    without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
+
+    `weights`, `size`: of the parameters, and of the whole vector (params.sizes). `copy`: every worker has a copy of its
+    own, renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one process,
+    each with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
+
+    Floating buffers are shared too: a worker's `observe` moves the shared ones by as much as it moved its own, so all
+    workers' rows count in them, and what two write at once may lose one of them.
+    """
+
+    apart = True
+
+    def __init__(self, optim: Optim, weights: int, size: int, workers: int, copy: bool = True):
+        self.optim, self.weights, self.size, self.workers, self.copy = optim, weights, size, workers, copy
+        layout = Layout()
+        self._fields = (
+            layout.add(size, np.float32),
+            layout.add((len(optim.statistics), weights), np.float32),
+            layout.add(8, np.int64),
+            layout.add((workers, 8), np.int64),
+        )
+        self._block: Block = layout.block()
+        self._cells = self.arrays()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_cells"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._cells = self.arrays()
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The vector [size], statistics [n, weights], header, and counters [workers, 2] of updates and agent steps."""
+        vector, statistics, head, counters = (self._block.array(*f) for f in self._fields)
+        return vector, statistics, head, counters[:, :2]
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        if self.copy:
+            return Vector(module)
+        memory, _, head, _ = self.arrays()
+        return Vector(module, memory, write=me.index == 0 and not head[_READY])
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Hogwild(self, me, vector)
+
+    def reader(self, module: nn.Module) -> Vector:
+        """Binds a module that only reads to the shared weights, once they are `ready`."""
+        return Vector(module, self.arrays()[0], write=False)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._cells[2][_READY])
+
+    @property
+    def version(self) -> int:
+        """Updates so far, by all workers."""
+        _, _, head, counters = self._cells
+        return int(head[_VERSION] + counters[:, 0].sum())
+
+
+class _Hogwild:
+    def __init__(self, what: Hogwild, me: Me, vector: Vector):
+        memory, statistics, head, counters = what.arrays()
+        self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
+        shared = torch.from_numpy(memory) if what.copy else vector.flat
+        self.parameter = nn.Parameter(shared[: what.weights]) if what.copy else vector.parameter
+        self.parameter.grad = vector.grad
+        self.optimizer = what.optim.make(self.parameter)
+        self.counts = Central(me, vector, shared if what.copy else None, head, counters)
+        optim.share(self.optimizer, torch.from_numpy(statistics), fill=self.counts.fresh)
+        self.step = optim.state(self.optimizer).get("step")  # Adam's count of updates: those of all workers
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        self.counts.observed()
+        if self.step is not None:
+            self.step.fill_(self.counts.version)
+        sums[2] = self.me.control.finishing
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
+        yield  # a generator, like its siblings
+
+
+class Central:
+    """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
+
+    `shared`: the vector, where the worker's own is a copy of it.
+    """
+
+    def __init__(self, me: Me, vector: Vector, shared: torch.Tensor | None, head: np.ndarray, counters: np.ndarray):
+        self.me, self.vector, self.shared, self.head, self.counters = me, vector, shared, head, counters
+        self.fresh = me.index == 0 and not head[_READY]
+        self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
+
+    begun = property(lambda self: int(self.head[_VERSION]))
+    version = property(lambda self: int(self.head[_VERSION] + self.counters[:, 0].sum()))
+    learnt = property(lambda self: float(self.head[_LEARNT] + self.counters[:, 1].sum()))
+
+    def begin(self, version: int, learnt: float) -> None:
+        """Worker 0 gives its weights to all."""
+        if self.fresh:
+            if self.shared is not None:
+                self.shared.copy_(self.vector.flat)
+            self.head[_VERSION], self.head[_LEARNT] = version, learnt
+            self.head[_READY] = 1
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.head[_READY])
+
+    def newest(self) -> int:
+        """Copies the shared weights, which others may be changing meanwhile; their version."""
+        version = self.version
+        if self.shared is not None:
+            self.vector.flat.copy_(self.shared)
+            self.buffers.copy_(self.vector.flat[self.vector.weights :])
+        return version
+
+    def observed(self) -> None:
+        """What the worker's rows moved in its own floating buffers moves the shared ones as much."""
+        at = self.vector.weights
+        if self.shared is not None and self.vector.size > at:
+            self.shared[at:] += self.vector.flat[at:] - self.buffers
+            self.buffers.copy_(self.vector.flat[at:])
+
+    def add(self, rows: float) -> int:
+        at = self.version
+        self.counters[self.me.index] += (1, int(rows))
+        return at
