@@ -27,6 +27,7 @@ from polyplay.tree import Batch
 from polyplay.updates import Hogwild
 from polyplay.worker import Me
 
+
 class Group:
     """A fixed group of lanes on its way through a rollout; `at` counts rows per lane, all equal in fixed pools."""
 
@@ -252,16 +253,22 @@ class Actor:
 
 
 def act(
-    me: Me, *, envs: Envs | Desk, policy: Any, out: Any, params: Params | Hogwild, lag: int | None = None
+    me: Me,
+    *,
+    policy: Any,
+    out: Any,
+    params: Any,
+    envs: Envs | None = None,
+    desk: Desk | None = None,
+    lag: int | None = None,
 ) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
     of those that serve its lanes, with the weights that the trainers change.
     """
-    if isinstance(envs, Desk):
-        assert isinstance(params, Hogwild)
-        yield from _serve(me, envs, policy, params)
+    if desk is not None:
+        yield from _serve(me, desk, policy, params)
         return
-    assert isinstance(params, Params)
+    assert envs is not None
     net = build(policy, me.seed)
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)

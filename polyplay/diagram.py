@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polyplay.params import Params
+from polyplay.queues import Gather, Queue
 from polyplay.stream import Batches, Stream
 from polyplay.updates import AllReduce, Hogwild, Local
 
@@ -29,6 +30,9 @@ def _holds(role: Any) -> list[str]:
         envs = kw["envs"]
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
         rows.append(f"envs    {envs.title} × {envs.lanes} lanes{groups}")
+    if "desk" in kw:
+        envs = kw["desk"].envs
+        rows.append(f"agents  {envs.title} × {envs.active or envs.lanes}, at most {envs.batching.n} served at once")
     net = kw.get("policy") or getattr(kw.get("task"), "policy", None)
     if net is not None:
         rows.append(f"policy  {_net(net)}")
@@ -38,6 +42,10 @@ def _holds(role: Any) -> list[str]:
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
     if "source" in kw:
+        source = kw["source"]
+        if isinstance(source, Gather):
+            rows.append(f"batch   at least {source.rows} transitions" if source.rows else "batch   one chunk")
+    if isinstance(kw.get("source"), Batches):
         source = kw["source"]
         rows.append(f"batch   {source.n} slots × {source.stream.lanes} lanes × {source.stream.T} steps")
     if "task" in kw:
@@ -72,9 +80,9 @@ def _shared(crew: Any) -> dict[tuple, str]:
     found: dict[int, tuple[Any, list[str], list[str]]] = {}
     for role in crew.roles:
         for thing in (*role.kw.values(), getattr(role.kw.get("task"), "update", None)):
-            source = isinstance(thing, Batches)
+            source = isinstance(thing, Batches | Gather)
             inner = thing.stream if source else thing
-            if isinstance(inner, Stream):
+            if isinstance(inner, Stream | Queue):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[2 if source else 1].append(role.name)
             elif isinstance(inner, Params):
@@ -82,7 +90,7 @@ def _shared(crew: Any) -> dict[tuple, str]:
                 entry[1 if role.learner else 2].append(role.name)
             elif isinstance(inner, Hogwild):
                 entry = found.setdefault(id(inner), (inner, [], []))
-                entry[1].append(role.name)
+                entry[1].extend([role.name] * role.learner)
                 entry[2].append(role.name)
     return {(k, tuple(givers), tuple(takers)): _label(thing) for k, (thing, givers, takers) in found.items()}
 
@@ -92,6 +100,8 @@ def _label(thing: Any) -> str:
         return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
     if isinstance(thing, Hogwild):
         return f"shared: {thing.weights:,} weights and {thing.optim.name}'s {', '.join(thing.optim.statistics)}"
+    if isinstance(thing, Queue):
+        return f"training queue: at most {thing.capacity} chunks × {thing.T + 1} rows"
     return f"Params: {thing.size:,} weights"
 
 

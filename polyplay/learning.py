@@ -236,7 +236,7 @@ class _FromQueue:
 
     def learnt(self, rows: Batch) -> None:
         self.me.meter.served(int(np.count_nonzero(~rows["first"][1:])))
-        self.me.meter.add("depth_sum", self.source.queue.depth)
+        self.me.meter.add("depth_sum", self.source.stream.depth)
         self.me.meter.add("depth_count", 1)
 
     def save(self) -> Iterator[None]:

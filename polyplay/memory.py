@@ -17,6 +17,7 @@ from polyplay import tree
 from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
+from polyplay.queues import Queue
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 
@@ -86,6 +87,11 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw)
+        desk = role.kw.get("desk")
+        if desk is not None:
+            parts["learning"] += role.n * kept * desk.envs.batching.n
+            parts["lanes"] += _lanes(desk.envs)
+            held = weights  # its module lies in what the trainers share; the gradient is never touched
         if envs is not None:
             parts["learning"] += role.n * kept * envs.lanes
             parts["lanes"] += role.n * _lanes(envs)
@@ -100,16 +106,23 @@ def processes(crew: Any) -> float:
     """Bytes of all processes before they do anything, this one as it is now."""
     here = psutil.Process().memory_full_info()
     total = getattr(here, "pss", here.rss) / MB
-    apart = not crew.serial and crew.on == "process"
-    if apart:
+    if any(_own(crew, r) for r in crew.roles):
         total += OF["server"] + OF["tracker"]
     for role in crew.roles:
-        kind = "learn" if "task" in role.kw else "act"
+        kind, apart = "learn" if "task" in role.kw else "act", _own(crew, role)
         total += role.n * OF[kind] if apart else OF["thread"] * (kind == "learn")
+        desk = role.kw.get("desk")
+        if desk is not None and kind_of(desk.envs) == "processes":
+            total += OF["env server"] + OF["env"] * (desk.envs.active or workers_of(desk.envs))
         envs = role.kw.get("envs")
         if envs is not None and kind_of(envs) == "processes":
             total += OF["env server"] * (role.n if apart else 1) + role.n * OF["env"] * workers_of(envs)
     return total * MB
+
+
+def _own(crew: Any, role: Any) -> bool:
+    """Whether a role's workers are processes."""
+    return not crew.serial and role.on == "process"
 
 
 def bytes_of(net: Any) -> int:
@@ -211,7 +224,7 @@ def _things(crew: Any) -> list[Any]:
 
 
 def _streams(crew: Any) -> list[Any]:
-    return [t for t in _things(crew) if isinstance(t, Stream)]
+    return [t for t in _things(crew) if isinstance(t, Stream | Queue)]
 
 
 def _blocks(crew: Any) -> list[Block]:

@@ -87,17 +87,19 @@ def _workers(crew: Any) -> str:
     for role in crew.roles:
         envs = role.kw.get("envs")
         roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
+        if (desk := role.kw.get("desk")) is not None:
+            roles[-1] += f" for {desk.envs.active or desk.envs.lanes} agents{_steppers(desk.envs)}"
     threads = threads_each(crew.roles)
     how = f"{threads} compute thread{'s' * (threads > 1)} each"
     if crew.serial:
         how = "all take turns in one thread"
-    elif crew.on == "thread":
+    elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
     return f"{', '.join(roles)}; {how}; {cores()} cores"
 
 
 def _steppers(envs: Any) -> str:
-    n = workers_of(envs)
+    n = envs.active or workers_of(envs)
     some = {"ale": f"{n} ale-py thread{'s' * (n > 1)}", "processes": f"{n} environment process{'es' * (n > 1)}"}
     by = some.get(kind_of(envs))
     return f" ({by})" if by else ""
@@ -125,7 +127,7 @@ def rows_per_update(crew: Any) -> int:
     role = next(r for r in crew.roles if r.learner)
     if "source" in role.kw:
         source = role.kw["source"]
-        return role.n * source.n * source.stream.lanes * source.stream.T
+        return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
     return (1 if apart(role) else role.n) * role.kw["envs"].lanes * role.kw["T"]
 
 

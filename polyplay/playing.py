@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from polyplay import checkpoint, tree
-from polyplay.stepping import HEARD
 from polyplay.errors import UserError
 from polyplay.noise import uniform
+from polyplay.stepping import HEARD
 
 LANES = 16
 SEED = 10_000_019  # evaluation never repeats the seeds of training

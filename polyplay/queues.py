@@ -15,20 +15,27 @@ import numpy as np
 
 from polyplay import tree
 from polyplay.errors import Closed
+from polyplay.shared import Layout
 from polyplay.tree import Batch, Spec
 
 
 class Queue:
-    """At most `capacity` full chunks, and one more slot in the hands of each of `lanes` lanes.
+    """At most `capacity` full chunks, and one more slot in the hands of each of `agents` lanes.
 
-    `full` chunks in flight make who wants another slot wait: that is the queue's bound on policy lag.
+    Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
     """
 
-    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, capacity: int):
-        self.T, self.lanes, self.capacity = T, lanes, capacity
-        slots = capacity + lanes
-        self.rows: Batch = tree.map(lambda f: np.zeros((slots, T + 1, *f.shape), f.dtype), rows)
-        self.state: Batch = tree.map(lambda f: np.zeros((slots, *f.shape), f.dtype), state)
+    lanes = 1  # of a slot
+
+    def __init__(self, rows: Spec, state: Spec, T: int, agents: int, capacity: int):
+        self.T, self.agents, self.capacity = T, agents, capacity
+        slots = self.slots = capacity + agents
+        layout = Layout()
+        fields = tree.map(lambda f: layout.add((slots, T + 1, *f.shape), f.dtype), rows)
+        states = tree.map(lambda f: layout.add((slots, *f.shape), f.dtype), state)
+        self.block = layout.block()
+        self.rows: Batch = tree.map(lambda f: self.block.array(*f), fields)
+        self.state: Batch = tree.map(lambda f: self.block.array(*f), states)
         self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
         self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._empty = list(range(slots))
@@ -113,14 +120,16 @@ class Gather:
     """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
 
     def __init__(self, queue: Queue, rows: int):
-        self.queue, self.rows = queue, rows
+        self.stream, self.rows = queue, rows
+
+    @property
+    def n(self) -> int:
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.stream.T))
 
     def consumer(self) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed.
-
-        A slot goes back when the next batch is asked for, or the iterator is closed.
-        """
-        queue = self.queue
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.stream
         while True:
             slots = queue.take(self.rows)
             if slots is None:

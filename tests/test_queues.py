@@ -14,8 +14,8 @@ from polyplay.tree import Field
 ROWS = {"obs": Field((2,), "uint8"), "reward": Field((), "float32"), "first": Field((), "bool")}
 
 
-def queue(lanes: int = 3, capacity: int = 4, T: int = 5) -> Queue:
-    made = Queue(ROWS, {"h": Field((3,), "float32")}, T, lanes, capacity)
+def queue(agents: int = 3, capacity: int = 4, T: int = 5) -> Queue:
+    made = Queue(ROWS, {"h": Field((3,), "float32")}, T, agents, capacity)
     made.patience = 0.0
     return made
 
@@ -46,7 +46,7 @@ def test_batches_are_the_oldest_chunks_that_make_the_rows_asked_for():
 
 
 def test_a_full_queue_gives_no_slot_until_a_batch_was_taken():
-    q = queue(lanes=2, capacity=3)
+    q = queue(agents=2, capacity=3)
     for i in range(3):
         put(q, float(i), 5)
     assert q.slot() is None
@@ -56,7 +56,7 @@ def test_a_full_queue_gives_no_slot_until_a_batch_was_taken():
 
 
 def test_lanes_that_hold_slots_do_not_count_towards_the_capacity():
-    q = queue(lanes=3, capacity=1)
+    q = queue(agents=3, capacity=1)
     held = [q.slot() for _ in range(4)]
     assert len(set(held)) == 4
     assert None not in held
@@ -65,7 +65,7 @@ def test_lanes_that_hold_slots_do_not_count_towards_the_capacity():
 
 
 def test_a_chunk_without_a_transition_is_an_empty_slot_again():
-    q = queue(lanes=1, capacity=1)
+    q = queue(agents=1, capacity=1)
     slot = q.slot()
     q.commit(slot, 0)
     assert q.depth == 0
@@ -100,7 +100,7 @@ def test_closing_ends_every_wait():
 
 
 def test_many_threads_lose_nothing_and_give_nothing_twice():
-    q = queue(lanes=4, capacity=8)
+    q = queue(agents=4, capacity=8)
     q.patience = 0.01
     each, learnt, lock = 500, [], threading.Lock()
     left = threading.Event()
@@ -130,6 +130,6 @@ def test_many_threads_lose_nothing_and_give_nothing_twice():
     left.set()
     for t in consumers:
         t.join()
-    rest = [s for s in iter(lambda: q.take(0), None)]
+    rest = list(iter(lambda: q.take(0), None))
     learnt += [float(q.rows["reward"][s, 0]) for slots in rest for s in slots]
     assert sorted(learnt) == list(range(4 * each))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 import torch
+from census import census
 
 from polyplay import losses, nets
 from polyplay.acting import act
@@ -27,7 +28,6 @@ from polyplay.serving import Desk
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
 from polyplay.updates import Hogwild, Optim
-from census import census
 
 ROOM = 6
 
@@ -59,7 +59,7 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     queue = Queue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
     desk = Desk(envs, queue)
     batches = queue.batches(rows)
-    predictors = crew.add(act, n=2, on="thread", envs=desk, policy=policy, out=queue, params=weights)
+    predictors = crew.add(act, n=2, on="thread", desk=desk, policy=policy, out=queue, params=weights)
     trainers = crew.add(learn, n=2, on="thread", learner=True, source=batches, task=task)
     return desk, predictors, trainers, loss, batches
 

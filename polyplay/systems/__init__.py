@@ -12,7 +12,7 @@ from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
-    "ga3c",
+
     "ppo",
     "accel",
     "appo",

@@ -16,7 +16,6 @@ from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
 from polyplay.envs.pool import Greedy
-from polyplay.errors import UserError
 from polyplay.learning import Task, learn
 from polyplay.params import sizes
 from polyplay.queues import Queue
@@ -88,6 +87,6 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     queue = Queue(rows, net.state_spec(), c.unroll, room, c.queue)
     desk = Desk(envs, queue)
-    crew.add(act, n=c.predictors, on="thread", envs=desk, policy=policy, out=queue, params=weights)
+    crew.add(act, n=c.predictors, on="thread", desk=desk, policy=policy, out=queue, params=weights)
     crew.add(learn, n=c.trainers, on="thread", learner=True, source=queue.batches(c.min_batch), task=task)
     return System(envs, policy, loss.metrics)
