@@ -23,6 +23,7 @@ from polyplay import returns
 from polyplay.errors import UserError
 
 REDUCTIONS = ("mean", "sum")
+BASELINES = ("acted", "present")
 REWARDS = ("clip", "sign", "none", "scale")
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
@@ -49,7 +50,9 @@ class A2C:
 
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
     n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
-    A3C (Mnih et al. 2016; muupan/async-rl) is reduction="sum", value_half=True.
+    baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
+    A3C (Mnih et al. 2016; muupan/async-rl) is reduction="sum", value_half=True; GA3C (Babaeizadeh et al. 2017;
+    NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
@@ -61,16 +64,21 @@ class A2C:
     reward: str = "clip"
     reward_scale: float = 1.0
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
     metrics: ClassVar[tuple[str, ...]] = COMMON
 
     def __post_init__(self) -> None:
         _validate(self)
+        if self.baseline not in BASELINES:
+            raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         steps = _steps(self, out, batch)
         over = _Over(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
+        if self.baseline == "present":
+            advantage = target - _wide(out["value"][:-1].detach(), target)
         if self.normalize_advantage:
             advantage = _normalized(advantage, over)
         return _score(self, out, batch, over, advantage, target, knobs)
@@ -164,7 +172,8 @@ def _score(
     knobs: Any,
 ) -> Scored:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
-    logp, value, entropy = (_wide(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
+    advantage, target = over.only(advantage), over.only(target)
+    logp, value, entropy = (over.only(_wide(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     entropy_mean = over.mean(entropy)
@@ -185,14 +194,20 @@ def _score(
 
 
 class _Over:
-    """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN."""
+    """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
+    gradients of what went through `only`.
+    """
 
     def __init__(self, valid: Tensor) -> None:
         self.valid = valid
         self.count = valid.sum().clamp(min=1)
 
+    def only(self, x: Tensor) -> Tensor:
+        """x, and 0 where it is not valid."""
+        return torch.where(self.valid, x, 0.0)
+
     def mean(self, x: Tensor) -> Tensor:
-        return torch.where(self.valid, x, 0.0).sum() / self.count
+        return self.only(x).sum() / self.count
 
     def variance(self, x: Tensor) -> Tensor:
         return self.mean((x - self.mean(x)).square())

@@ -125,6 +125,18 @@ def make(
     return RMSProp(params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, **FLAVOURS[name])
 
 
+@torch.no_grad()
+def clip_average(grads: Iterable[Tensor], bound: float) -> None:
+    """Shrink each gradient by itself, in place, to an average norm ‖Δ‖₂/size of at most `bound`.
+
+    GA3C's USE_GRAD_CLIP as released (TensorFlow 1's clip_by_average_norm); at its 40 it hardly ever binds.
+    """
+    for grad in grads:
+        norm = float(torch.linalg.vector_norm(grad)) / max(grad.numel(), 1)
+        if norm > bound:
+            grad.mul_(bound / norm)
+
+
 def check(name: str) -> None:
     """Raises UserError unless there is an optimiser of that name."""
     if name not in NAMES:

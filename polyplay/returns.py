@@ -61,8 +61,12 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     _check(steps, value)
     reward, discount, valid = steps
     if n is None:
-        base = torch.where(valid, reward, value[:-1])
-        return _scan(base, torch.where(valid, discount, 0.0), value[-1])
+        used = torch.cat(
+            [torch.zeros_like(valid[:1]), valid]
+        )  # rows whose V is a bootstrap, if it is: padding may be NaN
+        ahead = torch.where(used, value, 0.0)
+        result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
+        return torch.where(valid, result, value[:-1])
     if n < 1:
         raise ValueError(f"n must be at least 1; got {n}")
     result = value

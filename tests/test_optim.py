@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 from typing import Any
 
@@ -205,3 +206,20 @@ def test_settings_out_of_range_are_named(option: str, given: float) -> None:
             optim.make(name, vector(), **arguments)
     with pytest.raises(UserError, match="g0 is -1"):
         optim.RMSProp([vector()], lr=0.1, g0=-1)
+
+
+def test_clipping_by_average_norm_shrinks_each_tensor_alone() -> None:
+    """As TensorFlow 1's clip_by_average_norm: the bound is on the norm divided by the number of elements."""
+    small, large = torch.tensor([3.0, 4.0]), torch.tensor([[30.0, 40.0], [0.0, 0.0]])
+    grads = [small.clone(), large.clone(), torch.zeros(3), torch.tensor(-9.0)]
+    optim.clip_average(grads, 2.5)  # averages: 5/2, 50/4, 0, 9
+    assert torch.equal(grads[0], small)
+    torch.testing.assert_close(grads[1], large * (2.5 / 12.5))
+    assert torch.equal(grads[2], torch.zeros(3))
+    assert grads[3].item() == -2.5
+    flat = torch.full((8,), 1e3)
+    optim.clip_average([flat[:4], flat[4:]], 40.0)  # views of one vector, as a Vector's gradients are
+    torch.testing.assert_close(flat, torch.full((8,), 80.0))
+    broken = torch.tensor([math.nan, 1.0])
+    optim.clip_average([broken], 1.0)
+    assert broken[0].isnan(), "what is not finite must stay visible"

@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs import pixels
 from polyplay.envs.native import actions_of, rom
+from polyplay.envs.paint import Chances, Painter, restore, words
 from polyplay.envs.pool import CUT, nearest, options
 from polyplay.envs.presets import Atari
 from polyplay.errors import UserError
@@ -50,18 +50,6 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
     return steps
 
 
-def painter(o: Atari, height: int, width: int, title: str) -> Callable[[np.ndarray], np.ndarray]:
-    """From a screen (gray, or in colours, as `o.gray` asks) to a plane. Raises UserError: larger than the screen."""
-    _, to_height, to_width = o.shape
-    if to_height > height - o.crop or to_width > width:
-        raise UserError(
-            f"{title}: option size={to_height}x{to_width} is larger than the screen of {height - o.crop}x{width}"
-        )
-    resize = pixels.resizer(o.resize, height - o.crop, width, to_height, to_width)
-    gray = pixels.GRAYS.get(o.gray)
-    return lambda screen: resize(screen[: height - o.crop] if gray is None else gray(screen[: height - o.crop]))
-
-
 class AtariEnv(gymnasium.Env):
     """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` tells of
     one: the game goes on, the next step ignores its action.
@@ -84,13 +72,14 @@ class AtariEnv(gymnasium.Env):
         self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
         self._ale.loadROM(self._rom)
         height, width = self._ale.getScreenDims()
-        self._paint = painter(o, height, width, title)
-        self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
-        colours = () if o.gray == "ale" else (3,)
-        self._screens = np.zeros((2, height, width, *colours), np.uint8)  # the last frame, and the one before
+        self._paint = Painter(o, height, width, title)
+        plain = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
+        self._read = self._ale.getScreen if self._paint.indexed else plain
+        self._kept = 2 if o.maxpool else 1
+        self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
-        self._draws, self._chance = np.random.RandomState(0), np.random.RandomState(0)
+        self._draws, self._chance = np.random.RandomState(0), Chances(0)
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
 
@@ -129,7 +118,7 @@ class AtariEnv(gymnasium.Env):
     def _seed(self, seed: int) -> None:
         self._ale.setInt("random_seed", seed)
         self._ale.loadROM(self._rom)
-        self._draws, self._chance = np.random.RandomState(seed), np.random.RandomState(seed)
+        self._draws, self._chance = np.random.RandomState(seed), Chances(seed)
         self._seeded = True
 
     def _new_game(self) -> None:
@@ -138,7 +127,7 @@ class AtariEnv(gymnasium.Env):
 
     def _act(self, button: int) -> int:
         """One frame; its reward. ale-py draws twice a frame, once for a second player."""
-        if not self._sticky or self._chance.randint(0, 2**32, 2, np.uint32)[0] / 2**32 >= self._sticky:
+        if not self._sticky or self._chance.draw() >= self._sticky:
             self._last = button
         return self._ale.act(self._last)
 
@@ -149,7 +138,7 @@ class AtariEnv(gymnasium.Env):
             reward += self._act(button)
             if self._ale.game_over():
                 break
-            if left <= 2:
+            if left <= self._kept:
                 self._read(self._screens[left - 1])
         return reward
 
@@ -191,7 +180,7 @@ class AtariEnv(gymnasium.Env):
         if self._options.maxpool:
             np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
         self._stack[:-1] = self._stack[1:]
-        self._stack[-1] = self._paint(self._screens[0])
+        self._stack[-1] = self._paint(self._screens[0], self._ale.getScreenRGB)
 
     def _fill(self) -> None:
         """A new stack."""
@@ -215,10 +204,7 @@ class AtariEnv(gymnasium.Env):
             "stack": self._stack.copy(),
             "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
         }
-        for name, generator in (("draws", self._draws), ("chance", self._chance)):
-            inner: Any = generator.get_state(legacy=False)
-            state[name] = np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)
-        return state
+        return state | {"draws": words(self._draws), "chance": self._chance.get_state(), "grays": self._paint.table}
 
     def set_state(self, state: State) -> None:
         """Go on from a state of the same game with the same options, to the bit."""
@@ -232,7 +218,6 @@ class AtariEnv(gymnasium.Env):
         self._screens[...], self._stack[...] = state["screens"], state["stack"]
         age, lives, cut, last, seeded = state["counters"].tolist()
         self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)
-        for name, generator in (("draws", self._draws), ("chance", self._chance)):
-            words = state[name]
-            inner: Any = generator.get_state(legacy=False)
-            generator.set_state({**inner, "state": {"key": words[:-1], "pos": int(words[-1])}})
+        restore(self._draws, state["draws"])
+        self._chance.set_state(state["chance"])
+        self._paint.table[...] = state["grays"]

@@ -22,7 +22,8 @@ from torch import nn
 from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
-from polyplay.nets.layers import INITS, Centre
+from polyplay.nets.guards import Guard
+from polyplay.nets.layers import INITS, Centre, Signed
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
 from polyplay.nets.running import Normalize, Returns
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NETS", "Factory", "Policy", "make"]
 
 Builder = Callable[..., nn.Module]
-INPUTS = ("raw", "centre", "normalize")
+INPUTS = ("raw", "centre", "signed", "normalize")
 POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
 
 
@@ -47,6 +48,10 @@ NETS = {
     "nature": Net(atari.nature, "orthogonal"),
     "a3c": Net(atari.a3c, "torch"),
     "ga3c": Net(atari.ga3c, "torch"),
+    "ga3c_large4": Net(atari.ga3c_large4, "torch"),
+    "ga3c_large3": Net(atari.ga3c_large3, "torch"),
+    "ga3c_large2": Net(atari.ga3c_large2, "torch"),
+    "ga3c_large1": Net(atari.ga3c_large1, "torch"),
     "impala": Net(atari.impala, "torch"),
     "mlp": Net(mlp, "orthogonal"),
 }
@@ -63,15 +68,20 @@ def make(
     log_std: float = 0.0,
     inputs: str = "raw",
     returns: float | None = None,
+    guard: str = "none",
+    log_eps: float = 1e-6,
+    min_policy: float = 0.0,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
     of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
-    head starts; inputs: raw, centre (images lose their mean picture first) or normalize (real numbers get mean 0,
-    deviation 1); returns: a discount whose returns' size is learnt, for losses that scale rewards; options: the
-    network's own (hidden, activation, channels). Raises UserError.
+    head starts; inputs: raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has
+    them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for
+    losses that scale rewards; guard, log_eps, min_policy: how the logarithm of a probability is kept from −∞, see
+    Guard; real numbers beside such actions are left as they are. options: the network's own (hidden, activation,
+    channels). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -79,30 +89,30 @@ def make(
         raise UserError("separate=True: the value's own net has no memory; use separate=False, or core=none")
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
-    torso = _call(build, title, spec, options)
+    torso, kept = _call(build, title, spec, options), Guard(guard, log_eps, min_policy)
     if all(hasattr(torso, k) for k in POLICY):
-        if core != "none" or previous or separate or inputs != "raw" or returns is not None:
-            others = "core, previous, separate, inputs and reward=scale"
+        if core != "none" or previous or separate or inputs != "raw" or returns is not None or not kept.exact:
+            others = "core, previous, separate, inputs, guard, min_policy and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     _probe(torso, title, spec.obs)
     critic = _call(build, title, spec, options) if separate else None
-    head = heads.for_space(spec.action, log_std)
+    head = heads.for_space(spec.action, log_std, kept)
     heard = Policy.heard(torso, head, previous)
     size = None if returns is None else Returns(returns)
     middle = cores.make(core, heard, core_size, init)
     return Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
 
 
-def _inputs(how: str, obs: Spec) -> Centre | Normalize | None:
+def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
-    if how != "centre":
+    if how not in ("centre", "signed"):
         return Normalize(obs) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
-        raise UserError(f"--inputs centre: takes one image of bytes, the observations are {obs}; use raw or normalize")
-    return Centre(obs.shape)
+        raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {obs}; use raw or normalize")
+    return Centre(obs.shape) if how == "centre" else Signed()
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,10 @@ class Conv(nn.Module):
         self.convs, self.pads = nn.ModuleList(), []
         for out, kernel, stride in layers:
             after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in sides]
-            self.pads.append(_around(sides, after, kernel, stride))
-            self.convs.append(nn.Conv2d(channels, out, kernel, stride))
+            left, right, top, bottom = around = _around(sides, after, kernel, stride)
+            even = left == right and top == bottom  # then the convolution pads by itself, without a copy
+            self.pads.append((0, 0, 0, 0) if even else around)
+            self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
             channels, sides = out, after
         self.fc = Linear(channels * math.prod(sides), hidden)
         self.features = hidden
@@ -127,6 +129,31 @@ def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
 def ga3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
     """GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters."""
     return Conv("ga3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, same=True, init=init)
+
+
+def _ga3c_large(stride: int, spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
+    layers = ((32, 8, stride), (32, 4, 2), (64, 4, 2))
+    return Conv(f"ga3c_large{stride}", spec.obs, layers, hidden, same=True, init=init)
+
+
+def ga3c_large4(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
+    """The large network of GA3C's talk, SAME padding: 84 → 21 → 11 → 6. 649,351 parameters."""
+    return _ga3c_large(4, spec, hidden, init)
+
+
+def ga3c_large3(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
+    """The same with stride 3: 84 → 28 → 14 → 7. 862,343 parameters."""
+    return _ga3c_large(3, spec, hidden, init)
+
+
+def ga3c_large2(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
+    """The same with stride 2: 84 → 42 → 21 → 11. 2,041,991 parameters."""
+    return _ga3c_large(2, spec, hidden, init)
+
+
+def ga3c_large1(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
+    """The same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters."""
+    return _ga3c_large(1, spec, hidden, init)
 
 
 def impala(

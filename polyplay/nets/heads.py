@@ -2,6 +2,7 @@
 
 Another space is another Head, several at once are a Composite of heads: everything else sees only this protocol.
 A mask of legal actions (bool, docs/rows.md) goes into the numbers first: `masked` ones never draw an illegal action.
+Categorical parts say their logarithms through a `Guard`; densities of real numbers have none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from polyplay import tree
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf, MultiBinary, MultiDiscrete
 from polyplay.errors import UserError
+from polyplay.nets.guards import EXACT, Guard
 from polyplay.tree import Field, Spec, Tree
 
 _NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
@@ -49,48 +51,39 @@ class Categorical(nn.Module):
 
     noise = 1
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, guard: Guard = EXACT):
         super().__init__()
         self.size = self.inputs = n
+        self.guard = guard
         self.action = Field((), "int64")
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, params, _NEVER)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _draw(params, noise)
+        return _draw(self.guard.probabilities(params), noise)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return _chosen(params, action)
+        return self.guard.chosen(params, action)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return _entropy(params)
+        return self.guard.entropy(params)
 
     def embed(self, action: Tensor) -> Tensor:
         return F.one_hot(action.long(), self.size).float()
 
 
-def _draw(logits: Tensor, noise: Tensor) -> Tensor:
+def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
     """Inverse CDF over the last dimension: the first value whose cumulative probability exceeds the uniform; never
-    one of probability 0. logits [..., n], noise [..., 1] → int64 [...].
+    one of probability 0. probabilities [..., n], noise [..., 1] → int64 [...].
     """
-    cdf = F.softmax(logits, -1).cumsum(-1)
+    cdf = probabilities.cumsum(-1)
     u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
     found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-    return found.clamp_(max=logits.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
-
-
-def _chosen(logits: Tensor, value: Tensor) -> Tensor:
-    """Log-probability of `value` [...] under logits [..., n]."""
-    return F.log_softmax(logits, -1).gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
-
-
-def _entropy(logits: Tensor) -> Tensor:
-    logp = F.log_softmax(logits, -1)
-    return -(logp.exp() * logp).sum(-1)
+    return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
 
 class MultiCategorical(nn.Module):
@@ -98,8 +91,9 @@ class MultiCategorical(nn.Module):
 
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
-    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: Guard = EXACT):
         super().__init__()
+        self.guard = guard
         self.size = self.inputs = sum(nvec)
         self.noise, self.most = len(nvec), max(nvec)
         self.action = Field(tuple(shape), "int64")
@@ -110,16 +104,16 @@ class MultiCategorical(nn.Module):
         return torch.where(mask, params, _NEVER)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self._rows(params), noise.unsqueeze(-1)))
+        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(self._rows(params).argmax(-1))
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return _chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
+        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return _entropy(self._rows(params)).sum(-1)
+        return self.guard.entropy(self._rows(params)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
         return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
@@ -137,8 +131,9 @@ class MultiCategorical(nn.Module):
 class Bernoulli(nn.Module):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...], guard: Guard = EXACT):
         super().__init__()
+        self.guard = guard
         self.size = self.noise = self.inputs = math.prod(shape)
         self.action = Field(tuple(shape), "int8")
 
@@ -147,16 +142,16 @@ class Bernoulli(nn.Module):
         return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self._rows(params), noise.unsqueeze(-1)))
+        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(params > 0)
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return _chosen(self._rows(params), action.reshape(-1, self.size)).sum(-1)
+        return self.guard.chosen(self._rows(params), action.reshape(-1, self.size)).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return _entropy(self._rows(params)).sum(-1)
+        return self.guard.entropy(self._rows(params)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
         return action.reshape(-1, self.inputs).float()
@@ -250,20 +245,26 @@ class Composite(nn.Module):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, log_std: float = 0.0) -> Any:
-    """The head for an action space. UserError for spaces that have none."""
+def for_space(space: ActionSpec, log_std: float = 0.0, guard: Guard = EXACT) -> Any:
+    """The head for an action space; `guard` is that of its categorical parts. UserError for spaces that have none."""
+    leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
+    if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
+        raise UserError(
+            f"guard={guard.kind}, min_policy={guard.min_policy:g}: these are for actions with probabilities, "
+            "the environment's are real numbers; use guard=none and min_policy=0"
+        )
     if isinstance(space, dict):
-        return Composite({path: _for_leaf(leaf, log_std) for path, leaf in tree.leaves(space)})
-    return _for_leaf(space, log_std)
+        return Composite({path: _for_leaf(leaf, log_std, guard) for path, leaf in tree.leaves(space)})
+    return _for_leaf(space, log_std, guard)
 
 
-def _for_leaf(space: Leaf, log_std: float) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
+def _for_leaf(space: Leaf, log_std: float, guard: Guard) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
     if isinstance(space, Discrete):
-        return Categorical(int(space.n))
+        return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):
-        return MultiCategorical(space.shape, space.nvec)
+        return MultiCategorical(space.shape, space.nvec, guard)
     if isinstance(space, MultiBinary):
-        return Bernoulli(space.shape)
+        return Bernoulli(space.shape, guard)
     if isinstance(space, Box):
         return Gaussian(tuple(space.shape), log_std)
     raise UserError(

@@ -105,3 +105,14 @@ class Centre(nn.Module):
         seen = rows.to(torch.float32).mean(0).permute(1, 2, 0)
         self.mean += (seen - self.mean) * (len(rows) / (self.count + len(rows)))
         self.count += len(rows)
+
+
+class Signed(nn.Module):
+    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.to(torch.float32, memory_format=torch.channels_last, copy=True)
+        return x.mul_(1.0 / 128.0).sub_(1.0)
+
+    def observe(self, obs: Tensor) -> None:
+        """Nothing to learn."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyplay import tree
 from polyplay.nets.cores import Core
 from polyplay.nets.heads import Head
-from polyplay.nets.layers import Centre, Linear, initialise
+from polyplay.nets.layers import Centre, Linear, Signed, initialise
 from polyplay.nets.running import Normalize, Returns
 from polyplay.tree import Batch, Field, Spec, Tree
 
@@ -34,7 +34,7 @@ class Policy(nn.Module):
         critic: nn.Module | None = None,
         previous: bool = False,
         init: str = "orthogonal",
-        inputs: Centre | Normalize | None = None,
+        inputs: Centre | Signed | Normalize | None = None,
         returns: Returns | None = None,
     ):
         super().__init__()

@@ -10,12 +10,50 @@ from polyplay.nets import atari
 
 from .helpers import discrete, image, parameters, vector
 
+COUNTS = {
+    "nature": 1_687_719,
+    "a3c": 677_943,
+    "ga3c": 1_005_623,
+    "ga3c_large4": 649_351,
+    "ga3c_large3": 862_343,
+    "ga3c_large2": 2_041_991,
+    "ga3c_large1": 7_284_871,
+    "impala": 1_091_031,
+}
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("nature", 1_687_719), ("a3c", 677_943), ("ga3c", 1_005_623), ("impala", 1_091_031)]
-)
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
 def test_parameters_with_heads_for_six_actions(name, count):
     assert parameters(nets.make(name, discrete(image()))) == count
+    assert f"{count:,} parameters" in getattr(atari, name).__doc__
+
+
+LARGE = {4: (21, 11, 6), 3: (28, 14, 7), 2: (42, 21, 11), 1: (84, 42, 21)}
+
+
+@pytest.mark.parametrize(("stride", "sides"), LARGE.items())
+def test_sides_of_ga3cs_large_networks(stride, sides):
+    torso, seen = nets.make(f"ga3c_large{stride}", discrete(image())).torso, []
+    for conv in torso.convs:
+        conv.register_forward_hook(lambda _, args, out: seen.append(tuple(out.shape[1:])))
+    assert torso(torch.zeros(1, 4, 84, 84, dtype=torch.uint8)).shape == (1, 256)
+    assert seen == [(c, n, n) for c, n in zip((32, 32, 64), sides, strict=True)]
+    assert torso.fc.in_features == {4: 2304, 3: 3136, 2: 7744, 1: 28224}[stride]
+
+
+@pytest.mark.parametrize("name", ["ga3c", *(f"ga3c_large{s}" for s in LARGE)])
+@pytest.mark.parametrize("side", [84, 41])
+def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
+    """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
+    torso = getattr(atari, name)(discrete(image(4, side)))
+    obs = torch.randint(0, 256, (2, 4, side, side), dtype=torch.uint8)
+    x = obs.float() / 255
+    for conv in torso.convs:
+        (kernel, stride), n = (conv.kernel_size[0], conv.stride[0]), x.shape[2]
+        missing = max((-(-n // stride) - 1) * stride + kernel - n, 0)
+        pads = [missing // 2, missing - missing // 2] * 2
+        x = F.relu(F.conv2d(F.pad(x, pads), conv.weight, conv.bias, stride))
+    torch.testing.assert_close(torso(obs), F.relu(F.linear(x.flatten(1), torso.fc.weight, torso.fc.bias)))
 
 
 INSTRUCTIONS = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 4 * 256 * 64  # embedding, its LSTM, its share of the core's input
@@ -39,8 +77,10 @@ def test_features_and_input_scale():
 
 
 def test_same_padding_is_tensorflows():
-    """84 → 21 pads two pixels around; 21 → 11 one before and two behind."""
-    assert atari.ga3c(discrete(image())).pads == [(2, 2, 2, 2), (1, 2, 1, 2)]
+    """84 → 21 pads two pixels around, which the convolution does itself; 21 → 11 one before and two behind."""
+    torso = atari.ga3c(discrete(image()))
+    assert torso.pads == [(0, 0, 0, 0), (1, 2, 1, 2)]
+    assert [conv.padding for conv in torso.convs] == [(2, 2), (0, 0)]
     assert atari.a3c(discrete(image())).pads == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
@@ -58,7 +98,7 @@ def test_pooling_is_tensorflows_same_pooling(sides):
     assert torch.equal(seen[0], want)
 
 
-@pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
+@pytest.mark.parametrize("name", COUNTS)
 def test_other_observations_are_refused(name):
     with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
         nets.make(name, discrete(vector(4)))
@@ -70,6 +110,16 @@ def test_images_too_small_for_the_convolutions_are_refused():
     assert nets.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
     with pytest.raises(UserError, match=r"at least 36×36, the observations are \[1, 35, 35\]"):
         nets.make("nature", discrete(image(1, 35)))
+
+
+@pytest.mark.parametrize("name", ["ga3c", "ga3c_large4", "ga3c_large1"])
+def test_ga3cs_initialisation_is_uniform_by_fan_in(name):
+    net = nets.make(name, discrete(image()))
+    for layer in (*net.torso.convs, net.torso.fc, net.actions, net.value):
+        bound = layer.weight[0].numel() ** -0.5
+        assert 0.8 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+        assert 0 < layer.bias.abs().max() <= bound
 
 
 def test_published_initialisations():

@@ -110,7 +110,7 @@ def test_a_torso_by_module_and_name_gets_head_and_core(custom):
 def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
     assert nets.make(custom + "whole", discrete(vector(3))).torso.features == 3
     with pytest.raises(
-        UserError, match="is a whole policy; leave out core, previous, separate, inputs and reward=scale"
+        UserError, match="leave out core, previous, separate, inputs, guard, min_policy and reward=scale"
     ):
         nets.make(custom + "whole", discrete(vector(3)), core="gru")
 
@@ -126,7 +126,7 @@ def test_a_function_may_stand_for_its_name(custom):
         (
             "natur",
             {},
-            "--network: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, ga3c, impala",
+            "--network: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, ga3c, ga3c_large4",
         ),
         (
             "mlp",

@@ -170,7 +170,7 @@ def test_observations_without_real_numbers_are_refused():
         UserError, match=r"^--inputs normalize: takes real numbers, the observations are uint8; use raw or"
     ):
         nets.make("nature", discrete(image()), inputs="normalize")
-    with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, normalize"):
+    with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
         nets.make("nature", discrete(image()), inputs="center")
     with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
         nets.make("mlp", discrete(vector(3)), inputs="centre")
