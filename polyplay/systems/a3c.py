@@ -77,7 +77,8 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     workers = c.workers or cores()
     options = atari(c.env, "a3c", crew.atari, c.life_loss)
-    envs = Envs(c.env, 1, workers=1, options=options, **crew.stepping)
+    stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
+    envs = Envs(c.env, 1, workers=1, options=options, **stepping)
     features: Any = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)
