@@ -20,6 +20,7 @@ from polyplay.envs.pool import Envs, Pool
 from polyplay.learning import Learner, build
 from polyplay.noise import Noise, uniform
 from polyplay.params import Params, Vector
+from polyplay.queues import Queue
 from polyplay.serving import Desk, Server
 from polyplay.stepping import HEARD, Games, torches, write
 from polyplay.stream import Producer, Stream, row_spec
@@ -310,8 +311,13 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
 
 
 def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = None) -> Iterator[None]:
-    """Act and learn in one loop with the same weights: lag 0. `params`, if any, is where rank 0 publishes."""
+    """Act and learn in one loop with the same weights: lag 0. `params`, if any, is where rank 0 publishes. Replicas
+    that don't wait for each other (A3C's workers) end a rollout with its episode.
+    """
     learner = Learner(me, task)
+    if task.update.apart:
+        yield from _alone(me, learner, envs, T)
+        return
     kept = snapshot.read(me)
     pool = _open(me, envs, kept)
     try:
@@ -341,6 +347,34 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
             yield
     finally:
         pool.close()
+
+
+def _alone(me: Me, learner: Learner, envs: Envs, T: int) -> Iterator[None]:
+    rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
+    queue = Queue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
+    queue.patience = me.patience
+    batches = queue.batches(0).consumer()
+    desk = Desk(envs, queue, me.index * envs.lanes).open(me, learner.policy)
+    server = Server(me, desk, learner.policy, learner.counts.newest)
+    try:
+        for chunks in server.chunks(renew=learner.counts.newest):
+            for slot, length in chunks:
+                queue.commit(slot, length)
+            if not queue.depth:
+                yield
+                continue
+            taken = next(batches)
+            assert taken is not None  # it was committed a line ago
+            yield from learner.step(*taken)
+            me.meter.set("restarts", desk.pool.restarts)
+            _tell_faults(me, desk.pool)
+            if learner.saving or learner.done:
+                learner.save()
+            if learner.done:
+                return
+            yield
+    finally:
+        desk.close()
 
 
 def _open(me: Me, envs: Envs, kept: Batch) -> Pool:

@@ -91,13 +91,14 @@ class Server:
         self.me, self.desk, self.policy, self.version = me, desk, policy, version
         self.out = desk.out
 
-    def chunks(self, again: bool = False) -> Iterator[list[Chunk]]:
+    def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
-        `again`: where the weights are new after a yield, the rows in hand are said again with them, with the same
-        noise: so that a chunk is all of one version, as A3C's are.
+        Without `renew` the weights may be new at any row. With it they change only between chunks, by calling it, as
+        A3C's do: then the rows in hand are said again, with the same noise, so that a chunk is all of one version.
         """
         meter, desk = self.me.meter, self.desk
+        held = self.version() if renew is None else renew()
         while not self.me.leaving:
             before = time.perf_counter()
             try:
@@ -109,17 +110,18 @@ class Server:
             meter.add("env", time.perf_counter() - before)
             numbers = desk.numbers[lanes]
             desk.games.count(self.me, numbers, step, desk.first_lane)
-            held, state = self.version(), self._state(numbers)
+            held, state = held if renew else self.version(), self._state(numbers)
             said, after = self._say(numbers, step, state)
             leaves = desk.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             done = self._write(numbers, step, said, held, go)
             if done:
                 yield done
-            if again and self.version() != held:
-                held = self.version()
-                desk.acts[numbers] -= 1
-                said, after = self._say(numbers, step, state)
+            if done and renew is not None:
+                older, held = held, renew()
+                if held != older and go.any():
+                    desk.acts[numbers] -= 1
+                    said, after = self._say(numbers, step, state)
             start = go & (desk.slot[numbers] < 0)
             if start.any():
                 yield from self._slots(numbers[start])
