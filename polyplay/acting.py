@@ -201,6 +201,7 @@ class Actor:
         with torch.no_grad():
             answer = self.policy.act(torches(heard), state)
         self.me.meter.add("infer", time.perf_counter() - before)
+        self.me.meter.served(len(heard["first"]))
         return answer
 
     def _noise(self, lanes: Any) -> np.ndarray:
@@ -303,7 +304,7 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
         for slot, length in chunks:
             desk.out.commit(slot, length)
             me.meter.add("rollouts", 1)
-        me.meter.add("depth_sum", desk.ready)
+        me.meter.add("depth_sum", desk.queued)
         me.meter.add("depth_count", 1)
         me.meter.set("restarts", desk.pool.restarts if me.index == 0 else 0)
         _tell_faults(me, desk.pool)

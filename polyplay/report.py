@@ -133,11 +133,12 @@ class Reporter:
             process began (a worker's kinds make up all its time); workers: {role: how many};
             lag_sum, lag_count: totals likewise (sum of lags in optimiser updates, how many were measured);
             lag_max: since the last report; losses: {name: mean since the last report};
-            queue_depth, restarts: now; memory_mb: measured here if absent.
+            gauges: {name: number}, see gauges; queue_depth, restarts: now; memory_mb: measured here if absent.
         """
         losses = snapshot.get("losses", {})
         self.row = plain(self._row(snapshot))
-        self.row |= plain({k: v for k, v in losses.items() if k not in self.row})
+        more = {**snapshot.get("gauges", {}), **losses}
+        self.row |= plain({k: v for k, v in more.items() if k not in self.row})
         self._write("metrics.jsonl", lambda: self.metrics.write(self.row))
         self._event(self.row["steps"], tags.of_report(self.style, self.row, losses))
         return self.row

@@ -35,6 +35,7 @@ class Desk:
     def __init__(self, envs: Envs, out: Queue, first_lane: int = 0):
         self.envs, self.out, self.first_lane = envs, out, first_lane
         self.pool: Any = None
+        self.taken = 0
         self._opening = threading.Lock()
         self._turn = threading.Condition()  # of pools that step in send(), which know no second thread
 
@@ -74,9 +75,9 @@ class Desk:
         return numbers >= getattr(self.pool, "wanted", len(self.numbers))
 
     @property
-    def ready(self) -> int:
-        """Lanes that wait for a hand, as far as was heard: the prediction queue."""
-        return getattr(self.pool, "ready", 0)
+    def queued(self) -> int:
+        """Lanes that waited when a hand came last: those it took, and those it left."""
+        return self.taken + getattr(self.pool, "ready", 0)
 
     def close(self) -> None:
         with self._opening:
@@ -109,6 +110,7 @@ class Server:
                 continue
             meter.add("env", time.perf_counter() - before)
             numbers = desk.numbers[lanes]
+            desk.taken = len(numbers)
             desk.games.count(self.me, numbers, step, desk.first_lane)
             held, state = held if renew else self.version(), self._state(numbers)
             said, after = self._say(numbers, step, state)

@@ -16,6 +16,7 @@ import numpy as np
 from polyplay import checkpoint, config, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
+from polyplay.gauges import Gauges
 from polyplay.record import read_lines
 from polyplay.report import Reporter
 from polyplay.shared import COLUMNS, EPISODES
@@ -60,6 +61,7 @@ class Session:
         self.terminal = Terminal(self.reporter, total_frames=int(total * self.skip), system=system)
         told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
         self.terminal.begin(*told, directory, plan)
+        self.gauges = Gauges(crew)
         self.exit_code, self.reason = 0, "done"
         self.asked = 0.0  # when learners were asked to finish
         self.saved, self.unsaved = 0, ""
@@ -99,13 +101,14 @@ class Session:
             self._games()
             with contextlib.suppress(Exception):
                 self._report()
+            sizes = self.gauges.histograms() if self.crew.meter is not None else {}
             self.crew.stop()
             checkpoint.sweep(self.directory)
             if self.unsaved and not self.exit_code:
                 self.exit_code, self.reason = 1, self.unsaved
             kept = checkpoint.everything(self.directory)
             last = kept[-1].name if kept else None
-            summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last)
+            summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes)
             self.terminal.end(summary)
         return summary
 
@@ -214,6 +217,7 @@ class Session:
                 "lag_max": self._lag_max(),
                 "losses": self._losses(),
                 "queue_depth": self._depth(),
+                "gauges": self.gauges.read(),
                 "restarts": int(meter.column("restarts").sum()) + sum(r.lost for r in self.crew.roles),
             }
         )
@@ -241,7 +245,8 @@ class Session:
     def _depth(self) -> float | None:
         meter = self.crew.meter
         assert meter is not None
-        sums = np.array([meter.column("depth_sum").sum(), meter.column("depth_count").sum()])
+        rows = [r for role in self.crew.roles if role.learner for r in self.crew.rows(role)]
+        sums = np.array([meter.column(k)[rows].sum() for k in ("depth_sum", "depth_count")])
         new, self.depth = sums - self.depth, sums
         return round(float(new[0] / new[1]), 3) if new[1] > 0 else None
 

@@ -44,6 +44,8 @@ SB3 = {
 NEGATED = {("sb3", "entropy")}  # theirs is the loss, −H
 CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes")
 RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
+GAUGES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
+SEATS = ("agents", "predictors", "trainers")
 KINDS = ("env", "infer", "learn", "wait")
 TOLD = ("sps", "fps", "steps", "updates", "wall_seconds", *CHARTS, *(f"time_{k}" for k in KINDS), *RUN)
 
@@ -55,7 +57,7 @@ def of_report(style: str, row: Mapping[str, Any], losses: Mapping[str, Any]) -> 
     if style == "polyplay":
         return _ours(row, losses)
     names = CLEANRL if style == "cleanrl" else SB3
-    keys = [*TOLD, *(k for k in losses if k not in TOLD)]
+    keys = [*TOLD, *(k for k in (*GAUGES, *SEATS) if k in row), *(k for k in losses if k not in TOLD)]
     return {names.get(k, f"polyplay/{k}"): _signed(style, k, row[k]) for k in keys}
 
 
@@ -77,4 +79,5 @@ def _ours(row: Mapping[str, Any], losses: Mapping[str, Any]) -> Scalars:
         **{f"losses/{k}": row[k] for k in losses if k not in charts},
         **{f"time/{k}": row[f"time_{k}"] for k in KINDS},
         **{f"run/{k}": row[k] for k in RUN},
+        **{f"service/{k}": row[k] for k in (*GAUGES, *SEATS) if k in row},
     }
