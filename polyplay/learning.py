@@ -36,6 +36,8 @@ class Task:
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
     agent: int = 0
+    acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
+    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
 
 
 _building = threading.Lock()
@@ -46,6 +48,16 @@ def build(policy: Callable[[], Any], seed: int) -> Any:
     with _building:
         torch.manual_seed(seed)
         return policy()
+
+
+def unrolled(policy: Any, batch: Batch, state: Batch) -> Batch:
+    """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
+    its log-probability and entropy, which no loss uses. Exact where the weights are those that acted (A3C).
+    """
+    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state)
+    last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
+    last["entropy"] = last["logp"]
+    return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
 
 
 class Learner:
@@ -81,7 +93,7 @@ class Learner:
         before = time.perf_counter()
         batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
         valid = ~rows["first"][1:]
-        out = self.policy.unroll(batch, state)
+        out = unrolled(self.policy, batch, state) if self.task.acted else self.policy.unroll(batch, state)
         scored = self.task.loss(out, batch, self.task.knobs)
         self.vector.zero_grad()
         scored.loss.backward()
@@ -109,7 +121,8 @@ class Learner:
         meter.lag(lags)
         meter.set("updates", self.version - self.counts.begun)
         meter.set("learnt", self.learnt)
-        meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
+        if self.version % self.task.report == 0:
+            meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {

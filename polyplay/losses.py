@@ -12,7 +12,7 @@ before costs, whatever the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -32,7 +32,30 @@ class Scored(NamedTuple):
     """A scalar to minimise and detached scalars to report."""
 
     loss: Tensor
-    metrics: dict[str, Tensor]
+    metrics: Mapping[str, Tensor]
+
+
+class Later(Mapping[str, Tensor]):
+    """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
+
+    def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
+        self._make = make
+        self._made: dict[str, Tensor] | None = None
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._made is None:
+            with torch.no_grad():
+                self._made = {k: v.detach() for k, v in self._make().items()}
+        return self._made
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 class Loss(Protocol):
@@ -51,7 +74,7 @@ class A2C:
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
     n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
     baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
-    A3C (Mnih et al. 2016; muupan/async-rl) is reduction="sum", value_half=True; GA3C (Babaeizadeh et al. 2017;
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C (Babaeizadeh et al. 2017;
     NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
@@ -127,10 +150,13 @@ class VTrace:
         if self.normalize_advantage:
             advantage = _normalized(advantage, over)
         scored = _score(self, out, batch, over, advantage, target, knobs)
-        ratio = log_rho.exp()
-        clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
-        more = {"rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
-        return Scored(scored.loss, {**scored.metrics, **more})
+
+        def metrics() -> dict[str, Tensor]:
+            ratio = log_rho.exp()
+            clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
+            return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
+
+        return Scored(scored.loss, Later(metrics))
 
 
 a2c = A2C
@@ -180,8 +206,9 @@ def _score(
     total = policy_loss + loss.value_cost * value_loss - knobs.entropy_cost * entropy_mean
     if loss.reduction == "sum":
         total = total * over.count
-    with torch.no_grad():
-        metrics = {
+
+    def metrics() -> dict[str, Tensor]:
+        return {
             "loss": total,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -190,7 +217,8 @@ def _score(
             "explained_variance": _explained(target, value, over),
             "approx_kl": 0.5 * over.mean((logp - batch["logp"][:-1]).square()),
         }
-    return Scored(total, {k: v.detach() for k, v in metrics.items()})
+
+    return Scored(total, Later(metrics))
 
 
 class _Over:
