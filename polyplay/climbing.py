@@ -23,7 +23,7 @@ FACTORS = (4.0, 2.0, 1.4, 1.15)
 LEAST = 10.0  # trainings that a look must have counted, or it goes on, at most
 LONGER = 4  # times
 SURE, GAIN, TIE = 2.0, 0.01, 0.01  # standard errors; the log gain worth a change; the loss a smaller number may cost
-ROUNDS = 3  # of B, and A between them
+ROUNDS = 2  # of B, and A between them
 RECENT = 5  # looks at A that count
 SHIFT = 0.1  # of the log rate: less is no change of regime
 Look = Generator[Trial, Reading, "list[Reading]"]
@@ -57,6 +57,7 @@ class Climb:
     window: float
     settle: float
     lag: float | None
+    peak: float = 0.0  # the greatest rate that an accepted configuration had
     running: Config = field(default_factory=dict)
     looks: deque[Reading] = field(default_factory=lambda: deque(maxlen=RECENT))
     tried: set[tuple] = field(default_factory=set)  # against `here`
@@ -95,31 +96,34 @@ class Climb:
 
     # --------------------------------------------------------------------------------------------------- a trial
 
-    def try_out(self, there: Config) -> Generator[Trial, Reading, bool]:
+    def try_out(self, there: Config, ties: bool = False) -> Generator[Trial, Reading, bool]:
         """B against A: a glance, a look, then A B A B while the difference is within noise. True: B is `here` now."""
         self.tried.add(_key(there))
         mine: list[Reading] = []
-        smaller = all(there[n] <= self.here[n] for n in there)
+        smaller = ties and all(there[n] <= self.here[n] for n in there)
         kept, why = False, "within noise"
         for k in range(2 * ROUNDS):
             if k and k % 2 == 0:
                 yield from self.refresh()
             mine.append((yield from self.look(there, self.window / 2)))
             a, b = merge(list(self.looks)), merge(mine)
+            self.peak = max(self.peak, a.rows)
+            smaller = smaller and _log(b.rows) > _log(self.peak) - 2.0 * TIE
             gain, error = self.gain(a, b), self.error(a.seconds, b.seconds)
             sure = SURE if k else 2.0 * SURE  # of a mere glance
             if gain > max(GAIN, sure * error):
                 kept, why = True, "better"
             elif gain < -sure * error or (k and gain < GAIN - error and not smaller):
                 kept, why = False, "worse"
-            elif k and smaller and gain - error > -TIE and k % 2:
+            elif k % 2 and smaller and gain - error > -TIE:
                 kept, why = True, "no worse, and smaller"
             else:
                 continue
             break
         else:
-            kept = gain > max(GAIN, error)
-            why = "better" if kept else why
+            better, equal = gain > max(GAIN, error), smaller and gain > -0.3 * error
+            kept = better or equal
+            why = "better" if better else "no worse, and smaller" if equal else why
         self.decided = Decision(self.here, there, self._worth(a), self._worth(b), kept, why)
         if kept:
             self.here = there
@@ -134,14 +138,23 @@ class Climb:
     def refresh(self) -> Generator[Trial, Reading, None]:
         """Look at A again. What it says counts alone if it is far from what was known: something else has changed."""
         seen = yield from self.look(self.here, self.window)
+        if self.looks and self.far(seen):
+            seen = yield from self.look(self.here, self.window)  # the first may have been an accident
+            if self.far(seen):
+                self.forget()
         if self.looks:
-            known = merge(list(self.looks))
-            if abs(_log(seen.rows) - _log(known.rows)) > max(SHIFT, 5.0 * self.error(known.seconds, seen.seconds)):
-                self.looks.clear()
-                self.tried.clear()
-            else:
-                self.spread.see(self.looks[-1], seen)
+            self.spread.see(self.looks[-1], seen)
         self.looks.append(seen)
+
+    def forget(self) -> None:
+        """What was measured is no longer true."""
+        self.looks.clear()
+        self.tried.clear()
+        self.peak = 0.0
+
+    def far(self, seen: Reading) -> bool:
+        known = merge(list(self.looks))
+        return abs(_log(seen.rows) - _log(known.rows)) > max(SHIFT, 4.0 * self.error(known.seconds, seen.seconds))
 
     # --------------------------------------------------------------------------------------------------- search
 
@@ -153,7 +166,7 @@ class Climb:
                 there = self.step(direction, factor)
                 if there == self.here or _key(there) in self.tried:
                     continue
-                if (yield from self.try_out(there)):
+                if (yield from self.try_out(there, ties=factor > FACTORS[-1])):
                     yield from self.go_on(direction, factor)
                     todo = [direction, *(d for d in self.directions() if d != direction)]
 
@@ -162,16 +175,18 @@ class Climb:
         while True:
             factor = min(factor * factor, FACTORS[0])
             there = self.step(direction, factor)
-            if there == self.here or not (yield from self.try_out(there)):
+            if there == self.here or not (yield from self.try_out(there, ties=True)):
                 return
 
     def directions(self) -> list[Direction]:
-        """All numbers together, then each alone, in the seed's order."""
+        """All numbers together, then each alone, then one for another, in the seed's order."""
         names = [n for n, (low, high) in self.bounds.items() if low < high]
         alone: list[Direction] = [((n, sign),) for n in names for sign in (1, -1)]
+        trades: list[Direction] = [((a, 1), (b, -1)) for a in names for b in names if a != b]
         self.rng.shuffle(alone)
+        self.rng.shuffle(trades)
         together = [tuple((n, sign) for n in names) for sign in (1, -1)] if len(names) > 1 else []
-        return [*together, *alone]
+        return [*together, *alone, *trades]
 
     def step(self, direction: Direction, factor: float) -> Config:
         new = dict(self.here)
@@ -193,9 +208,8 @@ class Climb:
             strange = strange + 1 if abs(change) > limit or self.within(seen) != self.within(known) else 0
             if strange >= 2:
                 self.decided = Decision(self.here, self.here, self._worth(known), self._worth(seen), True, "changed")
-                self.looks.clear()
+                self.forget()
                 self.looks.append(seen)
-                self.tried.clear()
                 return FACTORS
             if not strange:
                 known = merge([known, seen], most=3.0 * long)
