@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.balancing import Config, Reading
+from polyplay.balancing import Config, Decision, Reading, Rule
 
 T_MAX = 5  # rows of a chunk
 QUEUE = 100  # chunks that may wait for a trainer
@@ -64,9 +64,9 @@ def steady(shape: Shape, agents: Any, predictors: Any, trainers: Any, min_batch:
     """rows, updates, predictions per second, lag (updates), batch (rows of a prediction); numbers or arrays.
 
     An agent's cycle is an environment step and a prediction. A free predictor takes what has arrived since the last one
-    became free, so a batch is rate · service time / predictors. Trainers that are too slow fill their queue, and hold up
-    the agents then. Cores slow everything, the interpreter's lock and the device slow predictors and trainers, each by
-    the least factor with which it is not asked for more than there is of it; both are found by damped iteration.
+    became free, so a batch is rate · service time / predictors. Trainers that are too slow fill their queue, and then
+    hold up the agents. Cores slow everything, the interpreter's lock and the device slow predictors and trainers, each
+    by the least factor with which it is not asked for more than there is of it: found by damped iteration.
     """
     least = shape.min_batch if min_batch is None else min_batch
     a, p, t, m = np.broadcast_arrays(*(np.asarray(x, float) for x in (agents, predictors, trainers, least)))
@@ -122,16 +122,15 @@ class Service:
         self.shape, self.config, self.noise = shape, dict(start), noise or Noise()
         self.rng = random.Random(seed)
         self.now, self.drifting = 0.0, self.rng.gauss(0.0, self.noise.drift)
-        self.flow = self._steady(self.config)["rows"]  # right now
         self.true: list[tuple[float, float]] = []
-        self.known: dict[tuple, dict[str, float]] = {}
+        self.known: dict[tuple, dict[str, float]] = {}  # steady rates by shape and configuration
+        self.flow = self._steady(self.config)["rows"]  # right now
 
     def _steady(self, config: Config) -> dict[str, float]:
         key = (self.shape, *sorted(config.items()))
-        known = self.__dict__.setdefault("known", {})
-        if key not in known:
-            known[key] = {k: float(v) for k, v in steady(self.shape, **config).items()}
-        return known[key]
+        if key not in self.known:
+            self.known[key] = {k: float(v) for k, v in steady(self.shape, **config).items()}
+        return self.known[key]
 
     def _pass(self, seconds: float, config: Config) -> float:
         """Time goes on; the mean true rate. The flow comes near its new rate within seconds."""
@@ -161,3 +160,14 @@ class Service:
         share = rate / at["rows"] * factor
         lag = at["lag"] * math.exp(self.rng.gauss(0.0, noise.second / math.sqrt(measure)))
         return Reading(measure, at["rows"] * share, at["updates"] * share, lag, at["rows"] * share, at["queue"])
+
+
+def play(rule: Rule, service: Service, start: Config, bounds: Any, seed: int, seconds: float) -> list[tuple]:
+    """Run `rule` for so long: its decisions, each with its time."""
+    steps, decided = rule(start, bounds, seed), list[tuple[float, Decision]]()
+    trial = next(steps)
+    while service.now < seconds:
+        if trial.decided is not None:
+            decided.append((service.now, trial.decided))
+        trial = steps.send(service.look(trial.config, trial.settle, trial.measure))
+    return decided

@@ -237,7 +237,7 @@ def climb(
     nothing is tried.
     """
     self = Climb(fit(start, bounds), bounds, random.Random(seed), window, settle, lag)
-    factors = FACTORS
+    factors: tuple[float, ...] = FACTORS
     while True:
         yield from self.refresh()
         yield from self.search(factors)
