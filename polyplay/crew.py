@@ -14,19 +14,21 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.scheduling import Dial
 from polyplay.shared import Control, Meter
 from polyplay.spawn import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
-from polyplay.worker import Me
+from polyplay.worker import SEATS, Headcount, Me
 
 ROWS = 64  # of the meter: workers a crew can have at once
 GRACE = 1.0  # seconds that workers get to leave by themselves
+PARTING = 30.0  # seconds that a process which has to leave gets to end by itself, where it may
 REPLACEMENTS = 20  # lost workers one role may have replaced
 
 
@@ -50,7 +52,12 @@ class Role:
     kw: dict[str, Any]
     learner: bool  # decides when the run is done, and saves
     on: Literal["process", "thread"]
+    drain: bool  # workers that have to leave end by themselves
+    heads: Headcount
     workers: dict[int, Worker] = field(default_factory=dict)
+    leaving: dict[int, Worker] = field(default_factory=dict)
+    most: int = 0  # workers there is room for
+    past: dict[int, Me] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
 
 
@@ -61,6 +68,7 @@ class Worker:
     runs: Any  # Process, Thread, or the generator itself when serial
     pipe: Any = None  # what it says: (kind, text)
     done: bool = False
+    until: float = 0.0  # when a leaving one's time is up
 
 
 class Crew:
@@ -79,6 +87,7 @@ class Crew:
         steps: int | None = None,
         step_timeout: float = 60.0,
         atari: str = "auto",
+        room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
         self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
@@ -86,11 +95,11 @@ class Crew:
         self.say, self.frames, self.steps = say, frames, steps
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.atari = atari  # the Atari preset that pages are to use instead of their own
+        self.room = room or {}  # role → workers that a page is to make room for
         self.control = Control()
         self.roles: list[Role] = []
         self.meter: Meter | None = None
-        self._rows = list(reversed(range(ROWS)))
-        self._leaving: list[Worker] = []  # threads that end when nothing is in their hands
+        self._rows = iter(range(ROWS))
 
     # --------------------------------------------------------------------------------------------- wiring
 
@@ -107,30 +116,43 @@ class Crew:
         name: str | None = None,
         on_loss: Literal["fail", "replace"] = "fail",
         learner: bool = False,
+        drain: bool = False,
         on: Literal["process", "thread"] | None = None,
         **kw: Any,
     ) -> Role:
         """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker. `on`: what they are, if
         not what the crew's workers are otherwise.
+
+        `drain`: one that has to leave sees `me.leaving`, brings what it holds to its end and returns; without, it is
+        ended at its next turn, a process at once.
         """
-        if sum(r.n for r in self.roles) + n > ROWS:
-            raise UserError(
-                f"a crew has at most {ROWS} workers; {n} more of {work.__name__} are too many: lower their number"
-            )
-        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on)
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, Headcount(n))
+        self._reserve(role, n)
         self.roles.append(role)
         return role
 
+    def _reserve(self, role: Role, n: int) -> None:
+        """Places for up to `n` workers of a role."""
+        if sum(r.most for r in self.roles if r is not role) + n > ROWS:
+            raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
+        role.most = max(role.most, n)
+
+    def places(self, name: str, n: int) -> int:
+        """How many workers of a role to make room for in the wiring: `n`, or more where `room` says so."""
+        return max(n, self.room.get(name, 0))
+
     def scale(self, role: Role, n: int) -> None:
         """Change how many workers a running role has. The wiring must have room for them (producers, readers)."""
-        for index in range(role.n, n):
-            self._start(role, index, incarnation=0)
-        for index in range(n, role.n):
-            worker = role.workers.pop(index, None)
-            if worker is not None:
-                self._end(worker)
-        role.n = n
-        self._see_off()
+        self._reserve(role, n)
+        role.heads.ask(n)
+        self._resize(role)
+
+    def dial(self, role: Role, low: int, high: int) -> Dial:
+        """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
+        if not 0 < low <= role.n <= high <= SEATS:
+            raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
+        self._reserve(role, high)
+        return Dial(role.name, low, high, role.heads.get, role.heads.ask)
 
     # -------------------------------------------------------------------------------------------- running
 
@@ -144,14 +166,16 @@ class Crew:
             tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
-                self._start(role, index, incarnation=0)
+                self._start(role, index)
 
     def poll(self, timeout: float) -> bool:
         """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
 
         Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
         """
-        self._see_off()
+        for role in self.roles:
+            if role.leaving or role.heads.wanted != role.n:
+                self._resize(role)
         if self.serial:
             return self._run_serial(timeout)
         pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
@@ -168,8 +192,9 @@ class Crew:
         learners = [w for r in self.roles if r.learner for w in r.workers.values()]
         return bool(learners) and all(w.done for w in learners)
 
-    def rows(self, role: Role) -> list[int]:
-        return [w.me.row for w in role.workers.values()]
+    def rows(self, role: Role, past: bool = False) -> list[int]:
+        """Of the meter; `past`: also those of workers that have left."""
+        return [me.row for me in role.past.values()] if past else [w.me.row for w in role.workers.values()]
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
@@ -180,9 +205,8 @@ class Crew:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
         self._objects("close")
-        self._see_off()
         until = time.monotonic() + GRACE
-        for worker in [*self._workers(), *self._leaving]:
+        for worker in self._workers():
             if self.serial:
                 with contextlib.suppress(Exception):
                     worker.runs.close()
@@ -198,11 +222,12 @@ class Crew:
                 worker.pipe.close()
         for role in self.roles:
             role.workers.clear()
+            role.leaving.clear()
 
     # ------------------------------------------------------------------------------------------- innards
 
     def _workers(self) -> list[Worker]:
-        return [w for r in self.roles for w in r.workers.values()]
+        return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
 
     def _objects(self, what: str, value: Any = None) -> None:
         """Close, or set an attribute of, every object that workers share."""
@@ -214,24 +239,28 @@ class Crew:
             elif what != "close" and hasattr(inner, what):
                 setattr(inner, what, value)
 
-    def _start(self, role: Role, index: int, incarnation: int) -> None:
+    def _start(self, role: Role, index: int) -> None:
         assert self.meter is not None
-        old = role.workers.get(index)
+        old = role.past.get(index)
+        role.heads.seat(index, dismissed=False)
         me = Me(
             role=role.name,
             index=index,
             n=role.n,
-            row=old.me.row if old else self._rows.pop(),
+            row=old.row if old else next(self._rows),
             seed=self.seed,
             meters=self.meter,
             control=self.control,
             directory=self.directory,
             resume=self.resume,
-            incarnation=incarnation + 1000 * self.resumes,
+            incarnation=(old.incarnation % 1000 + 1 if old else 0) + 1000 * self.resumes,
             threads=threads_each(self.roles),
             trace=self.trace,
+            heads=role.heads,
+            drains=role.drain,
             patience=0.0 if self.serial else 0.1,
         )
+        role.past[index] = me
         kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
         worker = Worker(me, role, None)
         role.workers[index] = worker
@@ -254,7 +283,7 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            for worker in [*self._workers(), *self._leaving]:
+            for worker in self._workers():
                 if worker.done:
                     continue
                 try:
@@ -287,7 +316,8 @@ class Crew:
         """A process is gone. What it said last comes first; one that said nothing was killed."""
         while not worker.pipe.closed and worker.pipe.poll():
             self._listen(worker)
-        if worker.done:
+        if worker.done or worker.me.index in worker.role.leaving:
+            worker.done = True
             return
         code = worker.runs.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
@@ -299,26 +329,44 @@ class Crew:
         self.say("warning", f"worker {role.name} {worker.me.index} {how}; a new one takes its place")
         worker.pipe.close()
         worker.runs.close()
-        self._start(role, worker.me.index, worker.me.incarnation % 1000 + 1)
+        self._start(role, worker.me.index)
 
-    def _end(self, worker: Worker) -> None:
-        worker.me.leaving = True  # a thread ends by itself; nobody waits for that
-        if isinstance(worker.runs, multiprocessing.process.BaseProcess):
-            worker.runs.kill()  # actors hold no state worth keeping; their slots stay with their place
+    def _resize(self, role: Role) -> None:
+        """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
+        for index in range(role.n - 1, role.heads.wanted - 1, -1):
+            role.leaving[index] = worker = role.workers.pop(index)
+            worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
+            role.heads.seat(index, dismissed=True)
+            role.n = index
+        for worker in list(role.leaving.values()):
+            if self._left(worker):
+                del role.leaving[worker.me.index]
+                for thing in role.kw.values():
+                    if hasattr(thing, "leave"):
+                        thing.leave(worker.me.index)
+        while role.n < role.heads.wanted and role.n not in role.leaving:
+            self._start(role, role.n)
+            role.n += 1
+        role.heads.count(role.n + len(role.leaving))
+
+    def _left(self, worker: Worker) -> bool:
+        """See a leaving worker off; False while it still runs."""
+        if self.serial:
+            if not worker.role.drain:
+                worker.runs.close()
+            return worker.done or not worker.role.drain
+        process = isinstance(worker.runs, multiprocessing.process.BaseProcess)
+        if process and worker.runs.is_alive() and time.monotonic() >= worker.until:
+            worker.runs.kill()
             worker.runs.join()
-        self._leaving.append(worker)
-
-    def _see_off(self) -> None:
-        """Take the meter rows of workers that have left."""
-        for worker in list(self._leaving):
-            alive = getattr(worker.runs, "is_alive", lambda w=worker: not w.done)
-            if not alive():
-                self._leaving.remove(worker)
-                self._rows.append(worker.me.row)
-                if worker.pipe is not None:
-                    while not worker.pipe.closed and worker.pipe.poll():
-                        self._listen(worker)
-                    worker.pipe.close()
+        if worker.runs.is_alive():
+            return False
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._listen(worker)
+        worker.pipe.close()
+        if process:
+            worker.runs.close()
+        return True
 
     # -------------------------------------------------------------------------------------------- drawing
 

@@ -74,7 +74,8 @@ class A2C:
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
     n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
     baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
-    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C (Babaeizadeh et al. 2017;
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
+    (Babaeizadeh et al. 2017;
     NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """

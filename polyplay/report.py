@@ -1,4 +1,4 @@
-"""How a run is going, written down: metrics.jsonl, episodes.jsonl, tensorboard/, summary.json.
+"""How a run is going, written down: metrics.jsonl, episodes.jsonl, decisions.jsonl, tensorboard/, summary.json.
 
 Imports no torch.
 """
@@ -78,6 +78,7 @@ class Reporter:
         self.warned: set[str] = set()
         self.metrics = Lines(self.directory / "metrics.jsonl")
         self.games = Lines(self.directory / "episodes.jsonl")
+        self.decisions: Lines | None = None  # where there is a scheduler
         self.events = Events(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.closed = False
@@ -124,6 +125,17 @@ class Reporter:
         self._count(float(return_), int(length))
         self._write("episodes.jsonl", lambda: self.games.write({**place, **game, "lane": lane}))
         self._event(int(steps), tags.of_episode(self.style, game))
+
+    def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
+        """Write one decision of a scheduler (scheduling.row) and return it, as it is in decisions.jsonl."""
+        row = plain({"wall_seconds": round(self.wall_seconds, 3), "steps": steps, "updates": updates, **decided})
+        if self.decisions is None:
+            self.decisions = Lines(self.directory / "decisions.jsonl")
+        decisions = self.decisions
+        self._write("decisions.jsonl", lambda: decisions.write(row))
+        chosen = row["to"] if row["kept"] else row["from"]
+        self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
+        return row
 
     def report(self, snapshot: Mapping[str, Any]) -> Row:
         """Write one report and return it, as it is in metrics.jsonl.
@@ -186,7 +198,7 @@ class Reporter:
         if not self.closed:
             self.closed = True
             self._write("summary.json", lambda: write_json(self.directory / "summary.json", summary))
-            for file in (self.metrics, self.games, self.events):
+            for file in (self.metrics, self.games, self.decisions, self.events):
                 if file:
                     file.close()
             if self.tracker:

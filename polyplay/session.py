@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import checkpoint, config, snapshot, systems
+from polyplay import checkpoint, config, scheduling, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.gauges import Gauges
@@ -159,6 +160,10 @@ class Session:
     # -------------------------------------------------------------------------------------------- reporting
 
     def say(self, kind: str, text: str) -> None:
+        if kind == "decision":
+            row = self.reporter.decision(json.loads(text), self.steps, self.updates)
+            self.terminal.note(scheduling.told(row))
+            return
         if kind == "unsaved":
             self.unsaved = f"not saved: {text}"
             text = f"{text}; the checkpoint before it stands"
@@ -202,7 +207,7 @@ class Session:
             return
         time_of, workers = {}, {}
         for role in self.crew.roles:
-            rows = self.crew.rows(role)
+            rows = self.crew.rows(role, past=True)
             time_of[role.name] = {k: float(meter.column(k)[rows].sum()) for k in ("env", "infer", "learn", "wait")}
             workers[role.name] = role.n
         row = self.reporter.report(

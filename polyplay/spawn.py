@@ -1,7 +1,7 @@
 """How a worker begins, as a thread or a process, and what it tells the crew last.
 
-A pipe to the main process carries pairs (kind, text): "warning" and "unsaved" at any time, and at the end "done",
-"closed", "error" with a traceback, or one of KINDS with the message of that exception.
+A pipe to the main process carries pairs (kind, text): "warning", "unsaved" and "decision" at any time, and at the end
+"done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
 """
 
 from __future__ import annotations
@@ -62,10 +62,14 @@ def prepare() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.preload"])
 
 
-def _run(me: Me, work: Callable, kw: dict[str, Any]) -> tuple[str, str]:
+def _run(me: Me, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str]:
     try:
-        for _ in work(me, **kw):
+        turns = work(me, **kw)
+        for _ in turns:
             me.turn()
+            if me.leaving and not me.drains:
+                turns.close()
+                break
     except Closed:
         return "closed", ""
     except UserError as e:

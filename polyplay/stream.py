@@ -42,7 +42,18 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
 class Stream:
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
 
-    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1):
+    def __init__(
+        self,
+        rows: Spec,
+        state: Spec,
+        T: int,
+        lanes: int,
+        slots: int,
+        producers: int = 1,
+        consumers: int = 1,
+        acting: int | None = None,
+    ):
+        """`acting`: producers that there are from the start, where there is room for more than these."""
         if slots % producers or producers < consumers:
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.slots = T, lanes, slots
@@ -58,12 +69,14 @@ class Stream:
             "base": layout.add(producers, np.int64),
             "asked": layout.add(8, np.int64),
             "answered": layout.add(producers, np.int64),
+            "there": layout.add(producers, np.int64),
             "closed": layout.add(8, np.int64),
         }
         self.block: Block = layout.block()
         self._bells = Semaphores(producers + consumers)
         self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._attach()
+        self.there[: producers if acting is None else acting] = 1
         for slot in range(slots):
             self._free[slot // self.share].put(slot)
             self._bells[slot // self.share].post()
@@ -78,13 +91,19 @@ class Stream:
         self.by = array(self._fields["by"])  # incarnation of the actor that filled a slot
         self.base = array(self._fields["base"])  # rollouts learnt before this stream began, by producer
         self._asked, self.answered = array(self._fields["asked"]), array(self._fields["answered"])
+        self.there = array(self._fields["there"])  # producers whose actors have not left
         self._closed = array(self._fields["closed"])
         cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
         self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
 
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
+        self.there[p] = 1
         return Producer(self, p)
+
+    def leave(self, p: int) -> None:
+        """Producer `p`'s actor has left for good. What it gave away is learnt from, what it was filling is void."""
+        self.there[p] = 0
 
     def ask(self, version: int) -> None:
         """Have every actor write its part of the checkpoint of update `version`, at the end of its rollout."""
@@ -92,11 +111,12 @@ class Stream:
 
     def late(self, c: int, version: int) -> list[int]:
         """Producers of consumer `c` that have not answered that yet."""
-        return [p for p in range(c, self.producers, self.consumers) if abs(self.answered[p]) < version + 1]
+        mine = range(c, self.producers, self.consumers)
+        return [p for p in mine if self.there[p] and abs(self.answered[p]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
         """Producers of consumer `c` that could not write the last part that they were asked for."""
-        return [p for p in range(c, self.producers, self.consumers) if self.answered[p] < 0]
+        return [p for p in range(c, self.producers, self.consumers) if self.there[p] and self.answered[p] < 0]
 
     def made(self, p: int) -> int:
         """Rollouts that producer `p` gave away, in earlier runs too."""

@@ -126,6 +126,10 @@ class Terminal:
         self.warning = " ".join(text.split())
         self._print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._print(Text(" ".join(text.split())))
+
     def end(self, summary: Mapping[str, Any]) -> None:
         """The last line: why it ended, what came out, and the command to type next."""
         self.refresh(summary.get("frames"))

@@ -6,12 +6,53 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyplay.shared import Control, Meter, MeterRow
+import numpy as np
+
+from polyplay.shared import Block, Control, Meter, MeterRow
+
+SEATS = 64  # workers that one role can have
 
 
 def keyed(seed: int, incarnation: int) -> int:
     """Seeds environments and noise: a worker that takes another one's place must not repeat its past."""
     return seed + 1_000_003 * incarnation
+
+
+class Headcount:
+    """How many workers a role is to have, and has; and who is to leave. Asked by anyone, done by the main process."""
+
+    def __init__(self, n: int = 0):
+        self._block = Block(8 * (8 + SEATS))
+        self._attach()
+        self._cells[:2] = n
+
+    def _attach(self) -> None:
+        self._cells = self._block.array(8 + SEATS, np.int64)
+
+    wanted = property(lambda self: int(self._cells[0]))
+
+    def ask(self, n: int) -> None:
+        self._cells[0] = n
+
+    def get(self) -> int:
+        """Workers that there are now, those that have not left yet included."""
+        return int(self._cells[1])
+
+    def count(self, n: int) -> None:
+        self._cells[1] = n
+
+    def seat(self, index: int, dismissed: bool) -> None:
+        self._cells[8 + index] = dismissed
+
+    def dismissed(self, index: int) -> bool:
+        return bool(self._cells[8 + index])
+
+    def __getstate__(self) -> dict:
+        return {"_block": self._block}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
 
 
 @dataclass
@@ -28,9 +69,12 @@ class Me:
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
+    heads: Headcount | None = None  # of this role
+    drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    leaving: bool = False  # a thread that is to end when nothing is in its hands
-    say: Callable[[str, str], None] = lambda kind, text: None  # to the main process: ("warning" | "unsaved", text)
+    say: Callable[[str, str], None] = lambda kind, text: (
+        None
+    )  # to the main process: ("warning" | "unsaved" | "decision", text)
     meter: MeterRow = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,6 +88,11 @@ class Me:
     @property
     def env_seed(self) -> int:
         return keyed(self.seed, self.incarnation)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker is to leave: its role has fewer workers from now on."""
+        return self.heads is not None and self.heads.dismissed(self.index)
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""

@@ -59,8 +59,8 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     queue = Queue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
     desk = Desk(envs, queue)
     batches = queue.batches(rows)
-    predictors = crew.add(act, n=2, on="thread", desk=desk, policy=policy, out=queue, params=weights)
-    trainers = crew.add(learn, n=2, on="thread", learner=True, source=batches, task=task)
+    predictors = crew.add(act, n=2, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
+    trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, task=task)
     return desk, predictors, trainers, loss, batches
 
 
@@ -131,7 +131,7 @@ def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
                 poll(crew, lambda now=now: steps(crew) > now + 50)
         crew.scale(trainers, 1)
         check(crew, drain(crew, desk, loss, batches))
-        poll(crew, lambda: not crew._leaving)
+        poll(crew, lambda: not predictors.leaving and not trainers.leaving)
         threads = [t for t in crew._workers() if t.runs.is_alive()]
         assert len(threads) == predictors.n + trainers.n
         poll(crew, lambda: not desk.pool._leaving)

@@ -87,6 +87,6 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     queue = Queue(rows, net.state_spec(), c.unroll, room, c.queue)
     desk = Desk(envs, queue)
-    crew.add(act, n=c.predictors, on="thread", desk=desk, policy=policy, out=queue, params=weights)
-    crew.add(learn, n=c.trainers, on="thread", learner=True, source=queue.batches(c.min_batch), task=task)
+    crew.add(act, n=c.predictors, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
+    crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=queue.batches(c.min_batch), task=task)
     return System(envs, policy, loss.metrics)

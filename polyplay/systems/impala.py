@@ -90,9 +90,10 @@ def build(c: Config, crew: Crew) -> System:
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors, c.learners)
+    room = crew.places("act", c.actors) if c.lag < 0 else c.actors  # in turn, an actor that has left would be awaited
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, c.actors)
     batches = stream.batches(slots, in_turn=c.lag >= 0)
-    params = Params(size, readers=c.actors)
+    params = Params(size, readers=room)
     lag = c.lag if c.lag >= 0 else None
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
     crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=c.actors)
