@@ -49,9 +49,12 @@ class Totals:
 
 
 def totals(meter: Meter) -> Totals:
-    """All workers' counts: a learner counts the lag of every row that it learns from, an actor every agent step."""
-    columns = ("lag_count", "updates", "steps", "lag_sum", "lag_count", "depth_sum", "depth_count")
-    return Totals(*(float(meter.column(name).sum()) for name in columns))
+    """All workers' counts: a learner counts the lag of every row that it learns from, an actor every agent step. Every
+    learner knows of all updates.
+    """
+    columns = ("lag_count", "steps", "lag_sum", "lag_count", "depth_sum", "depth_count")
+    rows, steps, *rest = (float(meter.column(name).sum()) for name in columns)
+    return Totals(rows, float(meter.column("updates").max()), steps, *rest)
 
 
 def between(old: Totals, new: Totals, seconds: float) -> Reading:

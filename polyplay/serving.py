@@ -19,6 +19,7 @@ from polyplay import tree
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.noise import uniform
 from polyplay.queues import Queue
+from polyplay.scheduling import Dial
 from polyplay.stepping import HEARD, Games, torches, write
 from polyplay.tree import Batch
 from polyplay.worker import Me
@@ -51,6 +52,15 @@ class Desk:
                 self.pool = self.envs.open(me.env_seed, lane=self.first_lane)
                 self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
         return self
+
+    def dial(self, name: str) -> Dial:
+        """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
+        first = self.envs.active or self.envs.lanes
+        return Dial(name, 1, self.envs.lanes, lambda: getattr(self.pool, "present", first), self._ask)
+
+    def _ask(self, n: int) -> None:
+        if hasattr(self.pool, "scale"):
+            self.pool.scale(n)
 
     def recv(self, timeout: float) -> tuple[Lanes, Batch]:
         """See Pool."""

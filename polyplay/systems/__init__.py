@@ -12,7 +12,6 @@ from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
-
     "ppo",
     "accel",
     "appo",
@@ -54,17 +53,21 @@ def load(name: str) -> Any:
     raise UserError(f"SYSTEM: {name!r} given, allowed: {there}{hint}")
 
 
-def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto") -> dict[str, Any]:
+def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
     """The options of an Atari preset, where the environment is an Atari game: the page's `own`, or the one that was
-    asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. Raises UserError: an unknown one, or no Atari game.
+    asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. `pipeline`: the only one that will do, where it matters.
+    Raises UserError: an unknown one, another pipeline, or no Atari game.
     """
-    name, colon, pipeline = asked.partition(":")
+    name, colon, how = asked.partition(":")
     if not (isinstance(env, str) and env.startswith("ALE/")):
         if asked != "auto":
             raise UserError(f"--atari: {asked} given, but --env {env} is no Atari game (ALE/Pong-v5)")
         return {}
     options = preset(own if name == "auto" else name)
-    if colon and pipeline not in ("native", "plain"):
+    if colon and how not in ("native", "plain"):
         raise UserError(f"--atari: {asked} given; after the colon allowed: native, plain")
+    if colon and how != (pipeline or how):
+        raise UserError(f"--atari: {asked} given, but here each environment is a process of its own: use :{pipeline}")
+    how = how or pipeline
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
-    return {**options, **cut, **({"pipeline": pipeline} if colon else {})}
+    return {**options, **cut, **({"pipeline": how} if how else {})}

@@ -1,9 +1,9 @@
-"""GA3C (Babaeizadeh et al. 2017, figure 1): one model; predictors serve its agents, trainers change it, lock-free.
+"""GA3C (Babaeizadeh et al. 2017, figure 1): one model; predictors serve all agents, trainers change it, lock-free.
 
-agents:  a process each ─► prediction queue ─► act × predictors: whoever is ready, up to 128 ─► actions back
-                                                      │ chunks of T steps
-         model ◄─ Hogwild ─ learn × trainers ◄─ training queue
-           └── the same memory: predictors always use the newest weights; schedule changes the three numbers
+agents, a process each ─► prediction queue ─► act × predictors: whoever is ready, at most 128 ─► their actions
+                                                       │ chunks of at most T transitions
+model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: how many of each, while the run goes on
+  └─ the same memory: predictors always have the newest weights
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from polyplay import losses, nets
 from polyplay.acting import act
-from polyplay.crew import Crew
+from polyplay.crew import Crew, cores
 from polyplay.envs import Envs
 from polyplay.envs.pool import Greedy
 from polyplay.learning import Task, learn
 from polyplay.params import sizes
 from polyplay.queues import Queue
+from polyplay.scheduling import RULES, schedule
 from polyplay.serving import Desk
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
@@ -26,6 +27,7 @@ from polyplay.systems import System, atari
 from polyplay.updates import Hogwild, Optim
 
 MOST = 8  # predictors, and trainers, there is room for
+GUARDS = {"none": "none", "vtrace": "none", "max": "max", "plus": "plus"}
 
 
 @dataclass(frozen=True)
@@ -33,60 +35,83 @@ class Config:
     """Defaults: the paper's."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    agents: int = 32  # at first; each is a process with one environment
+    agents: int = 32  # at first; each a process with one environment
     predictors: int = 2  # at first; threads that serve whoever waits for an action
     trainers: int = 2  # at first; threads that learn
-    schedule: Literal["climb", "annealing", "released", "off"] = "off"  # who changes these three
+    schedule: Literal["off", "climb", "annealing", "released"] = "annealing"  # the rule that changes these three
     predict_batch: int = 128  # agents served at once, at most
     min_batch: int = 0  # transitions of an update, at least (0: one chunk)
-    queue: int = 100  # chunks that wait for a trainer, at most
+    queue: int = 100  # chunks that may wait for a trainer
     unroll: int = 5  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: float = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, auto, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
-    learning_rate: float = 3e-4
-    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)
+    learning_rate: float = 3e-4  # at the start; see --anneal
+    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     eps: float = 0.1  # the optimiser's ε
     clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: float = 0.01  # weight of the entropy bonus
+    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+ε), log(max(π, ε)), or V-trace
+    log_eps: float = 1e-6  # that ε
+    min_policy: float = 0.0  # m of π = (softmax + m)/(1 + m·A)
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (as published) the step grows with it
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # of images: x/255, x/128 − 1, or less their mean
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-PRESETS = {"paper": Config}
+def released() -> Config:
+    """NVlabs/GA3C as released. Of its defects it has the scheduler's (compared with the last count, even a rejected
+    one's). It refuses: the terminal transition that is never learnt, time limits taken for terminations, six steps
+    counted for five, and threads that stall until an agent's episode ends.
+    """
+    return Config(schedule="released", correction="max", inputs="signed")
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    adam: Any = {"optimizer": "adam", "learning_rate": 3e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
+    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 40, "unroll": 20}
+    return Config(network="a3c", inputs="centre", correction="vtrace", budget=20_000_000, **few, **adam)
+
+
+PRESETS = {"paper": Config, "released": released, "quick": quick}
 ROW = {
     "envs": "a process per agent, one pool",
     "policy runs": "predictors serve the pool",
     "between": "training queue",
     "pace": "free",
-    "update": "trainers, Hogwild",
+    "update": "Hogwild of trainers",
     "weights travel": "same object",
     "source": "Babaeizadeh et al. 2017",
 }
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents
-    options = atari(c.env, "ga3c", crew.atari)
+    if c.min_batch > c.queue:
+        raise UserError(f"--min-batch {c.min_batch} can take more chunks than --queue {c.queue} holds: raise that")
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
+    options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
     rule = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=rule, workers=room, active=c.agents, options=options, **crew.stepping)
-    features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs}
-    features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.Factory(c.network, envs.spec, features)
+    features: Any = {"core": c.core, "inputs": c.inputs, "returns": c.gamma if c.reward == "scale" else None}
+    guard: Any = {"guard": GUARDS[c.correction], "log_eps": c.log_eps, "min_policy": c.min_policy}
+    policy = nets.Factory(c.network, envs.spec, {**features, **guard})
     net = policy()
-    more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reduction": c.reduction}
-    loss = losses.a2c(c.gamma, value_cost=0.5, **more)
+    loss: Any = losses.a2c(c.gamma, 1.0, 1.0, c.reduction, reward=c.reward, value_half=True, baseline="present")
+    if c.correction == "vtrace":
+        loss = losses.vtrace(c.gamma, value_cost=1.0, reduction=c.reduction, reward=c.reward)
     weights = Hogwild(Optim(c.optimizer, c.eps, clip=c.clip), *sizes(net), workers=MOST, copy=False)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    task = Task(policy, loss, weights, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
+    task = Task(policy, loss, weights, knobs, crew.total(envs, c.budget), c.anneal, acted=c.correction != "vtrace")
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     queue = Queue(rows, net.state_spec(), c.unroll, room, c.queue)
     desk = Desk(envs, queue)
-    crew.add(act, n=c.predictors, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
-    crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=queue.batches(c.min_batch), task=task)
+    threads: Any = {"on": "thread", "drain": True}
+    served = crew.add(act, n=c.predictors, **threads, desk=desk, policy=policy, out=queue, params=weights)
+    learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), task=task)
+    if c.schedule != "off":
+        dials = [desk.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
+        crew.add(schedule, on="thread", dials=dials, rule=RULES[c.schedule])
     return System(envs, policy, loss.metrics)
