@@ -3,7 +3,6 @@
 agents, a process each ─► prediction queue ─► act × predictors: whoever is ready, at most 128 ─► their actions
                                                        │ chunks of at most T transitions
 model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: how many of each, while the run goes on
-  └─ the same memory: predictors always have the newest weights
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from polyplay.acting import act
 from polyplay.crew import Crew, cores
 from polyplay.envs import Envs
 from polyplay.envs.pool import Greedy
+from polyplay.errors import UserError
 from polyplay.learning import Task, learn
 from polyplay.params import sizes
 from polyplay.queues import Queue
@@ -27,7 +27,6 @@ from polyplay.systems import System, atari
 from polyplay.updates import Hogwild, Optim
 
 MOST = 8  # predictors, and trainers, there is room for
-GUARDS = {"none": "none", "vtrace": "none", "max": "max", "plus": "plus"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,8 @@ class Config:
 
 
 def released() -> Config:
-    """NVlabs/GA3C as released. Of its defects it has the scheduler's (compared with the last count, even a rejected
-    one's). It refuses: the terminal transition that is never learnt, time limits taken for terminations, six steps
-    counted for five, and threads that stall until an agent's episode ends.
+    """NVlabs/GA3C as released, with its scheduler's flaws (released_rule in balancing). It refuses the others: terminal
+    transitions that are never learnt, time limits taken for terminations, six steps counted for five, stalling threads.
     """
     return Config(schedule="released", correction="max", inputs="signed")
 
@@ -95,16 +93,16 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
     rule = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=rule, workers=room, active=c.agents, options=options, **crew.stepping)
-    features: Any = {"core": c.core, "inputs": c.inputs, "returns": c.gamma if c.reward == "scale" else None}
-    guard: Any = {"guard": GUARDS[c.correction], "log_eps": c.log_eps, "min_policy": c.min_policy}
-    policy = nets.Factory(c.network, envs.spec, {**features, **guard})
+    guard: Any = {"guard": c.correction.replace("vtrace", "none"), "log_eps": c.log_eps, "min_policy": c.min_policy}
+    features: Any = {"core": c.core, "inputs": c.inputs, "returns": c.gamma if c.reward == "scale" else None, **guard}
+    policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
-    loss: Any = losses.a2c(c.gamma, 1.0, 1.0, c.reduction, reward=c.reward, value_half=True, baseline="present")
-    if c.correction == "vtrace":
-        loss = losses.vtrace(c.gamma, value_cost=1.0, reduction=c.reduction, reward=c.reward)
+    how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
+    acted = c.correction != "vtrace"  # bootstrap from the value said while acting, as published
+    loss: Any = losses.a2c(c.gamma, baseline="present", **how) if acted else losses.vtrace(c.gamma, **how)
     weights = Hogwild(Optim(c.optimizer, c.eps, clip=c.clip), *sizes(net), workers=MOST, copy=False)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    task = Task(policy, loss, weights, knobs, crew.total(envs, c.budget), c.anneal, acted=c.correction != "vtrace")
+    task = Task(policy, loss, weights, knobs, crew.total(envs, c.budget), c.anneal, acted=acted)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     queue = Queue(rows, net.state_spec(), c.unroll, room, c.queue)
     desk = Desk(envs, queue)
