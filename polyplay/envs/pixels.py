@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 # ------------------------------------------------------------------------------------- resampling
 
 
-@lru_cache(maxsize=None)
+@cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
     """A function from pictures of one size to uint8 pictures of another, none of whose sides is longer."""
     if (height, width) == (to_height, to_width):
