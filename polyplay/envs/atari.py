@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from polyplay.envs.native import actions_of, rom
+from polyplay.envs.native import rom
 from polyplay.envs.paint import Chances, Painter, restore, words
 from polyplay.envs.pool import CUT, nearest, options
 from polyplay.envs.presets import Atari
@@ -59,18 +59,18 @@ class AtariEnv(gymnasium.Env):
         import ale_py
 
         o = self._options = options(Atari, given, title)
-        game = rom(title)
-        own = actions_of(game, o.full_actions)
-        self._rom = str(ale_py.roms.get_rom_path(game))
-        self._moves = [ale_py.Action.__members__[name].value for name in own]
+        self._rom = str(ale_py.roms.get_rom_path(rom(title)))
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
+        self._ale.loadROM(self._rom)  # takes long: asked for all that only a loaded game tells
+        moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
+        own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
         self._fire = o.fire_reset and "FIRE" in own
         self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
         self._steps = -(-o.max_frames // o.frameskip)  # of one game
         self._sticky = float(np.float32(o.sticky))
-        self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
-        self._ale.loadROM(self._rom)
         height, width = self._ale.getScreenDims()
         self._paint = Painter(o, height, width, title)
         plain = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB

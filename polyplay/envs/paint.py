@@ -124,10 +124,10 @@ class Chances:
 def words(generator: np.random.RandomState) -> np.ndarray:
     """Words and place: uint32 [625]."""
     inner = generator.get_state(legacy=False)
-    return np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)  # type: ignore[call-overload]
+    return np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)
 
 
 def restore(generator: np.random.RandomState, state: np.ndarray) -> None:
     """Go on from `words`."""
     inner = generator.get_state(legacy=False)
-    generator.set_state({**inner, "state": {"key": state[:-1], "pos": int(state[-1])}})  # type: ignore[dict-item]
+    generator.set_state({**inner, "state": {"key": state[:-1], "pos": int(state[-1])}})

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 import polyplay.envs.launch  # noqa: E402
 import polyplay.envs.make  # noqa: E402
-import polyplay.envs.worker  # noqa: E402, F401
+import polyplay.envs.worker  # noqa: E402
+
+with contextlib.suppress(ImportError):
+    import ale_py  # noqa: F401
+
+    import polyplay.envs.atari  # noqa: F401
