@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyplay import tree
-from polyplay.errors import Closed
+from polyplay.errors import Closed, UserError
 from polyplay.shared import Layout
 from polyplay.tree import Batch, Spec
 
@@ -76,6 +76,9 @@ class Queue:
     # -------------------------------------------------------------------------------- the learning side
 
     def batches(self, rows: int) -> Gather:
+        """Raises UserError: there may never be so many transitions in the queue."""
+        if rows > self.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {self.capacity} holds: raise that")
         return Gather(self, rows)
 
     def take(self, rows: int) -> list[int] | None:
