@@ -1,0 +1,103 @@
+"""GA3C: learns what is only rewarded at the end, with memory, as processes; goes on from a checkpoint; is scheduled;
+counts at the service.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import polyplay
+from polyplay.errors import UserError
+
+NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 0.5, "reduction": "mean", "schedule": "off"}
+FAST = {**NET, "learning_rate": 3e-3, "agents": 16, "min_batch": 40, "tensorboard": False, "report_every": 1.0}
+
+
+def lines(run, name: str) -> list[dict]:
+    path = run.directory / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("how", [{}, {"serial": True}, {"correction": "vtrace"}], ids=["threads", "serial", "vtrace"])
+def test_a_task_rewarded_only_at_its_end_is_learnt(how, tmp_path):
+    """toy:catch: nine steps without a reward, then 1 or -1. The released code never learns from that last one."""
+    run = polyplay.train("ga3c", env="toy:catch", steps=30_000, run=str(tmp_path / "run"), **{**FAST, **how})
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean"] >= 0.8
+
+
+def test_agents_that_are_processes_learn_to_balance(tmp_path):
+    settings = {"agents": 6, "learning_rate": 5e-3, "gamma": 0.98, "reward": "scale", "entropy_cost": 0.0}
+    run = polyplay.train("ga3c", env="CartPole-v1", steps=20_000, run=str(tmp_path / "run"), **{**FAST, **settings})
+    assert run.summary["episodic_return_mean"] >= 60.0, "25 is what random play gets"
+    row = lines(run, "metrics.jsonl")[-1]
+    assert row["agents"] == 6
+    assert row["predictors"] == row["trainers"] == 2
+    assert 1.0 <= row["predict_batch"] <= 6.0
+    assert row["train_batch"] >= 40.0
+    assert row["pps"] > 0.0
+    assert row["tps"] > 0.0
+    assert row["agent_wait_ms"] > 0.0
+    assert row["lag_mean"] >= 0.0
+
+
+def test_memory_is_kept_per_agent_across_chunks(tmp_path):
+    settings = {"core": "gru", "unroll": 2, "learning_rate": 5e-3, "min_batch": 64, "agents": 32, "network": "mlp"}
+    run = polyplay.train("ga3c", env="toy:memory", steps=60_000, run=str(tmp_path / "run"), **{**FAST, **settings})
+    assert run.summary["episodic_return_mean"] >= 0.6, "0 is what play without memory gets"
+
+
+def test_what_was_served_and_learnt_at_once_is_in_the_summary(tmp_path):
+    settings = {"predict_batch": 4, "predictors": 1, "trainers": 1, "min_batch": 0}
+    run = polyplay.train("ga3c", env="toy:catch", steps=2_000, run=str(tmp_path / "run"), **{**FAST, **settings})
+    sizes = run.summary["batch_sizes"]
+    assert set(sizes["predict_batch"]) == {"4"}
+    assert set(sizes["train_batch"]) <= {"1", "2", "3", "4", "5"}
+    learnt = sum(int(k) * n for k, n in sizes["train_batch"].items())
+    assert learnt >= 2_000
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    where = str(tmp_path / "run")
+    run = polyplay.train("ga3c", env="toy:catch", steps=3_000, run=where, **FAST)
+    more = polyplay.resume(run.directory, steps=6_000)
+    assert more.exit_code == 0
+    assert more.summary["steps"] >= 6_000
+    assert more.summary["updates"] > run.summary["updates"]
+
+
+@pytest.mark.parametrize("rule", ["climb", "annealing", "released"])
+def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
+    from polyplay import scheduling
+
+    quick = {"climb": scheduling.climb, "annealing": scheduling.annealing, "released": scheduling.released}[rule]
+    monkeypatch.setitem(scheduling.RULES, rule, hurried(quick))
+    settings = {"schedule": rule, "agents": 4, "predictors": 1, "trainers": 1}
+    run = polyplay.train("ga3c", env="CartPole-v1", minutes=0.15, run=str(tmp_path / "run"), **{**FAST, **settings})
+    assert run.exit_code == 0
+    decisions = lines(run, "decisions.jsonl")
+    assert decisions
+    for row in decisions:
+        assert set(row["from"]) == set(row["to"]) == {"agents", "act", "learn"}
+        assert isinstance(row["kept"], bool)
+
+
+def hurried(rule):
+    """The same rule with a fiftieth of its time."""
+    from dataclasses import replace
+
+    def steps(*args, **kw):
+        inner = rule(*args, **kw)
+        trial = next(inner)
+        while True:
+            reading = yield replace(trial, settle=trial.settle / 50, measure=trial.measure / 50)
+            trial = inner.send(reading)
+
+    return steps
+
+
+def test_a_batch_that_may_never_come_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--min-batch 200 can take more chunks than --queue 100 holds"):
+        polyplay.train("ga3c", env="toy:catch", network="mlp", min_batch=200, run=str(tmp_path / "run"))
