@@ -47,7 +47,7 @@ def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: A
     )
 
 
-def _run(crew: Crew, seconds: float = 60.0) -> Crew:
+def _run(crew: Crew, seconds: float = 150.0) -> Crew:
     crew.start(("loss", "entropy", "grad_norm"))
     until = time.monotonic() + seconds
     try:
