@@ -7,6 +7,7 @@ gradient; publishing, pulling, checkpoints and replicas carry both parts.
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import torch
@@ -120,11 +121,12 @@ class Params:
         """True once round ≥ `atleast`; False after `timeout` seconds. Raises Closed."""
         if self.round >= atleast:
             return True
-        if timeout > 0:
-            self._waiting[reader] = 1
-            if self.round < atleast and not self._head[_CLOSED]:
-                self._bells[reader].wait(timeout)
-            self._waiting[reader] = 0
+        until = time.monotonic() + timeout
+        self._waiting[reader] = 1
+        self._barrier()  # seen by who publishes from now on, before the round is looked at
+        while self.round < atleast and not self._head[_CLOSED] and (left := until - time.monotonic()) > 0:
+            self._bells[reader].wait(left)  # a token may be an earlier round's
+        self._waiting[reader] = 0
         if self._head[_CLOSED]:
             raise Closed
         return self.round >= atleast

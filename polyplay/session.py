@@ -65,6 +65,7 @@ class Session:
         self.gauges = Gauges(crew)
         self.exit_code, self.reason = 0, "done"
         self.asked = 0.0  # when learners were asked to finish
+        self.heard: list[str] = []  # signals, to be told when nothing else is being written
         self.saved, self.unsaved = 0, ""
         self.seen: dict[int, int] = {}  # meter row → episodes taken from it
         self.losses = np.zeros((0, 2))
@@ -92,6 +93,7 @@ class Session:
                         self.exit_code = self.exit_code or 1
                         self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
                         break
+                self._tell()
                 self._finish_saves()
         except KeyboardInterrupt:
             self.reason += ", at once"
@@ -115,6 +117,7 @@ class Session:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._tell()
         self._games()
         self._complete()
         if now >= self.next_report:
@@ -145,7 +148,7 @@ class Session:
             if self.asked and self.exit_code == code:
                 raise KeyboardInterrupt
             self._ask(f"stopped by {signal.Signals(number).name}", code)
-            self.say("warning", f"{signal.Signals(number).name}: saving a checkpoint; once more to drop everything")
+            self.heard.append(signal.Signals(number).name)  # telling here could wait for a lock that this thread holds
 
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -158,6 +161,10 @@ class Session:
                 signal.signal(s, handler)
 
     # -------------------------------------------------------------------------------------------- reporting
+
+    def _tell(self) -> None:
+        while self.heard:
+            self.say("warning", f"{self.heard.pop(0)}: saving a checkpoint; once more to drop everything")
 
     def say(self, kind: str, text: str) -> None:
         if kind == "decision":

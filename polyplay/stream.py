@@ -7,6 +7,7 @@ consumer p mod consumers, so every ring has one writer and one reader. Imports n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -190,8 +191,10 @@ class Producer:
         if self._reclaimed:
             slot: int | None = self._reclaimed.pop()
         else:
-            if self._free.look() is None:
-                self._bell.wait(self.stream.patience)
+            until = time.monotonic() + self.stream.patience
+            while self._free.look() is None and (left := until - time.monotonic()) > 0:
+                self._bell.wait(left)  # a token may be that of a slot that was taken before it came
+                self.stream.check()
             slot = _take(self._free, self.stream.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots

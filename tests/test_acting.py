@@ -48,7 +48,7 @@ def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: A
     )
 
 
-def _run(crew: Crew, seconds: float = 60.0) -> Crew:
+def _run(crew: Crew, seconds: float = 150.0) -> Crew:
     crew.start(("loss", "entropy", "grad_norm"))
     until = time.monotonic() + seconds
     try:
@@ -72,11 +72,11 @@ def _run(crew: Crew, seconds: float = 60.0) -> Crew:
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
     envs = Envs(env, lanes=8, groups=groups)
     task = _task(envs, steps=10**9, **net)
-    task = Task(**{**vars(task), "total": 8 * 5 * 505.0})
+    task = Task(**{**vars(task), "total": 8 * 5 * 155.0})
     crew = Crew(seed=3, serial=True)
     crew.add(replica, learner=True, envs=envs, T=5, task=task)
     _run(crew)
-    assert len(task.loss.seen) >= 500
+    assert len(task.loss.seen) >= 150
     assert max(task.loss.seen) == 0.0
     assert crew.meter.column("lag_max").max() == 0
     assert crew.meter.column("lag_count").sum() > 0
@@ -128,7 +128,7 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
     size = sizes(net)[1]
     optim = Optim("adam", clip=1.0)
     update = AllReduce(optim, learners, size) if learners > 1 else Local(optim)
-    task = _task(envs, 4000, loss, update)
+    task = _task(envs, 2000, loss, update)
     stream = Stream(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
     params = Params(size, readers=actors)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
@@ -153,7 +153,7 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
 def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on):
     crew = _run(_graph(lag, groups, on))
     worst = crew.meter.column("lag_max").max()
-    assert crew.meter.column("lag_count").sum() >= 4000
+    assert crew.meter.column("lag_count").sum() >= 2000
     if lag is not None:
         assert worst <= lag
 

@@ -214,7 +214,7 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
 
 
 def python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
 
 
 def test_help_and_version_import_nothing_heavy():
@@ -228,7 +228,7 @@ def test_help_and_version_import_nothing_heavy():
 
 
 def test_python_dash_m_polyplay():
-    done = subprocess.run([sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "polyplay: error: unknown verb trian; did you mean train?\n"
 
@@ -237,6 +237,6 @@ def test_a_reader_that_leaves_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "polyplay", "--help"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=150)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

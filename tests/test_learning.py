@@ -93,7 +93,7 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(100)
     assert totals[0] == totals[1] == totals[2] == [[6.0, 3.0 * u, 0.0] for u in range(5)]
     assert torch.equal(vectors[0].flat, vectors[1].flat)
     assert torch.equal(vectors[0].flat, vectors[2].flat)
@@ -117,7 +117,7 @@ def test_floating_buffers_are_averaged_with_the_gradient():
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(100)
     assert norms[0].running_mean.tolist() == norms[1].running_mean.tolist() == [2.0] * 4
 
 

@@ -18,7 +18,7 @@ def test_pieces_arrive_in_order_and_only_when_flushed():
             outlet.write("ü,")
             outlet.flush()
         outlet.write("not flushed")
-        outlet.drain(5.0)
+        outlet.drain(60.0)
         assert outlet.backlog == 0
     got = os.read(reading, 100_000).decode()
     os.close(reading)
@@ -37,7 +37,7 @@ def test_a_full_pipe_holds_nobody_up_and_nothing_is_lost():
         got = b""
         while len(got) < 50 * len(piece):
             got += os.read(reading, 1 << 16)
-        outlet.drain(5.0)
+        outlet.drain(60.0)
         assert outlet.backlog == 0
     os.close(reading)
     assert got.decode() == piece * 50
@@ -50,7 +50,7 @@ def test_when_the_reader_leaves_everything_goes_nowhere():
         outlet = Outlet(file)
         outlet.write("x")
         outlet.flush()
-        outlet.drain(5.0)
+        outlet.drain(60.0)
         assert outlet.gone
         outlet.write("y")
         outlet.flush()
@@ -77,7 +77,7 @@ def test_encoding_is_the_files():
         outlet = Outlet(file)
         outlet.write("ü█")
         outlet.flush()
-        outlet.drain(5.0)
+        outlet.drain(60.0)
         assert (outlet.encoding, outlet.fileno()) == ("latin-1", raw[1])
     assert os.read(raw[0], 100) == b"\xfc?"
     os.close(raw[0])

@@ -32,6 +32,7 @@ def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
     assert games(cut) == games(whole)
     assert len(games(cut)) > 10
     assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
+    assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
 
 
 @pytest.mark.parametrize(

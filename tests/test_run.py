@@ -1,82 +1,115 @@
-"""Whole runs as a person starts them: what they leave behind, how they end, how they go on. Each is a process."""
+"""Whole runs as a person starts them: what they leave behind, how they end, how they go on.
+
+The command is called here, its workers are processes; the main process is one of its own where it is killed or counts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from reports import KEYS, rows
 
 import polyplay
-from polyplay import checkpoint, config, record, systems
+from polyplay import checkpoint, cli, config, record, systems
 from polyplay.errors import UserError
 from polyplay.run import read
 
-TOY = [
-    "--env",
-    "toy:catch",
-    "--optimizer",
-    "adam",
-    "--learning-rate",
-    "2e-3",
-    "--network",
-    "mlp",
-    "--report-every",
-    "0.2",
-]
-SMALL = {"a2c": ["--lanes", "8"], "impala": ["--lanes", "4", "--batch", "8", "--unroll", "5"]}
+TOY = ["--env", "toy:catch", "--optimizer=adam", "--learning-rate=2e-3", "--network=mlp", "--report-every=0.2"]
+SMALL = {"a2c": ["--lanes=8"], "impala": ["--lanes=4", "--batch=8", "--unroll=5"]}
+ENDLESS = ["--steps", "100000000"]
 
 
-def start(*words: str | Path, **more) -> subprocess.Popen:
-    command = [sys.executable, "-m", "polyplay", *map(str, words)]
+def training(system: str, run: Path, *words: str | Path) -> list[str]:
+    return [str(w) for w in ("train", system, *TOY, *SMALL[system], "--run", run, *words)]
+
+
+def start(words: list[str], **more: Any) -> subprocess.Popen:
+    command = [sys.executable, "-m", "polyplay", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
 
 
-def train(system: str, run: Path, *words: str | Path) -> subprocess.Popen:
-    return start("train", system, *TOY, *SMALL[system], "--run", run, *words)
-
-
-def end(process: subprocess.Popen, seconds: float = 90.0) -> tuple[int, str, str]:
+def end(process: subprocess.Popen, seconds: float = 150.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
 
-def wait_for(condition, seconds: float = 60.0):
+def wait_for(condition: Callable[[], Any], seconds: float = 150.0) -> Any:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if found := condition():
             return found
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError("it did not come to that in time")
 
 
-def family(process: subprocess.Popen) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
+def reported(run: Path, times: int = 2) -> None:
+    wait_for(lambda: len(rows(run / "metrics.jsonl")) >= times)
 
 
-def gone(processes: list[psutil.Process], seconds: float = 2.0) -> bool:
+@contextlib.contextmanager
+def meanwhile(happens: Callable[[], None]) -> Iterator[None]:
+    """`happens` in another thread; signals of it that come late do nothing."""
+    kept = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            happens()
+        except BaseException as e:
+            failed.append(e)
+            os.kill(os.getpid(), signal.SIGTERM)  # the run would not end
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+        thread.join()
+        assert failed == []
+    finally:
+        for s, handler in kept.items():
+            signal.signal(s, handler)
+
+
+def stopped(words: list[str], run: Path, updates: int, by: signal.Signals = signal.SIGTERM) -> int:
+    """The exit status of a traced run that gets a signal after so many updates."""
+
+    def send() -> None:
+        file = run / "updates.jsonl"
+        wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") > updates)
+        os.kill(os.getpid(), by)
+
+    with meanwhile(send):
+        return cli.main(words)
+
+
+def family(number: int | None = None, also: str = "") -> list[psutil.Process]:
+    """The processes below a main process; `also`: only workers of that role."""
+    found = psutil.Process(number).children(recursive=True)
+    return [p for p in found if _role(p) == also] if also else found
+
+
+def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
             return True
         time.sleep(0.02)
     return False
-
-
-def worker(process: subprocess.Popen, run: Path, role: str) -> psutil.Process:
-    """The process of a role's worker 0: the meter does not tell pids, so workers are told apart by what they do."""
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > 1)
-    found = [p for p in family(process) if p.threads and _role(p) == role]
-    assert found, [(_role(p), p.cmdline()) for p in family(process)]
-    return found[0]
 
 
 def _role(p: psutil.Process) -> str:
@@ -89,15 +122,26 @@ def _role(p: psutil.Process) -> str:
 # ------------------------------------------------------------------------------------------------- what is left
 
 
+@pytest.fixture(scope="module")
+def impala(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("impala") / "run"
+    assert cli.main(training("impala", run, "--steps", "8000", "--seed", "3")) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def a2c(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("a2c") / "run"
+    assert cli.main(training("a2c", run, "--steps", "8000", "--seed", "3")) == 0
+    return run
+
+
 @pytest.mark.parametrize("system", ["a2c", "impala"])
-def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, tmp_path):
-    run = tmp_path / "run"
-    code, out, err = end(train(system, run, "--steps", "12000", "--seed", "3"))
-    assert code == 0, err
-    assert "\x1b" not in out  # not a terminal: no escape codes
+def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, request, tmp_path, capfd):
+    run = shutil.copytree(request.getfixturevalue(system), tmp_path / "run")
     reports = rows(run / "metrics.jsonl")
     assert all(set(KEYS) <= set(r) for r in reports)
-    assert reports[-1]["steps"] >= 12000
+    assert reports[-1]["steps"] >= 8000
     assert all(a["steps"] <= b["steps"] for a, b in pairwise(reports))
     if system == "a2c":
         assert {r["lag_max"] for r in reports} <= {0, None}  # None: nothing was learnt since the report before
@@ -112,10 +156,10 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, tmp_path):
     assert {g["episodic_return"] for g in games} <= {-1.0, 1.0}
     assert len(checkpoint.everything(run)) == 1
     assert list((run / "tensorboard").iterdir())
-    code, out, err = end(start("evaluate", run, "--episodes", "12"))
-    assert code == 0, err
+    assert cli.main(["evaluate", str(run), "--episodes", "12"]) == 0
     result = json.loads(next(run.glob("evaluation-*.json")).read_text())
     assert result["episodes"] == len(result["returns"]) == 12
+    assert "\x1b" not in capfd.readouterr().out  # not a terminal: no escape codes
 
 
 def test_python_does_the_same(tmp_path):
@@ -143,42 +187,34 @@ def test_python_does_the_same(tmp_path):
 @pytest.mark.parametrize(
     "how",
     [
-        ["--serial"],
-        ["--on", "thread", "--replicas", "2", "--groups", "2"],
-        ["--env", "CartPole-v1", "--replicas", "2"],
-        ["--env", "CartPole-v1", "--replicas", "1", "--core", "gru", "--core-size", "16"],
+        "--serial",
+        "--on thread --replicas 2 --groups 2",
+        "--env CartPole-v1 --replicas 2",
+        "--env CartPole-v1 --replicas 1 --core gru --core-size 16",
     ],
     ids=["serial", "threads", "CartPole, replicas", "CartPole, gru"],
 )
 def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_path):
-    limit = ["--steps", "16000", "--trace", "--seed", "11", *how]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert end(train("a2c", whole, *limit))[0] == 0
-    process = train("a2c", cut, *limit)
-    wait_for(lambda: len(rows(cut / "updates.jsonl")) > 60)
-    process.send_signal(signal.SIGTERM)
-    code, _, err = end(process)
-    assert code == 143
+    endless = ["--steps", "1000000", "--trace", "--seed", "11", *how.split()]  # the rate falls all the way to there
+    assert stopped(training("a2c", cut, *endless), cut, 60) == 143
     before = len(rows(cut / "updates.jsonl"))
-    assert before < len(rows(whole / "updates.jsonl")), "it was over before the signal came"
     assert json.loads((cut / "summary.json").read_text())["exit_code"] == 143
-    code, _, err = end(start("resume", cut))
-    assert code == 0, err
-    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+    assert stopped(["resume", str(cut)], cut, before + 40) == 143
+    again = rows(cut / "updates.jsonl")
+    assert stopped(training("a2c", whole, *endless), whole, len(again)) == 143
+    assert again == rows(whole / "updates.jsonl")[: len(again)]
     steps = [r["steps"] for r in rows(cut / "metrics.jsonl")]
     assert steps == sorted(steps)
-    assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
 
 
-def test_impala_goes_on_from_its_counters(tmp_path):
-    run = tmp_path / "run"
-    assert end(train("impala", run, "--steps", "8000"))[0] == 0
+def test_impala_goes_on_from_its_counters(impala, tmp_path):
+    run = shutil.copytree(impala, tmp_path / "run")
     first = json.loads((run / "summary.json").read_text())
-    code, _, err = end(start("resume", run, "--steps", "16000"))
-    assert code == 0, err
+    assert cli.main(["resume", str(run), "--steps", "12000"]) == 0
     second = json.loads((run / "summary.json").read_text())
     assert second["updates"] > first["updates"]
-    assert second["steps"] >= 16000
+    assert second["steps"] >= 12000
     assert second["episodes"] > first["episodes"]
 
 
@@ -189,15 +225,17 @@ def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
     assert read(tmp_path)[2] == config.RunOptions(keep=7)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, capfd):
     run = tmp_path / "run"
-    end(train("a2c", run, "--steps", "30000", "--checkpoint-every", "0.4", "--serial"))
+    assert cli.main(training("a2c", run, "--steps", "400", "--serial")) == 0
+    assert cli.main(["resume", str(run), "--steps", "800"]) == 0
     saved = checkpoint.everything(run)
-    assert len(saved) > 1
+    assert len(saved) == 2
     file = saved[-1] / "agents/0/policy.safetensors"
     file.write_bytes(file.read_bytes()[:-4])
-    code, _, err = end(start("resume", run, "--steps", "34000"))
-    assert code == 0, err
+    capfd.readouterr()
+    assert cli.main(["resume", str(run), "--steps", "1200"]) == 0
+    err = capfd.readouterr().err
     assert f"checkpoint {saved[-1].name}: agents/0/policy.safetensors is damaged" in err
     assert "going back to the one before" in err
 
@@ -207,21 +245,15 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
 
 def test_ctrl_c_saves_and_ends_and_twice_drops_everything(tmp_path):
     run = tmp_path / "run"
-    process = train("impala", run, "--steps", "100000000")
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > 1)
-    workers = family(process)
-    process.send_signal(signal.SIGINT)
-    code, _, _ = end(process, 15)
-    assert code == 130
-    assert gone(workers)
+    assert stopped(training("impala", run, *ENDLESS, "--trace"), run, 60, signal.SIGINT) == 130
+    assert not family(also="act") + family(also="learn")
     assert len(checkpoint.everything(run)) == 1
-    again = start("resume", run)
-    done = len(rows(run / "metrics.jsonl"))
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > done + 1)
-    workers = family(again)
+    again = start(["resume", str(run)])
+    reported(run, len(rows(run / "metrics.jsonl")) + 2)
+    workers = family(again.pid)
     os.kill(again.pid, signal.SIGINT)
     os.kill(again.pid, signal.SIGINT)
-    assert end(again, 15)[0] == 130
+    assert end(again)[0] == 130
     assert gone(workers)
 
 
@@ -229,84 +261,65 @@ def test_ctrl_c_saves_and_ends_and_twice_drops_everything(tmp_path):
 def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
     """As timeout, systemd and Slurm send it: to the fork server and to every worker as well."""
     run = tmp_path / "run"
-    process = start(
-        "train",
-        system,
-        *TOY,
-        *SMALL[system],
-        "--run",
-        run,
-        "--steps",
-        "100000000",
-        "--env",
-        "CartPole-v1",
-        start_new_session=True,
-    )
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > 1)
-    workers = family(process)
+    process = start(training(system, run, *ENDLESS, "--env", "CartPole-v1"), start_new_session=True)
+    reported(run)
+    workers = family(process.pid)
     os.killpg(process.pid, signal.SIGTERM)
-    code, _, err = end(process, 20)
+    code, _, err = end(process)
     assert code == 143, err
     assert gone(workers)
     assert len(checkpoint.everything(run)) == 1
 
 
-def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path):
-    run = tmp_path / "run"
-    process = train("impala", run, "--steps", "100000000")
-    worker(process, run, "act").kill()
-    wait_for(lambda: rows(run / "metrics.jsonl")[-1]["restarts"] >= 1)
-    steps = rows(run / "metrics.jsonl")[-1]["steps"]
-    wait_for(lambda: rows(run / "metrics.jsonl")[-1]["steps"] > steps + 2000)
-    workers = family(process)
-    worker(process, run, "learn").kill()
-    code, out, err = end(process, 15)
-    assert code == 1
+def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):
+    run, workers = tmp_path / "run", []
+
+    def kill() -> None:
+        wait_for(lambda: family(also="act"))[0].kill()
+        wait_for(lambda: rows(run / "metrics.jsonl")[-1]["restarts"] >= 1)
+        steps = rows(run / "metrics.jsonl")[-1]["steps"]
+        wait_for(lambda: rows(run / "metrics.jsonl")[-1]["steps"] > steps + 2000)
+        workers.extend(wait_for(lambda: len(family(also="act")) == 2 and family(also="act") + family(also="learn")))
+        family(also="learn")[0].kill()
+
+    with meanwhile(kill):
+        assert cli.main(training("impala", run, *ENDLESS)) == 1
+    out, err = capfd.readouterr()
     assert "worker learn 0 was killed by SIGKILL" in err
     assert "worker act 0 was killed by SIGKILL; a new one takes its place" in out + err
+    assert len(workers) == 3
     assert gone(workers)
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
 
 
-@pytest.mark.parametrize("env", ["toy:catch", "CartPole-v1"])
-def test_nothing_outlives_a_killed_main_process(env, tmp_path):
+def test_nothing_outlives_a_killed_main_process(tmp_path):
+    """Neither workers nor, below them, environment processes."""
     run, shared = tmp_path / "run", set(os.listdir("/dev/shm"))
-    process = train("a2c", run, "--steps", "100000000", "--env", env)
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > 1)
-    workers = family(process)
-    assert len(workers) >= 2
+    process = start(training("a2c", run, *ENDLESS, "--env", "CartPole-v1"))
+    reported(run)
+    workers = family(process.pid)
+    assert len(workers) >= 4
     process.kill()
     process.communicate()
-    assert gone(workers, 2.0), [p.cmdline() for p in workers if p.is_running()]
+    assert gone(workers), [p.cmdline() for p in workers if p.is_running()]
     assert set(os.listdir("/dev/shm")) <= shared
     for name in ("metrics.jsonl", "episodes.jsonl"):
         text = (run / name).read_text()
         assert text == "" or text.endswith("\n")
 
 
-FULL = """
-import errno, os, sys
-real = os.fsync
-def full(fd):
-    if "optimizer" in os.readlink(f"/proc/self/fd/{fd}"):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    real(fd)
-os.fsync = full
-from polyplay.cli import main
-sys.exit(main())
-"""
-
-
-def test_a_full_disk_during_a_checkpoint_is_said_and_leaves_nothing_half_written(tmp_path):
+def test_a_full_disk_during_a_checkpoint_is_said_and_leaves_nothing_half_written(tmp_path, monkeypatch, capfd):
     """The disk fills up at the second file of a checkpoint (as the system reports it when data is written out)."""
-    run = tmp_path / "run"
-    words = ["train", "a2c", *TOY, *SMALL["a2c"], "--run", str(run), "--steps", "6000", "--serial"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", FULL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    code, out, err = end(process)
-    assert code == 1, err
-    assert "No space left on device; the checkpoint before it stands" in out + err
+    run, real = tmp_path / "run", os.fsync
+
+    def full(fd: int) -> None:
+        if "optimizer" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(training("a2c", run, "--steps", "2000", "--serial")) == 1
+    assert "No space left on device; the checkpoint before it stands" in "".join(capfd.readouterr())
     assert checkpoint.everything(run) == []
     assert not [p for p in (run / "checkpoints").rglob("*") if p.is_file()]
     assert "not saved" in json.loads((run / "summary.json").read_text())["reason"]
@@ -331,9 +344,10 @@ LINES = [
 
 
 @pytest.mark.parametrize(("words", "hint"), LINES, ids=[" ".join(w) for w, _ in LINES])
-def test_a_users_mistake_is_one_clear_line_and_leaves_nothing(words, hint, tmp_path):
-    code, out, err = end(start(*words, cwd=tmp_path))
-    assert code == 2, out + err
+def test_a_users_mistake_is_one_clear_line_and_leaves_nothing(words, hint, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    _, err = capfd.readouterr()
     assert err.startswith("polyplay: error: ")
     assert err.count("\n") == 1
     assert hint in err
@@ -358,34 +372,20 @@ def make():
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "said"),
+    ("name", "what", "said"),
     [
-        ("(np.zeros(3, np.float32), 1 / (self.steps < 30), False, False, {})", 1, "ZeroDivisionError"),
-        ("(np.zeros(4, np.float32), 0.0, False, False, {})", 1, "given float32 [4]"),
-        ("(np.full(3, np.nan, np.float32), 0.0, False, False, {})", 1, "(rule finite;"),
+        ("raises", "(np.zeros(3, np.float32), 1 / (self.steps < 30), False, False, {})", "ZeroDivisionError"),
+        ("shape", "(np.zeros(4, np.float32), 0.0, False, False, {})", "given float32 [4]"),
+        ("nan", "(np.full(3, np.nan, np.float32), 0.0, False, False, {})", "(rule finite;"),
     ],
 )
-def test_an_environment_that_breaks_its_word_is_named(what, code, said, tmp_path):
-    (tmp_path / "broken_env.py").write_text(BROKEN.replace("WHAT", what))
+def test_an_environment_that_breaks_its_word_is_named(name, what, said, tmp_path, monkeypatch, capfd):
+    (tmp_path / f"broken_{name}.py").write_text(BROKEN.replace("WHAT", what))
+    monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    words = [
-        "train",
-        "a2c",
-        "--env",
-        "broken_env:make",
-        "--lanes",
-        "4",
-        "--replicas",
-        "1",
-        "--steps",
-        "100000",
-        "--run",
-        run,
-    ]
-    process = start(*words, env=environ)
-    status, out, err = end(process)
-    assert status == code, out + err
+    words = f"train a2c --env broken_{name}:make --lanes 4 --replicas 1 --steps 100000 --run".split()
+    assert cli.main([*words, str(run)]) == 1
+    _, err = capfd.readouterr()
     assert err.startswith("polyplay: failed: ")
     assert said in err
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 1

@@ -18,7 +18,7 @@ forkserver = multiprocessing.get_context("forkserver")
 
 def _child(cargo, pipe):
     block, bells, knobs, meter, control = cargo
-    bells[0].wait(10)
+    bells[0].wait(100)
     block.array(4, np.float64)[1] = 7.0
     knobs.set("rate", 2.5)
     meter.row(1).add("steps", 3)
@@ -44,7 +44,7 @@ def test_a_process_sees_the_same_memory(named):
     theirs.close()
     bells[0].post()
     assert ours.recv() == "written"
-    assert bells[1].wait(10)
+    assert bells[1].wait(100)
     process.join()
     assert block.array(4, np.float64).tolist() == [0.0, 7.0, 0.0, 0.0]
     assert knobs.rate == 2.5
@@ -67,10 +67,10 @@ def test_semaphore_counts_tokens_and_gives_up_in_time():
 
 def test_semaphore_wakes_a_waiting_thread():
     bells, woke = Semaphores(1), threading.Event()
-    thread = threading.Thread(target=lambda: bells[0].wait(10) and woke.set())
+    thread = threading.Thread(target=lambda: bells[0].wait(100) and woke.set())
     thread.start()
     bells[0].post()
-    assert woke.wait(5)
+    assert woke.wait(60)
     thread.join()
 
 

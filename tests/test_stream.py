@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -82,9 +83,26 @@ def test_a_successor_gets_back_what_the_dead_one_held():
     assert successor.slot() is None
 
 
+def test_tokens_of_before_do_not_shorten_the_wait_for_a_slot():
+    stream = _stream(slots=1)
+    producer = stream.producer(0)
+    assert producer.slot() == 0
+    stream._bells[0].post(3)
+    stream.patience = 0.05
+    before = time.monotonic()
+    assert producer.slot() is None
+    assert time.monotonic() - before >= 0.05
+    stream._bells[0].post()
+    other = threading.Timer(0.01, stream.close)
+    other.start()
+    stream.patience = 100.0
+    with pytest.raises(Closed):
+        producer.slot()
+
+
 def test_close_wakes_everyone():
     stream = _stream(slots=1)
-    stream.patience = 10.0
+    stream.patience = 100.0
     raised = []
 
     def consume() -> None:
@@ -95,7 +113,7 @@ def test_close_wakes_everyone():
     thread = threading.Thread(target=consume)
     thread.start()
     stream.close()
-    thread.join(5)
+    thread.join(60)
     assert raised == [True]
     with pytest.raises(Closed):
         stream.producer(0).slot()

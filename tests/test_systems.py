@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from reports import rows
 
 import polyplay
 from polyplay import checkpoint, config, playing, systems
@@ -22,7 +23,7 @@ TASKS = {
         dict(
             lanes=8,
             unroll=8,
-            steps=40_000,
+            steps=26_000,
             learning_rate=4e-3,
             gamma=0.98,
             lam=0.98,
@@ -40,20 +41,31 @@ TASKS = {
         -1200.0,
     ),
     "toy:memory": (
-        dict(lanes=32, unroll=8, steps=50_000, learning_rate=5e-3, core="gru", core_size=16, entropy_cost=0.01),
+        dict(lanes=32, unroll=8, steps=25_000, learning_rate=1e-2, core="gru", core_size=16, entropy_cost=0.01),
         0.8,
         0.0,
     ),
 }
 
 
-@pytest.mark.parametrize("on", ["thread", "process"])
 @pytest.mark.parametrize("env", TASKS)
-def test_a2c_learns(env, on, tmp_path):
+def test_a2c_learns(env, tmp_path):
     settings, goal, _ = TASKS[env]
-    run = polyplay.train("a2c", env=env, on=on, replicas=1, run=str(tmp_path / "run"), **{**NET, **settings})
+    run = polyplay.train("a2c", env=env, on="thread", replicas=1, run=str(tmp_path / "run"), **{**NET, **settings})
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] >= goal
+
+
+@pytest.mark.parametrize("env", TASKS)
+def test_so_it_does_in_a_process(env, tmp_path):
+    """The same losses from the same seed; the last bits may differ where a process has more compute threads."""
+    settings, losses = {**NET, **TASKS[env][0], "steps": 4000, "trace": True}, []
+    for on in ("thread", "process"):
+        run = polyplay.train("a2c", env=env, on=on, replicas=1, run=str(tmp_path / on), **settings)
+        assert run.exit_code == 0
+        losses.append([row["loss"] for row in rows(run.directory / "updates.jsonl")])
+    assert len(losses[0]) >= 15
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3, atol=1e-5)
 
 
 def test_memory_is_what_the_memory_task_needs(tmp_path):
@@ -65,9 +77,7 @@ def test_memory_is_what_the_memory_task_needs(tmp_path):
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}, {"on": "process", "lag": 1}])
 def test_impala_learns_catch(how, tmp_path):
-    settings = dict(
-        lanes=8, batch=16, unroll=9, steps=150_000, learning_rate=4e-3, reduction="mean", clip=1.0, eps=1e-5
-    )
+    settings = dict(lanes=8, batch=16, unroll=9, steps=60_000, learning_rate=6e-3, reduction="mean", clip=1.0, eps=1e-5)
     run = polyplay.train("impala", env="toy:catch", run=str(tmp_path / "run"), **{**NET, **settings, **how})
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] >= 0.5  # random play: -0.6

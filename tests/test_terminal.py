@@ -260,7 +260,7 @@ def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
     assert process.stderr is not None
     assert b"frames/s" in process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=60) == 7
+    assert process.wait(timeout=150) == 7
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -271,10 +271,10 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
         case = Case(tmp_path, live=False, file=file)
         case.begin()
         assert b"polyplay fake" in os.read(reading, 10_000)
-        case.terminal.outlet.drain(5.0)
+        case.terminal.outlet.drain(60.0)
         os.close(reading)
         case.report()
-        case.terminal.outlet.drain(5.0)
+        case.terminal.outlet.drain(60.0)
         assert case.terminal.outlet.gone
         case.report()
         case.terminal.warn("x")

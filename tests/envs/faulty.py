@@ -120,7 +120,7 @@ def not_an_env() -> dict:
     return {}
 
 
-def gone(numbers: list[int], within: float = 1.5) -> bool:
+def gone(numbers: list[int], within: float = 30.0) -> bool:
     """None of these processes lives any more, or not for long."""
     until = time.monotonic() + within
     while time.monotonic() < until:

@@ -40,7 +40,7 @@ def test_masks_are_heard_by_the_one_who_draws_alone():
     assert envs.spec.mask is None
     pool = envs.open(0)
     for _ in range(12):
-        lanes, _ = pool.recv(10)
+        lanes, _ = pool.recv(60)
         pool.send(lanes, np.zeros(2, np.int64))
     pool.close()
 

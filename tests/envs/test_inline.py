@@ -20,7 +20,7 @@ def test_the_same_rows_as_with_processes():
     try:
         for _ in range(80):
             a, x = inline.recv()
-            b, y = process.recv(10)
+            b, y = process.recv(60)
             assert a == b == slice(0, 3)
             assert all((x[k] == y[k]).all() for k in x)
             action = rng.integers(0, 2, 3)

@@ -30,7 +30,7 @@ def test_children_have_no_torch_and_no_main_of_ours():
     process.start()
     there.close()
     pid, torch_loaded, main, same_path = here.recv()
-    process.join(5)
+    process.join(100)
     assert pid == process.pid != os.getpid()
     assert process.exitcode == 0
     assert not torch_loaded
@@ -42,7 +42,7 @@ def test_end_kills_what_the_child_started():
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(sleeper, (there,), "b")
     process.start()
-    assert here.poll(20)
+    assert here.poll(100)
     child = here.recv()
     process.end()
     assert process.exitcode == -9
@@ -55,14 +55,14 @@ def nested(answer) -> None:
     inner = EnvProcess(report, (there, sys.path), "inner")
     inner.start()
     answer.send(here.recv()[0])
-    inner.join(5)
+    inner.join(100)
 
 
 def test_a_daemonic_worker_may_have_environments():
     here, there = multiprocessing.Pipe(duplex=False)
     outer = multiprocessing.get_context("forkserver").Process(target=nested, args=(there,), daemon=True)
     outer.start()
-    assert here.poll(20)
+    assert here.poll(100)
     assert here.recv() not in (outer.pid, os.getpid())
-    outer.join(5)
+    outer.join(100)
     assert outer.exitcode == 0

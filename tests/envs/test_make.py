@@ -57,7 +57,7 @@ def test_a_module_of_the_working_directory_serves_a_process_pool(module):
     assert envs.spec.describe["time limit"] == "9 steps"
     pool = envs.open(0)
     try:
-        assert pool.recv(10)[1]["first"].all()
+        assert pool.recv(60)[1]["first"].all()
     finally:
         pool.close()
 

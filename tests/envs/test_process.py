@@ -12,7 +12,7 @@ from polyplay.envs import AtLeast, Box, Discrete, Envs, Greedy
 from polyplay.tree import Field
 
 from . import faulty
-from .faulty import FINE, HANG, RAISE, acts
+from .faulty import FINE, HANG, RAISE, acts, gone, pids
 
 
 def test_rows_follow_the_convention(pools):
@@ -21,7 +21,7 @@ def test_rows_follow_the_convention(pools):
         pool = pools(options={"length": 3, "truncate": truncate})
         seen = []
         for _ in range(9):
-            lanes, row = pool.recv(10)
+            lanes, row = pool.recv(60)
             assert lanes == slice(0, 4)
             assert row["reward"].dtype == np.float32
             seen.append(
@@ -42,26 +42,26 @@ def test_rows_follow_the_convention(pools):
 
 def test_action_on_a_final_row_is_ignored(pools):
     pool = pools(options={"length": 1})
-    lanes, _ = pool.recv(10)
+    lanes, _ = pool.recv(60)
     pool.send(lanes, acts())
-    lanes, row = pool.recv(10)
+    lanes, row = pool.recv(60)
     assert row["over"].all()
     pool.send(lanes, np.full(4, RAISE))
-    _, row = pool.recv(10)
+    _, row = pool.recv(60)
     assert row["first"].all()
     assert pool.restarts == 0
 
 
 def test_one_lane_one_worker(pools):
     pool = pools(lanes=1, workers=0)
-    lanes, row = pool.recv(10)
+    lanes, row = pool.recv(60)
     assert lanes == slice(0, 1)
     assert row["obs"].shape == (1, 4)
 
 
 def test_no_torch_and_several_lanes_per_process(pools):
     pool = pools(lanes=6)
-    _, row = pool.recv(10)
+    _, row = pool.recv(60)
     assert not row["obs"][:, 3].any(), "torch was imported into an environment process"
     assert len(set(row["obs"][:, 2])) == 2
     assert os.getpid() not in row["obs"][:, 2]
@@ -69,10 +69,10 @@ def test_no_torch_and_several_lanes_per_process(pools):
 
 def test_rows_of_fixed_groups_are_views_in_place(pools):
     pool = pools()
-    lanes, row = pool.recv(10)
+    lanes, row = pool.recv(60)
     again = row["obs"]
     pool.send(lanes, acts())
-    lanes, row = pool.recv(10)
+    lanes, row = pool.recv(60)
     assert np.shares_memory(again, row["obs"])
     assert again[0, 0] == 1
 
@@ -82,7 +82,7 @@ def test_groups_take_turns_and_every_process_serves_each(pools):
     assert pool.fixed
     held = []
     for turn in range(6):
-        lanes, row = pool.recv(10)
+        lanes, row = pool.recv(60)
         assert lanes == slice(2 * (turn % 2), 2 * (turn % 2) + 2)
         assert len(set(row["obs"][:, 2])) == 2
         held.append(row["obs"][:, 0].tolist())
@@ -92,29 +92,29 @@ def test_groups_take_turns_and_every_process_serves_each(pools):
 
 def test_a_parked_group_does_not_stop_the_other(pools):
     pool = pools(groups=2)
-    first, _ = pool.recv(10)  # parked
+    first, _ = pool.recv(60)  # parked
     for _ in range(3):
-        lanes, _ = pool.recv(10)
+        lanes, _ = pool.recv(60)
         assert lanes == slice(2, 4)
         pool.send(lanes, acts(2))
     pool.send(first, acts(2))
-    assert {pool.recv(10)[0].start, pool.recv(10)[0].start} == {0, 2}
+    assert {pool.recv(60)[0].start, pool.recv(60)[0].start} == {0, 2}
 
 
 def test_send_answers_only_what_recv_gave(pools):
     pool = pools(groups=2)
     with pytest.raises(ValueError, match="recv"):
         pool.send(slice(0, 2), acts(2))
-    lanes, _ = pool.recv(10)
+    lanes, _ = pool.recv(60)
     with pytest.raises(ValueError, match=r"0…9"):
         pool.send(lanes, np.array([0, 10]))
     with pytest.raises(ValueError, match="integers"):
         pool.send(lanes, np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="whole group"):
         pool.send(slice(0, 1), acts(1))
-    pool.recv(10)
+    pool.recv(60)
     with pytest.raises(RuntimeError, match="before"):
-        pool.recv(10)
+        pool.recv(60)
 
 
 def test_greedy_serves_whoever_is_ready(pools):
@@ -123,7 +123,7 @@ def test_greedy_serves_whoever_is_ready(pools):
     counts = np.zeros(4, int)
     after = 0  # rows since lane 3 was given away
     while after < 30:
-        lanes, row = pool.recv(10)
+        lanes, row = pool.recv(60)
         after += counts[3]
         assert isinstance(lanes, np.ndarray)
         assert 1 <= len(lanes) <= 2
@@ -137,18 +137,18 @@ def test_greedy_serves_whoever_is_ready(pools):
 def test_at_least_waits_for_n(pools):
     pool = pools(batching=AtLeast(3), lanes=4)
     for _ in range(20):
-        lanes, _ = pool.recv(10)
+        lanes, _ = pool.recv(60)
         assert len(lanes) >= 3
         pool.send(lanes, np.zeros(len(lanes), int))
 
 
 def test_at_least_does_not_wait_for_parked_lanes(pools):
     pool = pools(batching=AtLeast(3), lanes=4)
-    lanes, _ = pool.recv(10)
+    lanes, _ = pool.recv(60)
     while len(lanes) < 4:
-        lanes = np.concatenate([lanes, pool.recv(10)[0]])
+        lanes = np.concatenate([lanes, pool.recv(60)[0]])
     pool.send(lanes[:2], acts(2))  # two stay with us
-    more, _ = pool.recv(10)
+    more, _ = pool.recv(60)
     assert sorted(more) == sorted(lanes[:2])
 
 
@@ -159,7 +159,7 @@ def test_several_threads_serve_one_pool(pools):
     def serve() -> None:
         try:
             while (counts < 20).any():
-                lanes, _ = pool.recv(10)
+                lanes, _ = pool.recv(60)
                 counts[lanes] += 1
                 pool.send(lanes, np.zeros(len(lanes), int))
         except BaseException as e:
@@ -169,36 +169,36 @@ def test_several_threads_serve_one_pool(pools):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(100)
     assert not failed
     assert (counts >= 20).all()
 
 
 def test_timeout_keeps_the_pool_usable(pools):
     pool = pools(step_timeout=30)
-    lanes, _ = pool.recv(10)
+    lanes, _ = pool.recv(60)
     pool.send(lanes, acts(lane3=HANG))
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         pool.recv(0.2)
-    assert 0.15 < time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.2
     with pytest.raises(TimeoutError):
         pool.recv(0)
-    start = time.monotonic()
+    processes = pids(pool)
     pool.close()
-    assert time.monotonic() - start < 3
+    assert gone(processes)
 
 
 def test_seeds_are_per_lane_of_the_run_and_independent_of_the_workers(pools):
-    first = pools(faulty.Seeded, 4, seed=5, workers=2).recv(10)[1]["obs"]["own"].copy()
-    other = pools(faulty.Seeded, 2, seed=5, lane=2, workers=1).recv(10)[1]["obs"]
+    first = pools(faulty.Seeded, 4, seed=5, workers=2).recv(60)[1]["obs"]["own"].copy()
+    other = pools(faulty.Seeded, 2, seed=5, lane=2, workers=1).recv(60)[1]["obs"]
     assert len(set(first)) == 4
     assert other["own"].tolist() == first[2:].tolist()
-    assert pools(faulty.Seeded, 4, seed=6).recv(10)[1]["obs"]["own"].tolist() != first.tolist()
+    assert pools(faulty.Seeded, 4, seed=6).recv(60)[1]["obs"]["own"].tolist() != first.tolist()
 
 
 def test_global_generators_differ_between_processes(pools):
-    row = pools(faulty.Seeded, 2).recv(10)[1]
+    row = pools(faulty.Seeded, 2).recv(60)[1]
     assert row["obs"]["all"][0] != row["obs"]["all"][1]
 
 
@@ -206,18 +206,18 @@ def test_box_actions_are_clipped_and_dict_observations_nest(pools):
     pool = pools(faulty.Seeded, 2)
     assert pool.spec.obs == {"own": Field((), "float64"), "all": Field((1,), "float64")}
     assert pool.spec.action == Box((2,), np.float32([-1, -2]), np.float32([1, 2]))
-    lanes, row = pool.recv(10)
+    lanes, row = pool.recv(60)
     assert row["obs"]["all"].shape == (2, 1)
     pool.send(lanes, np.float32([[0.5, 0.25], [-7, 9]]))
-    assert pool.recv(10)[1]["reward"].tolist() == [3.0, 19.0]
+    assert pool.recv(60)[1]["reward"].tolist() == [3.0, 19.0]
 
 
 def test_discrete_start_is_added_for_the_environment(pools):
     pool = pools(options={"start": 5})
     assert pool.spec.action == Discrete(10)
-    lanes, _ = pool.recv(10)
+    lanes, _ = pool.recv(60)
     pool.send(lanes, acts(lane1=RAISE))
-    assert pool.recv(10)[1]["first"].tolist() == [False, True, False, False]
+    assert pool.recv(60)[1]["first"].tolist() == [False, True, False, False]
 
 
 def test_factories_may_close_over_anything(pools):
@@ -227,7 +227,7 @@ def test_factories_may_close_over_anything(pools):
     pool = envs.open(0)
     try:
         for _ in range(3):
-            lanes, row = pool.recv(10)
+            lanes, row = pool.recv(60)
             ended = row["terminated"].tolist()
             pool.send(lanes, acts(2))
         assert ended == [True, True]

@@ -58,7 +58,7 @@ class Walk(gymnasium.Env):
 
 
 def step(pool, rng) -> dict:
-    lanes, row = pool.recv(20)
+    lanes, row = pool.recv(60)
     row = tree.map(np.array, row)
     n = len(row["reward"])
     action = rng.integers(0, 2, n) if hasattr(pool.spec.action, "n") else rng.normal(size=(n, 1)).astype(np.float32)
@@ -70,7 +70,7 @@ def goes_on(pool, other, steps: int, before: int) -> None:
     rng = np.random.default_rng(0)
     for _ in range(before):
         step(pool, rng)
-    pool.recv(20)
+    pool.recv(60)
     kept = tree.nest({k: np.array(v) for k, v in tree.leaves(pool.state())})
     assert pool.unsaved == ""
     other.load(kept)
@@ -101,10 +101,10 @@ def test_in_processes_too_and_from_there_in_this_one(groups, pools):
 
 def test_rows_that_are_awaited_are_part_of_it(pools):
     pool, other = (pools(Walk, 3, seed=s, workers=2) for s in (1, 2))
-    lanes, _ = pool.recv(20)
+    lanes, _ = pool.recv(60)
     pool.send(lanes, np.ones(3, np.int64))
     other.load(pool.state())
-    a, b = pool.recv(20)[1], other.recv(20)[1]
+    a, b = pool.recv(60)[1], other.recv(60)[1]
     assert not a["first"].any()
     assert all((a[k] == b[k]).all() for k in a)
 
@@ -112,7 +112,7 @@ def test_rows_that_are_awaited_are_part_of_it(pools):
 def test_a_restarted_lane_goes_on_with_the_seeds_it_would_have_had(pools):
     """A lost process begins its lanes anew when they are answered: also in the pool that goes on."""
     pool, other = (pools(Walk, 2, seed=5, workers=1) for _ in range(2))
-    pool.recv(20)
+    pool.recv(60)
     pool._workers[0].process.kill()
     pool._workers[0].process.join()
     pool._hear(pool._workers[0])
@@ -137,7 +137,7 @@ def test_a_restarted_lane_goes_on_with_the_seeds_it_would_have_had(pools):
 )
 def test_one_that_cannot_be_saved_is_told_and_the_pool_goes_on(how, said, pools):
     pool = pools(Walk, 2, workers=1, step_timeout=0.7 if how == HANGS else 60.0, options={"how": how})
-    pool.recv(20)
+    pool.recv(60)
     assert pool.state() is None
     assert said in pool.unsaved
     pool.send(slice(0, 2), np.zeros(2, np.int64))
