@@ -65,11 +65,14 @@ def versions(python: str, packages: Sequence[str]) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Path) -> dict[str, Any]:
-    """Run `words` until it ends by itself. `log` grows by lines with wall_seconds and steps.
+def measure(
+    words: Sequence[str], log: Path, warm: float, window: float, cwd: Path, stop: bool = False
+) -> dict[str, Any]:
+    """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
+    with wall_seconds and steps.
 
-    The rate is taken from the first line at or after `warm` seconds to the first one `window` seconds later.
-    Raises RuntimeError with what the program said when it gave no such lines.
+    The rate is taken from the first line at or after `warm` seconds to the first one `window` seconds later; "lines"
+    are these two. Raises RuntimeError with what the program said when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
@@ -81,6 +84,8 @@ def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Pa
                 watch.look()
                 rows = list(read_lines(log))
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
+                if stop and _rate(marks, warm, window) is not None:
+                    break
                 time.sleep(0.1)
         finally:
             _end(child)
@@ -110,15 +115,18 @@ def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None
         "own_cores": own / passed,
         "others_cores": max(0.0, busy - own) / passed,
         "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
+        "lines": [begin[0], end[0]],
     }
 
 
 def _end(child: subprocess.Popen) -> None:
-    """It should have ended; if not, it and all that it started do now."""
-    if child.poll() is None:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    """It should have ended; if not, it and all that it started do now, even if we are told twice to stop."""
+    try:
+        if child.poll() is None:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(10)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
