@@ -5,8 +5,8 @@
 RUN is a run's directory: game, network, loss and optimiser are its own. Per agent step: one step of one environment
 (frames prepared, without the process around it); acting for n lanes at once, divided by n; learning from m rows
 (unroll, loss, backward, norm of the gradient, optimiser), divided by m. The limit is cores / their sum: no queue, no
-copy between processes, no bootstrap value, perfect overlap. Means n and m that are no whole numbers (m: multiples of 5)
-lie between two that are measured. CPU seconds, once on one core while the others rest, and once on all at the same time.
+copy between processes, no bootstrap value, perfect overlap. An n that is no whole number and an m that is no multiple
+of 5 lie between two that are measured. CPU seconds, once on one core while the others rest, and once on all at a time.
 """
 
 from __future__ import annotations
