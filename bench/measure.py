@@ -71,8 +71,8 @@ def measure(
     """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
     with wall_seconds and steps.
 
-    The rate is taken from the first line at or after `warm` seconds to the first one `window` seconds later; "lines"
-    are these two. Raises RuntimeError with what the program said when it gave no such lines.
+    The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first one
+    `window` seconds later; "lines" are these two. Raises RuntimeError with what the program said when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
@@ -84,18 +84,23 @@ def measure(
                 watch.look()
                 rows = list(read_lines(log))
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
-                if stop and _rate(marks, warm, window) is not None:
+                if stop and _rate(marks, warm + _begun(marks), window) is not None:
                     break
                 time.sleep(0.1)
         finally:
             _end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = _rate(marks, warm, window)
+    answer = _rate(marks, warm + (_begun(marks) if stop else 0.0), window)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")
     return {**answer, "pss_mb": watch.peak_mb, "processes": watch.processes, "exit": child.returncode}
+
+
+def _begun(marks: list[Any]) -> float:
+    """When the first steps were seen: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
 def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None:
