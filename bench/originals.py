@@ -57,9 +57,22 @@ def ours(system: str, setting: str, run: Path, number: int, asked: argparse.Name
 
 
 def theirs(system: str, setting: str, log: Path, number: int, asked: argparse.Namespace) -> list[str]:
+    """Their command line, with one compute thread per process."""
     script = ROOT / "bench/peers" / f"{system}.py"
     place = str(getattr(asked, system).resolve())
-    return [asked.peers_python, str(script), "--path", place, "--log", str(log), *flags(setting), "--seed", str(number)]
+    single = ["env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"]
+    return [
+        *single,
+        asked.peers_python,
+        str(script),
+        "--path",
+        place,
+        "--log",
+        str(log),
+        *flags(setting),
+        "--seed",
+        str(number),
+    ]
 
 
 def one(who: str, system: str, number: int, asked: argparse.Namespace) -> Row:

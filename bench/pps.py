@@ -70,37 +70,51 @@ def results(rows: list[Row]) -> list[Row]:
 
 
 def draw(found: list[Row], out: Path) -> Path:
-    """Bars of both rates, and their ratio above each network."""
+    """Left both rates over the size of the network, right their ratio here and in the talk."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 4), dpi=160, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    axes: Any = figure.subplots()
-    for shift, system, colour in ((-0.2, "a3c", COLOURS[1]), (0.2, "ga3c", COLOURS[0])):
-        at = [i for i, f in enumerate(found) if f[system]["n"]]
-        some = [found[i][system] for i in at]
-        middle = [s["median"] for s in some]
-        reach = [[s["median"] - s["min"] for s in some], [s["max"] - s["median"] for s in some]]
-        style = {"color": colour, "label": system.upper(), "ecolor": INK, "error_kw": {"linewidth": 0.8}}
-        axes.bar([i + shift for i in at], middle, 0.38, yerr=reach, **style)
-    for i, f in enumerate(found):
-        if f["ratio"]["n"]:
-            top = max(f["a3c"]["max"], f["ga3c"]["max"])
-            axes.annotate(f"{f['ratio']['median']:.1f}×", (i, 1.12 * top), ha="center", color=INK)
-    axes.set_xticks(range(len(found)), [f["name"] for f in found])
+    left, right = figure.subplots(1, 2)
+    for system, colour in (("a3c", COLOURS[1]), ("ga3c", COLOURS[0])):
+        _line(left, [f[system] for f in found], colour, system.upper(), ".0f")
+    _line(right, [f["ratio"] for f in found], COLOURS[2], "this machine", ".2f")
+    talk = [spread([f["talk"]]) for f in found]
+    _line(right, talk, COLOURS[6], "the talk: 16 cores and a GPU", ".0f")
+    _dress(left, found, "agent steps per second", "A3C and GA3C by size of the network, Pong")
+    _dress(right, found, "GA3C / A3C", "")
+    figure.savefig(out)
+    return out
+
+
+def _line(axes: Any, some: list[Row], colour: str, label: str, form: str) -> None:
+    """Medians, with bars from the least to the greatest."""
+    at = [i for i, s in enumerate(some) if s["n"]]
+    kept = [some[i] for i in at]
+    middle = [s["median"] for s in kept]
+    reach = [[s["median"] - s["min"] for s in kept], [s["max"] - s["median"] for s in kept]]
+    axes.errorbar(at, middle, yerr=reach, color=colour, label=label, marker="o", markersize=4, linewidth=1.6, capsize=2)
+    for x, y in zip(at, middle, strict=True):
+        axes.annotate(f"{y:{form}}", (x, y), (5, 5), textcoords="offset points", color=colour, fontsize=8)
+
+
+def _dress(axes: Any, found: list[Row], up: str, title: str) -> None:
+    axes.set_xticks(range(len(found)), [f["name"].replace(", ", "\n") for f in found])
+    axes.set_xlim(-0.5, len(found) - 0.5)
     axes.set_yscale("log")
     axes.margins(y=0.15)
-    axes.set_ylabel("agent steps per second", color=INK)
-    axes.set_title("A3C and GA3C by size of the network, Pong", loc="left", color=INK, fontsize=11)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_ylabel(up, color=INK)
+    axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, length=0, which="both")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
     axes.legend(frameon=False, labelcolor=INK)
-    figure.savefig(out)
-    return out
 
 
 def summary(rows: list[Row], where: Row, asked: argparse.Namespace) -> list[str]:

@@ -58,6 +58,9 @@ def main() -> None:
     NetworkVP.config, NetworkVP.log = Config, Log(str(log))
     install("NetworkVP", NetworkVP=NetworkVP)
     if asked.frames == "cv2":
+        import cv2
+
+        cv2.setNumThreads(1)
         from Environment import Environment
 
         Environment._preprocess = staticmethod(fast)
