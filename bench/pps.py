@@ -96,7 +96,7 @@ def _line(axes: Any, some: list[Row], colour: str, label: str, form: str) -> Non
     reach = [[s["median"] - s["min"] for s in kept], [s["max"] - s["median"] for s in kept]]
     axes.errorbar(at, middle, yerr=reach, color=colour, label=label, marker="o", markersize=4, linewidth=1.6, capsize=2)
     for x, y in zip(at, middle, strict=True):
-        axes.annotate(f"{y:{form}}", (x, y), (5, 5), textcoords="offset points", color=colour, fontsize=8)
+        axes.annotate(f"{y:{form}}", (x, y), (0, 6), textcoords="offset points", ha="center", color=colour, fontsize=8)
 
 
 def _dress(axes: Any, found: list[Row], up: str, title: str) -> None:
