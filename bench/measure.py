@@ -72,7 +72,7 @@ def measure(
     with wall_seconds and steps.
 
     The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first
-    one `window` seconds later; "lines" are these two. Raises RuntimeError with what the program said when it gave no
+    one `window` seconds later; "lines" are these two and what lies between. Raises RuntimeError with what the program said when it gave no
     such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
@@ -121,7 +121,7 @@ def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None
         "own_cores": own / passed,
         "others_cores": max(0.0, busy - own) / passed,
         "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
-        "lines": [begin[0], end[0]],
+        "lines": [row for row, _ in marks if begin[0]["wall_seconds"] <= row["wall_seconds"] <= end[0]["wall_seconds"]],
     }
 
 

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import parts
@@ -34,10 +35,10 @@ THEIRS = {
     "a3c": "num_processes=2 num_steps=5 env_name=PongDeterministic-v4",
     "ga3c": "agents=16 predictors=1 trainers=1 frames=cv2",
 }
+GAUGES = ("pps", "tps", "predict_batch", "train_batch")
 LEAST = {"a3c": 1.5, "ga3c": 3.5}
 SHARE = 0.85  # of the limit
 PACKAGES = ["torch", "gymnasium", "ale-py", "opencv-python-headless", "numpy", "pillow"]
-INFER = ("predict_batch_mean", "served_mean", "predict_batch")  # what metrics.jsonl may call the mean batch
 NOTES = [
     "- GA3C: the repository's server, agents, predictors, trainers, queues; its TensorFlow 1 network in PyTorch (same",
     "  SAME-padded layers, loss, RMSProp), gym and scipy.misc as stand-ins. With frames=cv2 a frame is prepared by",
@@ -86,7 +87,7 @@ def one(who: str, system: str, number: int, asked: argparse.Namespace) -> Row:
         words = (ours if who == "ours" else theirs)(system, setting, run if who == "ours" else log, number, asked)
         try:
             row |= measure(words, log, asked.warm, asked.window, ROOT, stop=True)
-            row |= batches(*row.pop("lines"))
+            row |= batches(row.pop("lines"))
             if who == "ours":
                 row |= limit(system, run, row, asked)
         except (RuntimeError, subprocess.CalledProcessError) as e:
@@ -105,17 +106,25 @@ def said_of(row: Row) -> str:
     return f"{row['system']} {row['who']}: {row['sps']:.0f} steps/s{share}{noise}"
 
 
-def batches(first: Row, last: Row) -> Row:
-    """What the window's lines tell of batches: rows per update, predictions per call, rows learnt per second."""
-    passed = {k: last[k] - first[k] for k, v in first.items() if isinstance(v, int | float) and k in last}
+def batches(lines: list[Row]) -> Row:
+    """What the window's lines tell: rows learnt from per second and per update, predictions per call.
+
+    A peer's lines count; ours give rates and means since the line before (gauges.py).
+    """
+    first, last = lines[0], lines[-1]
+    passed = {k: last[k] - first[k] for k in ("wall_seconds", "steps", "rows", "updates", "calls") if k in first}
+    if last.get("predict_batch"):
+        spans = [b["wall_seconds"] - a["wall_seconds"] for a, b in pairwise(lines)]
+        told = [{k: r.get(k) or 0.0 for k in GAUGES} for r in lines[1:]]
+        passed["calls"] = sum(t * r["pps"] / r["predict_batch"] for t, r in zip(spans, told, strict=True) if r["pps"])
+        passed["rows"] = sum(t * r["tps"] * r["train_batch"] for t, r in zip(spans, told, strict=True))
     rows = passed.get("rows", passed["steps"])
     answer: Row = {"rows_per_s": rows / passed["wall_seconds"]}
     if passed.get("updates"):
         answer["train_batch"] = rows / passed["updates"]
     if passed.get("calls"):
-        answer["infer_batch"] = passed.get("served", passed["steps"]) / passed["calls"]
-    means = [last[k] for k in INFER if isinstance(last.get(k), int | float)]
-    return answer if not means or "infer_batch" in answer else {**answer, "infer_batch": means[0]}
+        answer["infer_batch"] = passed["steps"] / passed["calls"]
+    return answer
 
 
 def limit(system: str, run: Path, row: Row, asked: argparse.Namespace) -> Row:
