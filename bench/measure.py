@@ -72,8 +72,8 @@ def measure(
     with wall_seconds and steps.
 
     The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first
-    one `window` seconds later; "lines" are these two and what lies between. Raises RuntimeError with what the program said when it gave no
-    such lines.
+    one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what the program said
+    when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
