@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import statistics
 import sys
@@ -49,6 +50,8 @@ def lines_about(what: Mapping[str, Any]) -> list[str]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Markdown; the columns are the keys of all rows in order, what a row lacks is a dash."""
+    if not rows:
+        return ["nothing measured"]
     heads = list(dict.fromkeys(k for row in rows for k in row))
     right = {k: all(isinstance(row.get(k, 0), int | float) for row in rows) for k in heads}
     return [
@@ -94,3 +97,14 @@ def publish(out: Path, data: Mapping[str, Any], text: Sequence[str]) -> None:
     write_json(out.with_suffix(".json"), data)
     out.with_suffix(".md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
+
+
+def kept(asked: argparse.Namespace, fixed: Row) -> list[Row]:
+    """Rows of an earlier start that --resume goes on from. SystemExit where that had other settings."""
+    file = asked.out.with_suffix(".json")
+    if not asked.resume or not file.exists():
+        return []
+    old: Any = json.loads(file.read_text())
+    if old.get("settings") != fixed:
+        raise SystemExit(f"--resume: {file} is of other settings; leave --resume out to begin anew")
+    return [r for r in old["rows"] if r.get("sps")]

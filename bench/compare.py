@@ -56,6 +56,7 @@ def one(who: str, setting: str, window: float, asked: argparse.Namespace, number
         row: Row = {"who": who, "setting": setting}
         try:
             row |= measure(words, log, asked.warm, window, ROOT)
+            del row["lines"]
         except RuntimeError as e:
             print(f"compare: {e}", file=sys.stderr)
             row["failed"] = str(e).splitlines()[0]

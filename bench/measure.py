@@ -65,11 +65,15 @@ def versions(python: str, packages: Sequence[str]) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Path) -> dict[str, Any]:
-    """Run `words` until it ends by itself. `log` grows by lines with wall_seconds and steps.
+def measure(
+    words: Sequence[str], log: Path, warm: float, window: float, cwd: Path, stop: bool = False
+) -> dict[str, Any]:
+    """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
+    with wall_seconds and steps.
 
-    The rate is taken from the first line at or after `warm` seconds to the first one `window` seconds later.
-    Raises RuntimeError with what the program said when it gave no such lines.
+    The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first
+    one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what the program said
+    when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
@@ -81,16 +85,23 @@ def measure(words: Sequence[str], log: Path, warm: float, window: float, cwd: Pa
                 watch.look()
                 rows = list(read_lines(log))
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
+                if stop and _rate(marks, warm + _begun(marks), window) is not None:
+                    break
                 time.sleep(0.1)
         finally:
             _end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = _rate(marks, warm, window)
+    answer = _rate(marks, warm + (_begun(marks) if stop else 0.0), window)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")
     return {**answer, "pss_mb": watch.peak_mb, "processes": watch.processes, "exit": child.returncode}
+
+
+def _begun(marks: list[Any]) -> float:
+    """When the first steps were seen: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
 def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None:
@@ -110,15 +121,18 @@ def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None
         "own_cores": own / passed,
         "others_cores": max(0.0, busy - own) / passed,
         "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
+        "lines": [row for row, _ in marks if begin[0]["wall_seconds"] <= row["wall_seconds"] <= end[0]["wall_seconds"]],
     }
 
 
 def _end(child: subprocess.Popen) -> None:
-    """It should have ended; if not, it and all that it started do now."""
-    if child.poll() is None:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    """It should have ended; if not, it and all that it started do now, even if we are told twice to stop."""
+    try:
+        if child.poll() is None:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(10)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
