@@ -77,7 +77,8 @@ def test_a_trial_is_asked_awaited_settled_and_counted():
     first, second = seen[1], seen[2]
     assert (first.rows, first.updates, first.predictions) == pytest.approx((200, 10, 200))
     assert second.rows == pytest.approx(500), "counted only with all five there"
-    assert (second.lag, second.seconds) == pytest.approx((3.0, 2.0))
+    assert second.lag == pytest.approx(3.0)
+    assert second.seconds == pytest.approx(2.0, abs=0.11)  # a turn more or less
     assert world.asks == [5], "numbers that stand are not asked again"
 
 
@@ -116,7 +117,6 @@ def test_our_rule_finds_the_best_number_or_lives_with_what_it_gets(delay):
 
 def test_readings_are_differences():
     old, new = Totals(0, 0, 0, 0, 0, 0, 0), Totals(100, 5, 50, 300, 100, 30, 10)
-    assert between(old, new, 2.0) == Reading(2.0, 50.0, 2.5, 25.0, 3.0, 3.0) or True
     found = between(old, new, 2.0)
     assert (found.rows, found.updates, found.predictions, found.lag, found.queue) == (50.0, 2.5, 25.0, 3.0, 3.0)
     assert between(new, new, 1.0) == Reading(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -140,6 +140,7 @@ def busy(me):
     while True:
         me.meter.add("lag_count", 100.0 if me.index < 4 else -30.0)
         me.meter.add("updates", 1.0)
+        time.sleep(me.patience / 100.0)
         yield
 
 
@@ -183,6 +184,7 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
 
     def drains(me):
         while not me.leaving:
+            time.sleep(0.001)
             yield
         for _ in range(3):
             yield
@@ -205,6 +207,7 @@ def test_hundreds_of_changes_leave_nothing_behind():
     def lives(me):
         began.append((me.index, me.row, me.incarnation))
         while True:
+            time.sleep(0.001)
             yield
 
     crew = Crew(on="thread")
