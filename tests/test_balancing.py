@@ -104,11 +104,11 @@ def test_a_rule_with_nothing_to_change_runs_on(name):
 
 
 ranges = st.tuples(st.integers(1, 5), st.integers(0, 200)).map(lambda p: (p[0], p[0] + p[1]))
-rates = st.lists(st.floats(0.0, 1e4), min_size=60, max_size=60)
+rates = st.lists(st.floats(0.0, 1e4), min_size=40, max_size=40)
 
 
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(bounds=st.dictionaries(st.sampled_from("abcd"), ranges, min_size=1), rates=rates, seed=st.integers(0, 99))
 def test_every_rule_keeps_its_bounds_and_repeats_itself(name, bounds, rates, seed):
     def run():
