@@ -75,7 +75,7 @@ def many(name: str, shape: Shape, at: str, asked: Any, top: float) -> Row:
         "median s to 95 %": f"{median:.0f}" if np.isfinite(median) else "never",
         "runs that came to 95 %": f"{len(reached)} of {len(runs)}",
         "decisions": statistics.fmean(r["decisions"] for r in runs),
-        "curve": np.mean([r["curve"] for r in runs], axis=0).tolist(),
+        "curve": np.mean([r["curve"] for r in runs], axis=0).round(3).tolist(),
     }
 
 
