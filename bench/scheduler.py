@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
-from service import SHAPES, Service, Shape, best, play, steady
+from service import SHAPES, Service, Shape, best, known, play
 
 from polyplay.balancing import Config, Rule
 from polyplay.scheduling import RULES
@@ -22,7 +23,7 @@ MIDDLE = {"agents": 16, "predictors": 2, "trainers": 2}
 GOOD = 0.95  # of the optimum
 BIN = 10.0  # seconds, of the curves
 COLOURS = {"climb": "#0072B2", "annealing": "#D55E00", "released": "#009E73"}
-LAG = 8.0  # updates: the cap of the second table
+LAG, CHUNKS = 8.0, 8  # of the second table: the cap in updates, and the greatest minimum batch in chunks
 
 
 def starts(shape: Shape) -> dict[str, Config]:
@@ -48,7 +49,7 @@ def one(rule: Rule, shape: Shape, start: Config, seed: int, seconds: float, top:
     service = Service(shape, start, seed)
     decided = play(rule, service, start, shape.limits, seed, seconds)
     held = [(0.0, start), *((at, d.new) for at, d in decided if d.kept and at <= seconds)]
-    rates = [float(steady(shape, **config)["rows"]) / top for _, config in held]
+    rates = [known(shape, config)["rows"] / top for _, config in held]
     good = [at for (at, _), rate in zip(held, rates, strict=True) if rate >= GOOD]
     return {
         "settled": rates[-1],
@@ -74,23 +75,22 @@ def many(name: str, shape: Shape, at: str, asked: Any, top: float) -> Row:
         "median s to 95 %": f"{median:.0f}" if np.isfinite(median) else "never",
         "runs that came to 95 %": f"{len(reached)} of {len(runs)}",
         "decisions": statistics.fmean(r["decisions"] for r in runs),
-        "curve": np.mean([r["curve"] for r in runs], axis=0).tolist(),
+        "curve": np.mean([r["curve"] for r in runs], axis=0).round(3).tolist(),
     }
 
 
 def capped(shape: Shape, asked: Any) -> Row:
-    """Our rule with the minimum training batch as a fourth dial, 0 to 75 rows in chunks, under a cap of the lag."""
-    bounds = {**shape.limits, "chunks": (1, 16)}
+    """Our rule with the minimum training batch as a fourth dial, in chunks, under a cap of the lag."""
+    bounds = {**shape.limits, "chunks": (1, CHUNKS)}
     start = {**MIDDLE, "chunks": 1}
     rule = functools.partial(RULES["climb"], lag=LAG)
-    rates, lags = [], []
+    top = max(best(batching(shape, n), LAG)[0] for n in range(1, CHUNKS + 1))
+    found = []
     for seed in range(asked.seeds):
         service = Chunks(shape, start, seed)
         decided = play(rule, service, start, bounds, seed, 60.0 * asked.minutes)
-        last = next((d.new for _, d in reversed(decided) if d.kept), start)
-        rates.append(service._steady(last)["rows"])
-        lags.append(service._steady(last)["lag"])
-    top = optimum(shape, bounds)
+        found.append(service.steady(next((d.new for _, d in reversed(decided) if d.kept), start)))
+    rates, lags = ([f[k] for f in found] for k in ("rows", "lag"))
     return {
         "service": shape.name,
         "optimum under the cap, rows/s": top,
@@ -101,25 +101,15 @@ def capped(shape: Shape, asked: Any) -> Row:
     }
 
 
+def batching(shape: Shape, chunks: int) -> Shape:
+    return replace(shape, min_batch=5 * chunks - 5)
+
+
 class Chunks(Service):
-    """A service with a dial for the minimum training batch, in chunks."""
+    """A service with a dial for the minimum training batch, in chunks of 5 rows."""
 
-    def _steady(self, config: Config) -> dict[str, float]:
-        key = tuple(sorted(config.items()))
-        if key not in self.known:
-            rest = {k: v for k, v in config.items() if k != "chunks"}
-            found = steady(self.shape, **rest, min_batch=5 * config["chunks"] - 5)
-            self.known[key] = {k: float(v) for k, v in found.items()}
-        return self.known[key]
-
-
-def optimum(shape: Shape, bounds: dict[str, tuple[int, int]]) -> float:
-    """Greatest rows/s within the cap, over the grid."""
-    axes = [np.arange(low, high + 1) for low, high in shape.limits.values()]
-    grid = dict(zip(shape.limits, np.meshgrid(*axes, indexing="ij"), strict=True))
-    low, high = bounds["chunks"]
-    found = [steady(shape, **grid, min_batch=5 * n - 5) for n in range(low, high + 1)]
-    return max(float(f["rows"][f["lag"] <= LAG].max(initial=0.0)) for f in found)
+    def steady(self, config: Config) -> dict[str, float]:
+        return known(batching(self.shape, config["chunks"]), config)
 
 
 def draw(rows: list[Row], out: Path) -> None:
@@ -156,11 +146,11 @@ def report(rows: list[Row], lag: list[Row], asked: Any) -> None:
     where = about()
     text = ["# The scheduler's rules on a simulated service", "", *lines_about(where), ""]
     text += [
-        f"{asked.seeds} seeds, {asked.minutes:g} simulated minutes each. A look of one second has a deviation of 6 %, of",
-        "four seconds 3 %; a slow drift of 2 % and accidents (3 % of the looks) come on top. All rules have the same",
-        "dials and bounds; the minimum training batch is fixed, so that trainings/s and rows trained/s have the same best",
-        "place. *settled*: the true rate of the configuration that was kept last; *over the run*: the mean true rate, with",
-        "all that was tried. The optimum is that of the whole grid.",
+        f"{asked.seeds} seeds, {asked.minutes:g} simulated minutes each. A look of one second has a deviation of 6 %,",
+        "of four seconds 3 %; a slow drift of 2 % and accidents (3 % of looks) come on top. All rules have the same",
+        "dials and bounds; the minimum training batch is fixed, so that trainings/s and rows trained/s have the same",
+        "best place. *settled*: the true rate of the configuration that was kept last; *over the run*: the mean true",
+        "rate, with all that was tried. The optimum is that of the whole grid.",
         "",
     ]
     for rule in RULES:

@@ -6,6 +6,7 @@ and to take effect, and every look at it is noisy. Deterministic by its seed.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from dataclasses import dataclass, replace
@@ -97,14 +98,25 @@ def _cost(cost: tuple[float, float], n: Any) -> Any:
     return cost[0] + cost[1] * n
 
 
-def best(shape: Shape) -> tuple[float, Config]:
-    """Greatest rows/s of the whole grid, and where."""
-    names = list(shape.limits)
+@functools.lru_cache(maxsize=32)
+def grid(shape: Shape) -> dict[str, np.ndarray]:
+    """`steady` of every configuration, indexed by its numbers less the lowest."""
     axes = [np.arange(low, high + 1) for low, high in shape.limits.values()]
-    grid = np.meshgrid(*axes, indexing="ij")
-    rows = steady(shape, **dict(zip(names, grid, strict=True)))["rows"]
+    return steady(shape, **dict(zip(shape.limits, np.meshgrid(*axes, indexing="ij"), strict=True)))
+
+
+def known(shape: Shape, config: Config) -> dict[str, float]:
+    """`steady` of one configuration, from the grid."""
+    at = tuple(config[name] - low for name, (low, _) in shape.limits.items())
+    return {k: float(v[at]) for k, v in grid(shape).items()}
+
+
+def best(shape: Shape, lag: float = math.inf) -> tuple[float, Config]:
+    """Greatest rows/s of the whole grid where the lag is at most `lag`, and where."""
+    all_of = grid(shape)
+    rows = np.where(all_of["lag"] <= lag, all_of["rows"], 0.0)
     at = np.unravel_index(int(rows.argmax()), rows.shape)
-    return float(rows.max()), {n: int(axis[i]) for n, axis, i in zip(names, axes, at, strict=True)}
+    return float(rows.max()), {n: int(i) + low for (n, (low, _)), i in zip(shape.limits.items(), at, strict=True)}
 
 
 @dataclass
@@ -123,20 +135,17 @@ class Service:
         self.rng = random.Random(seed)
         self.now, self.drifting = 0.0, self.rng.gauss(0.0, self.noise.drift)
         self.true: list[tuple[float, float]] = []
-        self.known: dict[tuple, dict[str, float]] = {}  # steady rates by shape and configuration
-        self.flow = self._steady(self.config)["rows"]  # right now
+        self.flow = self.steady(self.config)["rows"]  # right now
 
-    def _steady(self, config: Config) -> dict[str, float]:
-        key = (self.shape, *sorted(config.items()))
-        if key not in self.known:
-            self.known[key] = {k: float(v) for k, v in steady(self.shape, **config).items()}
-        return self.known[key]
+    def steady(self, config: Config) -> dict[str, float]:
+        """In the long run."""
+        return known(self.shape, config)
 
     def _pass(self, seconds: float, config: Config) -> float:
         """Time goes on; the mean true rate. The flow comes near its new rate within seconds."""
         if seconds <= 0.0:
             return self.flow
-        aim, tau = self._steady(config)["rows"], 0.7
+        aim, tau = self.steady(config)["rows"], 0.7
         fade = math.exp(-seconds / tau)
         mean = aim + (self.flow - aim) * tau / seconds * (1.0 - fade)
         self.flow = aim + (self.flow - aim) * fade
@@ -156,7 +165,7 @@ class Service:
         factor = math.exp(self.drifting + self.rng.gauss(0.0, noise.second / math.sqrt(measure)))
         if self.rng.random() < noise.outliers:
             factor *= self.rng.uniform(0.6, 1.0)
-        at = self._steady(config)
+        at = self.steady(config)
         share = rate / at["rows"] * factor
         lag = at["lag"] * math.exp(self.rng.gauss(0.0, noise.second / math.sqrt(measure)))
         return Reading(measure, at["rows"] * share, at["updates"] * share, lag, at["rows"] * share, at["queue"])

@@ -214,8 +214,8 @@ class Climb:
             if not strange:
                 known = merge([known, seen], most=3.0 * long)
                 self.looks.append(seen)
-            if n % between == 0 and not strange:
-                there = self.step(self.rng.choice(self.directions()), self.rng.choice(FACTORS[1:]))
+            if n % between == 0 and not strange and (todo := self.directions()):
+                there = self.step(self.rng.choice(todo), self.rng.choice(FACTORS[1:]))
                 if there != self.here and (yield from self.try_out(there)):
                     return FACTORS[1:]
                 between = min(2 * between, 64)

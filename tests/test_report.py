@@ -53,6 +53,17 @@ def test_the_keys_of_a_report_are_exactly_these_and_then_the_losses(tmp_path: Pa
     assert (row["wall_seconds"], row["episodes"], row["restarts"]) == (2.0, 0, 0)
 
 
+def test_decisions_of_a_scheduler_are_lines_of_their_own(tmp_path: Path, clock: Clock):
+    reporter = make(tmp_path, clock)
+    clock.now += 3
+    decided = {"from": {"act": 1}, "to": {"act": 2}, "before": 9.0, "after": 8.0, "kept": False, "why": "", "late": []}
+    row = reporter.decision(decided, 40, 2)
+    assert row == {"wall_seconds": 3.0, "steps": 40, "updates": 2, **decided}
+    reporter.close("done", 0)
+    assert list(read_lines(tmp_path / "decisions.jsonl")) == [row]
+    assert metrics(tmp_path) == []
+
+
 def test_speeds_and_lags_are_since_the_last_report(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     clock.now += 2
