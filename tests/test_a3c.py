@@ -8,7 +8,6 @@ import signal
 import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,7 +47,7 @@ def test_it_learns_catch(how, tmp_path):
 @pytest.mark.parametrize(("core", "least", "most"), [("lstm", 0.8, 1.0), ("none", -1.0, 0.5)])
 def test_memory_is_learnt_with_a_core_and_not_without(core, least, most, tmp_path):
     settings = {**NET, "env": "toy:memory", "workers": 2, "unroll": 8, "learning_rate": 3e-3, "core_size": 16}
-    run = polyplay.train("a3c", core=core, serial=True, steps=20_000, run=str(tmp_path / "run"), **settings)
+    run = polyplay.train("a3c", core=core, serial=True, steps=6_000, run=str(tmp_path / "run"), **settings)
     assert least <= run.summary["episodic_return_mean"] <= most
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
-from polyplay.nets.layers import INITS, Centre
+from polyplay.nets.layers import INITS, Centre, Linear
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
 from polyplay.nets.running import Normalize, Returns
@@ -63,6 +63,7 @@ def make(
     log_std: float = 0.0,
     inputs: str = "raw",
     returns: float | None = None,
+    exact: bool = True,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -70,8 +71,9 @@ def make(
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
     of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
     head starts; inputs: raw, centre (images lose their mean picture first) or normalize (real numbers get mean 0,
-    deviation 1); returns: a discount whose returns' size is learnt, for losses that scale rewards; options: the
-    network's own (hidden, activation, channels). Raises UserError.
+    deviation 1); returns: a discount whose returns' size is learnt, for losses that scale rewards; exact: a row has
+    the same bits in every batch (layers.Linear), which costs most where one lane acts; options: the network's own
+    (hidden, activation, channels). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -91,7 +93,11 @@ def make(
     heard = Policy.heard(torso, head, previous)
     size = None if returns is None else Returns(returns)
     middle = cores.make(core, heard, core_size, init)
-    return Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    policy = Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    for layer in policy.modules():
+        if isinstance(layer, Linear | cores.Core):
+            layer.exact = exact
+    return policy
 
 
 def _inputs(how: str, obs: Spec) -> Centre | Normalize | None:
