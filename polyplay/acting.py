@@ -342,7 +342,10 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = No
             me.meter.set("restarts", pool.restarts)
             _tell_faults(me, pool)
             if learner.saving or learner.done:
-                learner.save(lambda part: snapshot.write(me, part, actor, {}))
+                if task.update.apart:
+                    learner.save()  # the other workers' lanes are in mid-rollout now
+                else:
+                    learner.save(lambda part: snapshot.write(me, part, actor, {}))
             if learner.done:
                 return
             yield

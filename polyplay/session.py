@@ -186,9 +186,11 @@ class Session:
 
     @property
     def updates(self) -> int:
-        rows = [r for role in self.crew.roles if role.learner for r in self.crew.rows(role)[:1]]
-        assert self.crew.meter is not None
-        return self.base["updates"] + int(self.crew.meter.column("updates")[rows].sum())
+        """Of all learning roles; the workers of one count the same, those that learn apart a little later or sooner."""
+        meter = self.crew.meter
+        assert meter is not None
+        counts = [meter.column("updates")[self.crew.rows(r)].max(initial=0) for r in self.crew.roles if r.learner]
+        return self.base["updates"] + int(sum(counts))
 
     def _games(self) -> None:
         """Take finished games from the workers' rings."""

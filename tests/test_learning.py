@@ -1,9 +1,8 @@
-"""How a gradient reaches the weights, what a learner counts, and what it does when numbers go wrong."""
+"""What a learner counts, saves and reports, and what it does when numbers go wrong."""
 
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,16 +10,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from polyplay import checkpoint, losses, nets
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.errors import Closed, NotFinite, UserError
-from polyplay.learning import Learner, Task
-from polyplay.params import Vector, sizes
+from polyplay.errors import NotFinite
+from polyplay.learning import Learner, Task, build, unrolled
 from polyplay.shared import Control, Knobs, Meter
 from polyplay.tree import Field
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.updates import Local, Optim
 from polyplay.worker import Me
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
@@ -66,81 +63,6 @@ def _rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict:
 def _finish(steps) -> None:
     for _ in steps:
         pass
-
-
-def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
-    parts = [torch.randn(3, 40, generator=torch.Generator().manual_seed(i)) for i in range(5)]  # update, size
-    nets_ = [nn.Linear(39, 1) for _ in range(3)]
-    vectors = [Vector(n) for n in nets_]
-    for v in vectors:
-        v.flat.fill_(0.5)
-    reduce = AllReduce(Optim("rmsprop_torch", eps=1.0), 3, sizes(nets_[0])[1])
-    bound = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)]
-    totals: dict[int, list] = {i: [] for i in range(3)}
-
-    def work(i: int) -> None:
-        for update in range(5):
-            vectors[i].grad.copy_(parts[update][i])
-            steps = bound[i](0.1, np.array([i + 1.0, update, 0.0]))
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    totals[i].append(end.value[1].tolist())
-                    break
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(100)
-    assert totals[0] == totals[1] == totals[2] == [[6.0, 3.0 * u, 0.0] for u in range(5)]
-    assert torch.equal(vectors[0].flat, vectors[1].flat)
-    assert torch.equal(vectors[0].flat, vectors[2].flat)
-    alone = Vector(nn.Linear(39, 1))
-    alone.flat.fill_(0.5)
-    local = Local(Optim("rmsprop_torch", eps=1.0)).bind(_me(), alone)
-    for update in range(5):
-        alone.grad.copy_(parts[update].sum(0) / 3)
-        _finish(local(0.1, np.zeros(3)))
-    assert torch.allclose(alone.flat, vectors[0].flat, atol=1e-6)
-
-
-def test_floating_buffers_are_averaged_with_the_gradient():
-    norms = [nn.BatchNorm1d(4) for _ in range(2)]
-    vectors = [Vector(n) for n in norms]
-    reduce = AllReduce(OPTIM, 2, sizes(norms[0])[1])
-    bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
-    norms[0].running_mean.fill_(1.0)
-    norms[1].running_mean.fill_(3.0)
-    threads = [threading.Thread(target=lambda b=b: _finish(b(0.1, np.zeros(3)))) for b in bound]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(100)
-    assert norms[0].running_mean.tolist() == norms[1].running_mean.tolist() == [2.0] * 4
-
-
-def test_all_reduce_that_waits_can_be_told_to_stop():
-    reduce = AllReduce(OPTIM, 2, 40)
-    bound = reduce.bind(_me(0, 2), Vector(nn.Linear(39, 1)))
-    steps = bound(0.1, np.zeros(3))
-    next(steps)
-    reduce.close()
-    with pytest.raises(Closed):
-        _finish(steps)
-
-
-def test_the_gradient_is_clipped_by_its_global_norm():
-    vector = Vector(nn.Linear(3, 1))
-    before = vector.flat.clone()
-    bound = Local(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
-    vector.grad.copy_(torch.tensor([3.0, 0.0, 4.0, 0.0]))
-    steps = bound(1e6, np.zeros(3))
-    with pytest.raises(StopIteration) as end:
-        next(steps)
-    assert end.value.value[0] == 5.0
-    assert torch.allclose(before - vector.flat, torch.tensor([0.3, 0.0, 0.4, 0.0]), atol=1e-4)
 
 
 def test_counts_lag_and_annealing():
@@ -212,6 +134,41 @@ def test_every_update_can_be_traced(tmp_path):
     assert all(np.isfinite(r["loss"]) for r in rows)
 
 
-def test_an_unknown_optimiser_is_refused_while_wiring():
-    with pytest.raises(UserError, match="adam"):
-        Optim("adamm")
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_weights(core):
+    """Same loss, same gradient, to the float's precision, over two rollouts with an episode's end in the second."""
+    policy = build(nets.Factory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
+    state = policy.initial(2)
+    for rollout in range(2):
+        rows, before = _rows(rollout, T=5, B=2), state
+        rows["first"][:] = False
+        rows["first"][3, 0] = rollout == 1
+        rows["terminated"] = np.roll(rows["first"], -1, 0)
+        for t in range(6):
+            step = {k: torch.from_numpy(rows[k][t]) for k in ("obs", "reward", "first")}
+            with torch.no_grad():
+                out, after = policy.act({**step, "noise": torch.rand(2, 1)}, state)
+            for k in ("action", "logp", "value"):
+                rows[k][t] = out[k].numpy()
+            state = state if t == 5 else after  # row 5 is the next rollout's row 0: its state is the one before it
+        batch = {k: torch.from_numpy(v) for k, v in rows.items()}
+        whole, short = policy.unroll(batch, before), unrolled(policy, batch, before)
+        assert torch.allclose(short["value"], whole["value"], atol=1e-6)
+        for k in ("logp", "entropy"):
+            assert torch.allclose(short[k][:-1], whole[k][:-1], atol=1e-6)
+        gradients = []
+        for out in (whole, short):
+            policy.zero_grad()
+            losses.a2c(reduction="sum")(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
+        assert gradients[0].abs().max() > 0.01
+        assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
+
+
+def test_metrics_of_every_third_update_are_reported_if_so_asked():
+    me = _me()
+    learner = Learner(me, _task(report=3))
+    for i in range(7):
+        _finish(learner.step(_rows(i), {}))
+    assert me.meters.metrics[0, 0, 1] == 2
+    assert me.meter.get("updates") == 7

@@ -30,6 +30,7 @@ NET = {
 }
 OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
+    "a3c": {"workers": 2, "core_size": 32},
     "impala": {"actors": 1, "lag": 0, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
@@ -38,7 +39,8 @@ STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; 
 def settings(case):
     steps = FEW if case.goal is None else STEPS[len(case.traits)]
     cost = 0.0 if "continuous" in case.traits else 0.01
-    return {**NET, **OF[case.system], **case.settings, "steps": steps, "entropy_cost": cost}
+    given = {**NET, **OF[case.system], **case.settings, "steps": steps, "entropy_cost": cost}
+    return {k: v for k, v in given.items() if (case.system, k) != ("a3c", "lanes")}  # there a worker has one
 
 
 def weights(module):

@@ -23,7 +23,7 @@ from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
 from polyplay.nets.guards import Guard
-from polyplay.nets.layers import INITS, Centre, Signed
+from polyplay.nets.layers import INITS, Centre, Linear, Signed
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
 from polyplay.nets.running import Normalize, Returns
@@ -71,6 +71,7 @@ def make(
     guard: str = "none",
     log_eps: float = 1e-6,
     min_policy: float = 0.0,
+    exact: bool = True,
     **options: Any,
 ) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -80,8 +81,9 @@ def make(
     head starts; inputs: raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has
     them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for
     losses that scale rewards; guard, log_eps, min_policy: how the logarithm of a probability is kept from −∞, see
-    Guard; real numbers beside such actions are left as they are. options: the network's own (hidden, activation,
-    channels). Raises UserError.
+    Guard; real numbers beside such actions are left as they are; exact: a row has the same bits in every batch
+    (layers.Linear), which costs most where one lane acts. options: the network's own (hidden, activation, channels).
+    Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -101,7 +103,11 @@ def make(
     heard = Policy.heard(torso, head, previous)
     size = None if returns is None else Returns(returns)
     middle = cores.make(core, heard, core_size, init)
-    return Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    policy = Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    for layer in policy.modules():
+        if isinstance(layer, Linear | cores.Core):
+            layer.exact = exact
+    return policy
 
 
 def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:

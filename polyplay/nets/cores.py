@@ -71,6 +71,8 @@ class GRUCell(nn.Module):
 class Core(nn.Module):
     """A cell and its input layer. `inputs` numbers in, `features` out."""
 
+    exact = True  # see layers.Linear
+
     def __init__(self, cell: LSTMCell | GRUCell, inputs: int, init: str = "orthogonal"):
         super().__init__()
         self.inputs, self.features = inputs, cell.size
@@ -95,7 +97,7 @@ class Core(nn.Module):
         gates = self.input(x.reshape(rows * lanes, -1)).view(rows, lanes, -1)
         keep = (~first).unsqueeze(-1).to(gates.dtype)
         now = tuple(state[name] for name in self.cell.names)
-        if more := pad_lanes(lanes, x.device):  # whole tiles, for the reason `Linear` has
+        if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, for the reason `Linear` has
             gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
             now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
         outputs = []

@@ -80,7 +80,7 @@ def build(c: Config, crew: Crew) -> System:
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
     envs = Envs(c.env, 1, workers=1, options=options, **stepping)
     features: Any = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs}
-    features["returns"] = c.gamma if c.reward == "scale" else None
+    features |= {"returns": c.gamma if c.reward == "scale" else None, "exact": False}
     policy = nets.Factory(c.network, envs.spec, features)
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
