@@ -55,13 +55,15 @@ class Case:
 
 
 REST = ("mask", "dict", "hybrid", "continuous")
-SYSTEMS = ("a2c", "a3c", "impala")
+SYSTEMS = ("a2c", "a3c", "ga3c", "impala")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [
     Case("a2c", "thread", ("lstm", *REST), 0.6),
     Case("a2c", "thread", ("gru", *REST)),
     Case("a3c", "thread", ("lstm", *REST)),
     Case("a3c", "thread", ("gru", *REST)),
+    Case("ga3c", "thread", ("lstm", *REST)),
+    Case("ga3c", "thread", ("gru", *REST)),
     Case("impala", "thread", ("lstm", *REST)),
     Case("impala", "thread", ("gru", *REST), 0.6),
     *(Case(system, "process", (core, *REST)) for system in SYSTEMS for core in ("lstm", "gru")),
@@ -74,7 +76,7 @@ ALONE = [
     Case("a2c", "thread", ("dict",), 0.7),
     Case("a2c", "thread", ("hybrid",), 0.7),
     Case("a2c", "thread", ("continuous",), 0.6),
-    *(Case(system, "thread", (name,)) for system in ("a3c", "impala") for name in TRAITS),
+    *(Case(system, "thread", (name,)) for system in SYSTEMS[1:] for name in TRAITS),
 ]
 CASES = [*TOGETHER, *ALONE]
 

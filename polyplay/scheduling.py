@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from polyplay.balancing import Decision, Reading, Rule, Trial, annealing, released
 from polyplay.climbing import climb
@@ -19,6 +20,11 @@ from polyplay.shared import Meter
 from polyplay.worker import Me
 
 RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released}
+
+
+def rule(name: str, lag: float) -> Rule:
+    """The rule of that name; `climb` lets the mean lag grow to `lag` updates."""
+    return partial(climb, lag=float(lag)) if name == "climb" else RULES[name]
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def for_space(space: ActionSpec, log_std: float = 0.0, guard: Guard = EXACT) -> 
     if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
         raise UserError(
             f"guard={guard.kind}, min_policy={guard.min_policy:g}: these are for actions with probabilities, "
-            "the environment's are real numbers; use guard=none and min_policy=0"
+            "the environment's are real numbers; use guard=none (ga3c: --correction none) and min_policy=0"
         )
     if isinstance(space, dict):
         return Composite({path: _for_leaf(leaf, log_std, guard) for path, leaf in tree.leaves(space)})

@@ -17,7 +17,7 @@ from polyplay.envs import Envs, Greedy
 from polyplay.learning import Task, learn
 from polyplay.params import sizes
 from polyplay.queues import Queue
-from polyplay.scheduling import RULES, schedule
+from polyplay.scheduling import rule, schedule
 from polyplay.serving import Desk
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
@@ -65,8 +65,8 @@ def released() -> Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    adam: Any = {"optimizer": "adam", "learning_rate": 3e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
-    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 40, "unroll": 20}
+    adam: Any = {"optimizer": "adam", "learning_rate": 5e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
+    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 80, "unroll": 20}
     return Config(network="a3c", inputs="centre", correction="vtrace", budget=20_000_000, **few, **adam)
 
 
@@ -85,8 +85,8 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
     options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
-    rule = Greedy(min(c.predict_batch, room))
-    envs = Envs(c.env, room, batching=rule, workers=room, active=c.agents, options=options, **crew.stepping)
+    greedy = Greedy(min(c.predict_batch, room))
+    envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
     guard: Any = {"guard": c.correction.replace("vtrace", "none"), "log_eps": c.log_eps, "min_policy": c.min_policy}
     features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, **guard}
     features["returns"] = c.gamma if c.reward == "scale" else None
@@ -105,5 +105,5 @@ def build(c: Config, crew: Crew) -> System:
     learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), task=task)
     if c.schedule != "off":
         dials = [desk.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
-        crew.add(schedule, on="thread", dials=dials, rule=RULES[c.schedule])
+        crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))
     return System(envs, policy, loss.metrics)
