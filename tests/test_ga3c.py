@@ -75,7 +75,7 @@ def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
     quick = {"climb": scheduling.climb, "annealing": scheduling.annealing, "released": scheduling.released}[rule]
     monkeypatch.setattr("polyplay.systems.ga3c.rule", lambda name, lag: hurried(quick))
     settings = {"schedule": rule, "agents": 4, "predictors": 1, "trainers": 1}
-    run = polyplay.train("ga3c", env="CartPole-v1", minutes=0.15, run=str(tmp_path / "run"), **{**FAST, **settings})
+    run = polyplay.train("ga3c", env="CartPole-v1", steps=8_000, run=str(tmp_path / "run"), **{**FAST, **settings})
     assert run.exit_code == 0
     decisions = lines(run, "decisions.jsonl")
     assert decisions
