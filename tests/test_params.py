@@ -110,3 +110,19 @@ def test_waiting_for_a_round_wakes_up_and_can_be_told_to_stop():
     with pytest.raises(Closed):
         params.pull(vector)
     assert np.isfinite(vector.read()).all()
+
+
+def test_modules_can_lie_in_one_given_memory():
+    memory = np.zeros(8, np.float32)
+    one, two = nn.Linear(7, 1), nn.Linear(7, 1)
+    first = Vector(one, memory)
+    assert np.array_equal(memory, first.read())
+    assert memory.any()
+    second = Vector(two, memory, write=False)
+    assert torch.equal(one.weight, two.weight), "the second took what was there"
+    with torch.no_grad():
+        one.weight += 1.0
+    assert torch.equal(one.weight, two.weight)
+    two(torch.ones(3, 7)).sum().backward()
+    assert second.grad.any()
+    assert not first.grad.any()
