@@ -41,7 +41,8 @@ def test_it_learns_catch(how, tmp_path):
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] >= 0.4  # random play: -0.6
     rows = read_lines(run.directory / "metrics.jsonl")
-    assert 0.5 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
+    if "on" in how:  # in one thread a turn is a whole rollout and its update
+        assert 0.3 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
 
 
 @pytest.mark.parametrize(("core", "least", "most"), [("lstm", 0.8, 1.0), ("none", -1.0, 0.5)])
