@@ -97,7 +97,7 @@ def table() -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_caption(), caption_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(), caption_justify="left")
     made.add_column("traits", style="bold", no_wrap=True)
     columns = [(system, on) for system in SYSTEMS for on in HOW]
     for system, on in columns:

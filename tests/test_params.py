@@ -146,3 +146,19 @@ def test_tokens_of_before_do_not_shorten_the_wait():
     assert time.monotonic() - before >= 0.05
     assert not params._bells[0].wait(0)
     assert not params._waiting.any()
+
+
+def test_modules_can_lie_in_one_given_memory():
+    memory = np.zeros(8, np.float32)
+    one, two = nn.Linear(7, 1), nn.Linear(7, 1)
+    first = Vector(one, memory)
+    assert np.array_equal(memory, first.read())
+    assert memory.any()
+    second = Vector(two, memory, write=False)
+    assert torch.equal(one.weight, two.weight), "the second took what was there"
+    with torch.no_grad():
+        one.weight += 1.0
+    assert torch.equal(one.weight, two.weight)
+    two(torch.ones(3, 7)).sum().backward()
+    assert second.grad.any()
+    assert not first.grad.any()

@@ -20,6 +20,14 @@ def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
         assert torch.equal(layer(x[start : start + part]), whole[start : start + part]), seed
 
 
+def test_rows_need_not_be_padded():
+    layer, x = Linear(2592, 256), torch.randn(1, 2592)
+    exact = layer(x)
+    layer.exact = False
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(layer(x), exact)
+
+
 def test_linear_passes_gradients_through_its_padding():
     layer, x = Linear(5, 3), torch.randn(7, 5, requires_grad=True)
     layer(x).square().sum().backward()
