@@ -11,6 +11,7 @@ from typing import Any
 
 TEST = "tests/test_matrix.py"
 HOW = {"thread": "threads", "process": "processes"}
+HEADS = {"thread": "threads", "process": "procs"}
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Trait:
 TRAITS = {
     "lstm": Trait("LSTM", ("memory",), "lstm"),
     "gru": Trait("GRU", ("memory",), "gru"),
-    "mask": Trait("action masks", ("mask",)),
-    "dict": Trait("dict observations", ("dict",)),
-    "hybrid": Trait("hybrid actions", ("hybrid",)),
-    "continuous": Trait("continuous actions", ("continuous",)),
+    "mask": Trait("masks", ("mask",)),
+    "dict": Trait("dict obs.", ("dict",)),
+    "hybrid": Trait("hybrid act.", ("hybrid",)),
+    "continuous": Trait("continuous", ("continuous",)),
 }
 APART = {("lstm", "gru")}  # a network has one core
 
@@ -101,7 +102,7 @@ def table() -> Any:
     made.add_column("traits", style="bold", no_wrap=True)
     columns = [(system, on) for system in SYSTEMS for on in HOW]
     for system, on in columns:
-        made.add_column(f"{system}\n{HOW[on]}", no_wrap=True)
+        made.add_column(f"{system}\n{HEADS[on]}", no_wrap=True)
     for pair in pairs():
         title = " + ".join(TRAITS[name].title for name in pair)
         made.add_row(title, *(verdict(*column, pair) for column in columns))

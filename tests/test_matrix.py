@@ -110,7 +110,7 @@ def test_every_trait_is_off_where_another_is_on_in_every_system():
 def test_the_command_prints_the_table_and_what_proves_it(capsys):
     assert cli.main(["systems", "--matrix"]) == 0
     out = capsys.readouterr().out
-    for words in ("LSTM + action masks", "hybrid actions + continuous actions", "impala", "processes", "trains"):
+    for words in ("LSTM + masks", "hybrid act. + continuous", "impala", "procs", "trains"):
         assert words in out
     assert matrix.TEST in out
     assert __file__.endswith(matrix.TEST)
