@@ -20,7 +20,8 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, said
 from dummies import SOURCES, Policy, Pool
 
 from polyplay.acting import Actor
-from polyplay.shared import Control, Meter
+from polyplay.meter import Meter
+from polyplay.shared import Control
 from polyplay.stream import Stream, row_spec
 from polyplay.tree import Batch, Field
 from polyplay.worker import Me

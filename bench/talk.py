@@ -1,8 +1,8 @@
 """The talk's plots of GA3C on this machine, from runs of `polyplay train ga3c`.
 
-    python bench/talk.py schedule                 # the scheduler at work on Pong and Boxing: rates, queues, numbers, CPU
-    python bench/talk.py batches                  # convergence against the minimum training batch
-    python bench/talk.py schedule --draw          # only draw and tabulate what is there
+    python bench/talk.py schedule           # the scheduler at work on Pong and Boxing
+    python bench/talk.py batches            # convergence against the minimum training batch
+    python bench/talk.py schedule --draw    # only draw and tabulate what is there
 
 Reports and decisions of every run are kept in results/talk/.
 """
@@ -27,20 +27,8 @@ from polyplay.record import read_lines, write_json
 KEPT = RESULTS / "talk"
 RUNS = {
     "schedule": {
-        "pong": [
-            "--env",
-            "ALE/Pong-v5",
-            "--schedule",
-            "climb",
-            "--agents",
-            "1",
-            "--predictors",
-            "1",
-            "--trainers",
-            "1",
-        ],
-        "boxing": ["--env", "ALE/Boxing-v5", "--schedule", "climb", "--agents", "48", "--predictors", "6"]
-        + ["--trainers", "6"],
+        "pong": shlex.split("--env ALE/Pong-v5 --schedule climb --agents 1 --predictors 1 --trainers 1"),
+        "boxing": shlex.split("--env ALE/Boxing-v5 --schedule climb --agents 48 --predictors 6 --trainers 6"),
     },
     "batches": {
         f"min-batch-{n}": ["--preset", "quick", "--correction", "plus", "--unroll", "5", "--min-batch", str(n)]

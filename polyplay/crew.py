@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.meter import Meter
 from polyplay.scheduling import Dial
-from polyplay.shared import Control, Meter
+from polyplay.shared import Control
 from polyplay.spawn import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
 from polyplay.worker import SEATS, Headcount, Me
 

@@ -23,8 +23,9 @@ from polyplay.acting import act
 from polyplay.crew import ROWS, Role, apart
 from polyplay.errors import Diverged, UserError
 from polyplay.learning import learn
+from polyplay.meter import Meter
 from polyplay.params import Vector
-from polyplay.shared import Control, Meter
+from polyplay.shared import Control
 from polyplay.spawn import tune
 from polyplay.stream import Stream
 from polyplay.trail import Rollout, Trail

@@ -16,7 +16,7 @@ from functools import partial
 
 from polyplay.balancing import Decision, Reading, Rule, Trial, annealing, released
 from polyplay.climbing import climb
-from polyplay.shared import Meter
+from polyplay.meter import Meter
 from polyplay.worker import Me
 
 RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released}

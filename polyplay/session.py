@@ -18,9 +18,9 @@ from polyplay import checkpoint, config, scheduling, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.gauges import Gauges
+from polyplay.meter import COLUMNS, EPISODES
 from polyplay.record import read_lines
 from polyplay.report import Reporter
-from polyplay.shared import COLUMNS, EPISODES
 from polyplay.terminal import Terminal
 from polyplay.tracking import Tracker
 

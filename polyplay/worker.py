@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.shared import Block, Control, Meter, MeterRow
+from polyplay.meter import Meter, MeterRow
+from polyplay.shared import Block, Control
 
 SEATS = 64  # workers that one role can have
 

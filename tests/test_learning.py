@@ -15,7 +15,8 @@ from polyplay import checkpoint, losses, nets
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import NotFinite
 from polyplay.learning import Learner, Task, build, unrolled
-from polyplay.shared import Control, Knobs, Meter
+from polyplay.meter import Meter
+from polyplay.shared import Control, Knobs
 from polyplay.tree import Field
 from polyplay.updates import Local, Optim
 from polyplay.worker import Me

@@ -15,9 +15,10 @@ from polyplay.balancing import Decision, Reading, Trial
 from polyplay.climbing import climb
 from polyplay.crew import Crew
 from polyplay.errors import UserError
+from polyplay.meter import Meter
 from polyplay.scheduling import Dial, Totals, between, row, schedule, told
 from polyplay.session import Session
-from polyplay.shared import Control, Meter
+from polyplay.shared import Control
 from polyplay.systems import impala
 from polyplay.worker import Me
 

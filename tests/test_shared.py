@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.shared import LAGS, Block, Control, Knobs, Layout, Meter, Ring, Semaphores
+from polyplay.meter import LAGS, Meter
+from polyplay.shared import Block, Control, Knobs, Layout, Ring, Semaphores
 from polyplay.spawn import Cargo
 
 forkserver = multiprocessing.get_context("forkserver")

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from polyplay import checkpoint, snapshot
-from polyplay.shared import Control, Meter
+from polyplay.meter import Meter
+from polyplay.shared import Control
 from polyplay.stream import ROWS, Stream
 from polyplay.tree import Field
 from polyplay.worker import Me

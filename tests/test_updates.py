@@ -13,8 +13,9 @@ from polyplay import checkpoint, losses, nets
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import Closed, UserError
 from polyplay.learning import Learner, Task
+from polyplay.meter import Meter
 from polyplay.params import Vector, sizes
-from polyplay.shared import Control, Knobs, Meter
+from polyplay.shared import Control, Knobs
 from polyplay.tree import Field
 from polyplay.updates import AllReduce, Hogwild, Local, Optim
 from polyplay.worker import Me
