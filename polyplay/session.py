@@ -24,7 +24,7 @@ from polyplay.report import Reporter
 from polyplay.terminal import Terminal
 from polyplay.tracking import Tracker
 
-TICK = 0.1  # seconds between two looks at the workers
+TICK = 0.25  # seconds between two looks at the workers
 PATIENCE = 30.0  # seconds that learners get to save and end once they were asked to
 SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
