@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 
+import leftovers
 import psutil
 import pytest
 
@@ -71,7 +72,7 @@ def seen_off(crew: Crew) -> bool:
     return bool(runs) and not (alive or open_ or any(psutil.pid_exists(n) for n in numbers))
 
 
-def leftovers() -> list[str]:
+def still_there() -> list[str]:
     return [p.name() for p in psutil.Process().children(recursive=True) if "polyplay" in " ".join(p.cmdline())]
 
 
@@ -206,7 +207,7 @@ def test_workers_end_when_the_main_process_is_killed():
     here = os.path.dirname(__file__)
     main = subprocess.Popen([sys.executable, "-c", MAIN.format(tests=here)], stdout=subprocess.PIPE, text=True)
     pids = [int(p) for p in main.stdout.readline().split()]
-    shared = set(os.listdir("/dev/shm"))
+    shared = leftovers.names()
     assert len(pids) == 2
     main.kill()
     main.wait()
@@ -214,7 +215,7 @@ def test_workers_end_when_the_main_process_is_killed():
     while any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in pids):
         assert time.monotonic() < until, "a worker outlived the main process"
         time.sleep(0.02)
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert not leftovers.since(shared)
 
 
 def test_environments_are_stepped_as_the_run_wants():

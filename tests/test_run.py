@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import leftovers
 import psutil
 import pytest
 from reports import KEYS, rows
@@ -294,7 +295,7 @@ def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, 
 
 def test_nothing_outlives_a_killed_main_process(tmp_path):
     """Neither workers nor, below them, environment processes."""
-    run, shared = tmp_path / "run", set(os.listdir("/dev/shm"))
+    run, shared = tmp_path / "run", leftovers.names()
     process = start(training("a2c", run, *ENDLESS, "--env", "CartPole-v1"))
     reported(run)
     workers = family(process.pid)
@@ -302,7 +303,7 @@ def test_nothing_outlives_a_killed_main_process(tmp_path):
     process.kill()
     process.communicate()
     assert gone(workers), [p.cmdline() for p in workers if p.is_running()]
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert not leftovers.since(shared)
     for name in ("metrics.jsonl", "episodes.jsonl"):
         text = (run / name).read_text()
         assert text == "" or text.endswith("\n")

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 
+import leftovers
 import numpy as np
 import psutil
 import pytest
@@ -265,7 +266,7 @@ def test_environments_end_with_a_killed_parent(tmp_path, action):
 
 
 def test_a_script_without_main_guard_or_close_ends_by_itself(tmp_path):
-    before = set(os.listdir("/dev/shm"))
+    before = leftovers.names()
     script = _script(tmp_path, FINE, "")
     out, err = script.communicate(timeout=150)
     first, second = out.splitlines()
@@ -273,4 +274,4 @@ def test_a_script_without_main_guard_or_close_ends_by_itself(tmp_path):
     assert script.returncode == 0
     assert err == ""
     assert gone([int(n) for n in second.split()])
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not leftovers.since(before)
