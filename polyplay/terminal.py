@@ -316,7 +316,16 @@ def _numbers(row: Mapping[str, Any], frames: int, best: float | None) -> list[st
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
         f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most   "
         f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
+        *([_service(row)] if "agents" in row else []),
     ]
+
+
+def _service(row: Mapping[str, Any]) -> str:
+    """Of systems whose agents are served (gauges)."""
+    numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
+    batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
+    waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
+    return f"serves {_rate(row['pps'])} PPS, {_rate(row['tps'])} TPS   {batches}{waits}   {numbers}"
 
 
 def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
