@@ -59,6 +59,15 @@ def test_what_was_served_and_learnt_at_once_is_in_the_summary(tmp_path):
     assert learnt >= 2_000
 
 
+def test_in_one_thread_a_run_repeats_to_the_bit(tmp_path):
+    settings = {**FAST, "serial": True, "trace": True}
+    for name in ("one", "two"):
+        polyplay.train("ga3c", env="toy:catch", steps=1_500, run=str(tmp_path / name), **settings)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("one", "two"))
+    assert one == two
+    assert len(one.splitlines()) >= 15
+
+
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     where = str(tmp_path / "run")
     run = polyplay.train("ga3c", env="toy:catch", steps=3_000, run=where, **FAST)

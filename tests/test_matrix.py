@@ -41,7 +41,7 @@ def settings(case):
     steps = FEW if case.goal is None else STEPS[len(case.traits)]
     cost = 0.0 if "continuous" in case.traits else 0.01
     given = {**NET, **OF[case.system], **case.settings, "steps": steps, "entropy_cost": cost}
-    lacks = {"a3c": {"lanes"}, "ga3c": {"lanes", "normalize_advantage"}}.get(case.system, set())
+    lacks = {"a3c": {"lanes"}, "ga3c": {"lanes"}}.get(case.system, set())
     return {k: v for k, v in given.items() if k not in lacks}
 
 

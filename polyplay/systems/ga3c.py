@@ -51,7 +51,7 @@ class Config:
     entropy_cost: float = 0.01  # weight of the entropy bonus
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+ε), log(max(π, ε)), or V-trace
     log_eps: float = 1e-6  # that ε
-    min_policy: float = 0.0  # m of π = (softmax + m)/(1 + m·A)
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (as published) the step grows with it
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # of images: x/255, x/128 − 1, or less their mean
@@ -65,9 +65,10 @@ def released() -> Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    adam: Any = {"optimizer": "adam", "learning_rate": 5e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
-    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 80, "unroll": 20}
-    return Config(network="a3c", inputs="centre", correction="vtrace", budget=20_000_000, **few, **adam)
+    adam: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "anneal": "linear"}
+    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 160, "queue": 160}
+    mean: Any = {"reduction": "mean", "normalize_advantage": True, "correction": "vtrace", "unroll": 10}
+    return Config(network="a3c", inputs="centre", budget=20_000_000, **few, **adam, **mean)
 
 
 PRESETS = {"paper": Config, "released": released, "quick": quick}
@@ -87,12 +88,13 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
     greedy = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
-    guard: Any = {"guard": c.correction.replace("vtrace", "none"), "log_eps": c.log_eps, "min_policy": c.min_policy}
+    guard: Any = {"guard": c.correction.replace("vtrace", "none"), "log_eps": c.log_eps}
     features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, **guard}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
     how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
+    how["normalize_advantage"] = c.normalize_advantage
     acted = c.correction != "vtrace"  # bootstrap from the value said while acting, as published
     loss: Any = losses.a2c(c.gamma, baseline="present", **how) if acted else losses.vtrace(c.gamma, **how)
     weights = Hogwild(Optim(c.optimizer, c.eps, clip=c.clip), *sizes(net), workers=MOST, copy=False)
