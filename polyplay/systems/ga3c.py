@@ -88,9 +88,8 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
     greedy = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
-    guard: Any = {"guard": c.correction.replace("vtrace", "none"), "log_eps": c.log_eps}
-    features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, **guard}
-    features["returns"] = c.gamma if c.reward == "scale" else None
+    features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "log_eps": c.log_eps}
+    features |= {"guard": c.correction.replace("vtrace", "none"), "returns": c.gamma if c.reward == "scale" else None}
     policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
     how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
