@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.envs import All, AtLeast, Greedy, Group
-from polyplay.envs.turns import Turns
+from polyplay.envs.turns import GONE, OUT, Turns
 
 
 def test_all_waits_for_everybody():
@@ -91,3 +91,25 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
             turns.sent(np.array(some))
             out |= set(some)
     assert given_away > 5
+
+
+def test_a_lane_that_goes_is_waited_for_by_nobody_until_it_is_there_again():
+    turns = Turns(4, 1, AtLeast(2), active=3)
+    assert turns.where.tolist() == [OUT, OUT, OUT, GONE]
+    turns.back([0])
+    assert turns.take() is None, "two are still out"
+    turns.back([2])
+    lanes = turns.take()
+    assert lanes.tolist() == [0, 2]
+    turns.part(2)
+    with pytest.raises(ValueError, match="only a lane that"):
+        turns.part(1)
+    with pytest.raises(ValueError, match="is there already"):
+        turns.join(0)
+    turns.part(0)
+    turns.back([1])
+    assert turns.take().tolist() == [1], "nobody else will come"
+    turns.join(3)
+    turns.back([3])
+    assert turns.ready == 1
+    assert turns.take().tolist() == [3]
