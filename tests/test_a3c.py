@@ -40,7 +40,7 @@ def test_it_learns_catch(how, tmp_path):
     run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=20_000, **CATCH, **how)
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] >= 0.4  # random play: -0.6
-    rows = read_lines(run.directory / "metrics.jsonl")
+    rows = list(read_lines(run.directory / "metrics.jsonl"))
     if "on" in how:  # in one thread a turn is a whole rollout and its update
         assert 0.3 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
 
@@ -74,7 +74,8 @@ class Kept:
 def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_advance_it():
     """With weights that stay as they are, all rollouts are one unroll from nothing, each row taken once."""
     crew = Crew(seed=3, serial=True, steps=100)
-    policy = wired(crew, env="toy:memory", core="lstm", core_size=8, workers=1, learning_rate=0.0).policy
+    settings = {"env": "toy:memory", "core": "lstm", "core_size": 8, "workers": 1, "learning_rate": 0.0, "unroll": 3}
+    policy = wired(crew, **settings).policy
     task = crew.roles[0].kw["task"]
     loss = Kept(task.loss)
     crew.roles[0].kw["task"] = replace(task, loss=loss)
@@ -84,17 +85,25 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     crew.stop()
     batches = [b for b, _ in loss.seen]
     assert len(batches) >= 20
-    for before, after in pairwise(batches):
-        for k in ("obs", "action", "value", "logp"):
+    own = [_own(b) for b in batches]
+    for (before, after), n in zip(pairwise(batches), own, strict=False):
+        for k in ("obs", "action", "value", "logp") if n == 3 else ():
             assert torch.equal(before[k][-1], after[k][0]), "the last row is the next rollout's first, said once more"
-    rows = {k: torch.cat([b[k][:-1] for b in batches]) for k in batches[0]}
-    assert 5 < int(rows["first"].sum()) < len(rows["first"]) / 2, "some rollouts begin in mid-episode"
+    rows = {k: torch.cat([b[k][:n] for b, n in zip(batches, own, strict=True)]) for k in batches[0]}
+    assert 5 < int(rows["first"].sum()) < len(rows["first"]) / 2
+    assert {int(b["first"][0]) for b in batches} == {0, 1}, "some rollouts begin in mid-episode"
     torch.manual_seed(3)
     whole = policy()
     out = whole.unroll(rows, whole.initial(1))
     assert torch.allclose(out["value"], rows["value"], atol=1e-6)
-    learnt = torch.cat([o["value"][:-1] for _, o in loss.seen])
+    learnt = torch.cat([o["value"][:n] for (_, o), n in zip(loss.seen, own, strict=True)])
     assert torch.allclose(out["value"], learnt, atol=1e-6)
+
+
+def _own(batch) -> int:
+    """Rows of a rollout that are not the next one's: all but the last, or, where its episode ended, all but padding."""
+    padding = batch["first"][1:, 0].nonzero()
+    return int(padding[0]) + 1 if len(padding) else len(batch["first"]) - int(not batch["terminated"][-1])
 
 
 def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
