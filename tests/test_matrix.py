@@ -107,7 +107,8 @@ def test_every_trait_is_off_where_another_is_on_in_every_system():
             assert [c for c in matrix.CASES if c.system == system and one in c.traits and other not in c.traits]
 
 
-def test_the_command_prints_the_table_and_what_proves_it(capsys):
+def test_the_command_prints_the_table_and_what_proves_it(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     assert cli.main(["systems", "--matrix"]) == 0
     out = capsys.readouterr().out
     for words in ("LSTM + masks", "hybrid act. + continuous", "impala", "procs", "trains"):

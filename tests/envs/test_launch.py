@@ -22,8 +22,10 @@ def sleeper(answer) -> None:
     child.wait()
 
 
-def test_children_have_no_torch_and_no_main_of_ours():
+def test_children_have_no_torch_and_no_main_of_ours(monkeypatch):
     import torch  # noqa: F401 - the parent has it, the child must not
+
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
 
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(report, (there, sys.path), "a")
