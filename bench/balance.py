@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, Row, about, command_line, lines_about, publish, spread, table, verdict
+from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
 from polyplay import systems
 from polyplay.balancing import Reading
@@ -90,12 +90,12 @@ def grid(service: Service, asked: argparse.Namespace) -> list[Row]:
         service.turn(cell)
         service.look(asked.settle)
         r = service.look(asked.window)
-        rows.append({**dict(zip(("agents", "predictors", "trainers"), cell, strict=True)), **said(r)})
+        rows.append({**dict(zip(("agents", "predictors", "trainers"), cell, strict=True)), **counted(r)})
         print(f"balance: cell {cell}: {r.rows:.0f} rows/s", flush=True)
     return rows
 
 
-def said(r: Reading) -> Row:
+def counted(r: Reading) -> Row:
     return {"rows/s": r.rows, "updates/s": r.updates, "predictions/s": r.predictions, "lag": r.lag}
 
 
@@ -157,7 +157,8 @@ def page(data: dict[str, Any], asked: argparse.Namespace) -> list[str]:
         text += [f"## From {s['start']}", ""]
         text += [f"After {asked.minutes:g} minutes and {len(s['decisions'])} decisions: {s['settled']}. In turn with"]
         text += [f"the grid's best {s['best']}, windows of {asked.pair_window:g} s:", "", *table(s["pairs"]), ""]
-        text += [verdict("mean ratio", s["ratio"], least=0.95), f"- {spread(p['ratio'] for p in s['pairs'])}", ""]
+        ratios = spread(p["ratio"] for p in s["pairs"])
+        text += [verdict("mean ratio", s["ratio"], least=0.95), f"- ratios: {said(ratios)}", ""]
     return text
 
 
