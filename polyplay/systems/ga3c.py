@@ -49,8 +49,10 @@ class Config:
     clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: float = 0.01  # weight of the entropy bonus
-    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+ε), log(max(π, ε)), or V-trace
-    log_eps: float = 1e-6  # that ε
+    correction: Literal["none", "plus", "max", "vtrace"] = (
+        "plus"  # of lag: log(π+ε), log(max(π, ε)) with ε 1e-6; V-trace
+    )
+    init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (as published) the step grows with it
@@ -68,7 +70,7 @@ def quick() -> Config:
     adam: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "anneal": "linear"}
     few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 160, "queue": 160}
     mean: Any = {"reduction": "mean", "normalize_advantage": True, "correction": "vtrace", "unroll": 10}
-    return Config(network="a3c", inputs="centre", budget=20_000_000, **few, **adam, **mean)
+    return Config(network="a3c", init="orthogonal", inputs="centre", budget=20_000_000, **few, **adam, **mean)
 
 
 PRESETS = {"paper": lambda: Config(schedule="annealing"), "released": released, "quick": quick}
@@ -88,7 +90,7 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
     greedy = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
-    features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "log_eps": c.log_eps}
+    features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
     features |= {"guard": c.correction.replace("vtrace", "none"), "returns": c.gamma if c.reward == "scale" else None}
     policy = nets.Factory(c.network, envs.spec, features)
     net = policy()
