@@ -49,9 +49,7 @@ class Config:
     clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: float = 0.01  # weight of the entropy bonus
-    correction: Literal["none", "plus", "max", "vtrace"] = (
-        "plus"  # of lag: log(π+ε), log(max(π, ε)) with ε 1e-6; V-trace
-    )
+    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
