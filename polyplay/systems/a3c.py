@@ -57,7 +57,7 @@ def lstm() -> Config:
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine."""
+    """For a small machine: Pong in bench/results/pong.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 3e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
     return Config(init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000, **learner)
 
