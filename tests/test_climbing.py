@@ -145,11 +145,11 @@ def test_every_search_comes_to_rest(seed, noise, many):
     bounds = dict(list({"a": (1, 30), "b": (1, 8), "c": (1, 8)}.items())[:many])
     steps = climb(dict.fromkeys(bounds, 2), bounds, seed, rest=20.0)
     trial = next(steps)
-    for _ in range(3000):
-        if trial.measure == 20.0:
-            return
+    looks = 0
+    while trial.measure != 20.0 and looks < 3000:
         trial = steps.send(look(100.0 * math.exp(rng.gauss(0.0, noise)), seconds=trial.measure))
-    raise AssertionError("still searching after 3000 looks")
+        looks += 1
+    assert trial.measure == 20.0, "still searching after 3000 looks"
 
 
 def test_looks_are_merged_by_their_lengths():

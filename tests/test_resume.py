@@ -20,8 +20,8 @@ def games(run: Path) -> list:
     return sorted((g["lane"], g["episodic_return"]) for g in rows(run / "episodes.jsonl"))
 
 
-def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
-    """A run in two parts, and the same in one."""
+def compare(system: str, tmp_path: Path, capfd, **kw) -> int:
+    """A run in two parts, and the same in one; the updates of each."""
     whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=800, **kw).directory
     cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=400, **kw).directory
     assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
@@ -33,6 +33,7 @@ def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
     assert len(games(cut)) > 10
     assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
     assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
+    return len(rows(cut / "updates.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def compare(system: str, tmp_path: Path, capfd, **kw) -> None:
     ids=["2 replicas, 2 groups", "lstm, inline"],
 )
 def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
-    compare("a2c", tmp_path, capfd, **CARTPOLE, **kw)
+    assert compare("a2c", tmp_path, capfd, **CARTPOLE, **kw) > 10
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
@@ -60,7 +61,7 @@ def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path)
 
 @pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
 def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
-    compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw})
+    assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 10
 
 
 def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):

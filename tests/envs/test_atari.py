@@ -73,8 +73,10 @@ def test_so_they_do_with_other_options(options):
 
 
 def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
-    agree("Backgammon", {"life_loss": "terminate", "max_frames": 80}, 60)
-    agree("AirRaid", {}, 40)
+    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 80}, 60)
+    assert ends >= 1
+    assert firsts >= 2
+    assert agree("AirRaid", {}, 40)[1] == 1
 
 
 def test_environment_processes_play_it_too():

@@ -157,7 +157,9 @@ def test_without_envpool_it_is_said_what_to_install(monkeypatch):
 def test_its_warnings_about_bounds_are_kept_quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Envs("envpool:Count-v1", 2).open(0).recv()
+        lanes, step = Envs("envpool:Count-v1", 2).open(0).recv()
+    assert lanes == slice(0, 2)
+    assert step["first"].all()
 
 
 def test_it_is_a_pool_like_the_others(made):
