@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -276,7 +277,7 @@ def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, 
     run, workers = tmp_path / "run", []
 
     def kill() -> None:
-        wait_for(lambda: family(also="act"))[0].kill()
+        wait_for(lambda: family(also="act"))[0].kill()  # either: they come up in any order
         wait_for(lambda: any(row["restarts"] >= 1 for row in rows(run / "metrics.jsonl")))
         steps = rows(run / "metrics.jsonl")[-1]["steps"]
         wait_for(lambda: rows(run / "metrics.jsonl")[-1]["steps"] > steps + 2000)
@@ -287,7 +288,7 @@ def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, 
         assert cli.main(training("impala", run, *ENDLESS)) == 1
     out, err = capfd.readouterr()
     assert "worker learn 0 was killed by SIGKILL" in err
-    assert "worker act 0 was killed by SIGKILL; a new one takes its place" in out + err
+    assert re.search("worker act [01] was killed by SIGKILL; a new one takes its place", out + err)
     assert len(workers) == 3
     assert gone(workers)
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
