@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from polyplay import checkpoint, tree
+from polyplay.envs import All
 from polyplay.errors import UserError
 from polyplay.noise import uniform
 from polyplay.stepping import HEARD
@@ -26,7 +27,8 @@ def play(
         envs = film.setting(envs)
     lanes = envs.spec.width or min(episodes, LANES)
     quota = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
-    pool = replace(envs, lanes=lanes, groups=1, workers=0).open(seed + SEED)
+    together: Any = {"batching": All(), "groups": 1, "active": 0}  # however they go in training
+    pool = replace(envs, lanes=lanes, workers=0, **together).open(seed + SEED)
     try:
         return _games(pool, policy, quota, seed, greedy, film)
     finally:
