@@ -271,7 +271,7 @@ def act(
         yield from _serve(me, desk, policy, params)
         return
     assert envs is not None
-    net = build(policy, me.seed)
+    net = build(policy, me.seed, me.precision)
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)
     pool = _open(me, envs, kept)
@@ -297,7 +297,7 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(me.patience, 0.005))
         yield
-    net = build(policy, me.seed)
+    net = build(policy, me.seed, me.precision)
     weights.reader(net)
     desk.open(me, net)
     for chunks in Server(me, desk, net, lambda: weights.version).chunks():

@@ -88,6 +88,7 @@ class Crew:
         steps: int | None = None,
         step_timeout: float = 60.0,
         atari: str = "auto",
+        precision: str = "float32",
         room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
@@ -95,6 +96,7 @@ class Crew:
         self.directory, self.resume, self.resumes = directory, resume, resumes
         self.say, self.frames, self.steps = say, frames, steps
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
+        self.precision = precision  # of networks, see nets.precision
         self.atari = atari  # the Atari preset that pages are to use instead of their own
         self.room = room or {}  # role → workers that a page is to make room for
         self.control = Control()
@@ -257,6 +259,7 @@ class Crew:
             incarnation=(old.incarnation % 1000 + 1 if old else 0) + 1000 * self.resumes,
             threads=threads_each(self.roles),
             trace=self.trace,
+            precision=self.precision,
             heads=role.heads,
             drains=role.drain,
             patience=0.0 if self.serial else 0.1,

@@ -63,6 +63,7 @@ def check(file: Path) -> None:
 
 def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
+    policy.bf16 = False  # the file's numbers are float32
     fields = inputs(policy, spec)
     lanes: int | str = "any"
     try:

@@ -16,6 +16,7 @@ import torch
 from polyplay import checkpoint, optim, snapshot, trail, tree
 from polyplay.errors import NotFinite
 from polyplay.losses import Loss
+from polyplay.nets.precision import use
 from polyplay.params import Params
 from polyplay.queues import Gather
 from polyplay.shared import Knobs
@@ -43,11 +44,11 @@ class Task:
 _building = threading.Lock()
 
 
-def build(policy: Callable[[], Any], seed: int) -> Any:
+def build(policy: Callable[[], Any], seed: int, precision: str = "float32") -> Any:
     """The network with the initial weights of `seed`; torch's generator is global, so threads take turns."""
     with _building:
         torch.manual_seed(seed)
-        return policy()
+        return use(policy(), precision)
 
 
 def unrolled(policy: Any, batch: Batch, state: Batch) -> Batch:
@@ -65,7 +66,7 @@ class Learner:
 
     def __init__(self, me: Me, task: Task):
         self.me, self.task = me, task
-        self.policy = build(task.policy, me.seed)
+        self.policy = build(task.policy, me.seed, me.precision)
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
         self.counts = self.update.counts

@@ -95,7 +95,8 @@ def _workers(crew: Any) -> str:
         how = "all take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
-    return f"{', '.join(roles)}; {how}; {cores()} cores"
+    numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
+    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
 
 
 def _steppers(envs: Any) -> str:

@@ -112,7 +112,7 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     source.order = lambda c, turn: [r.actor for r in _at(trails[c].batches, turn // source.n)]
     meters = Meter(ROWS, wired.metrics)
     with tempfile.TemporaryDirectory() as scratch, _threads(trails[0].threads):
-        me = Me("", 0, 1, 0, options.seed, meters, Control(), trace=True, patience=0.0)
+        me = Me("", 0, 1, 0, options.seed, meters, Control(), trace=True, precision=options.precision, patience=0.0)
         replica = replace(me, role="learn", n=learning.n, directory=Path(scratch))
         history = History(trails)
         makers = [Maker(roles[act], history, replace(me, role="act", index=p, row=p)) for p in range(stream.producers)]

@@ -221,4 +221,5 @@ def new_crew(options: config.RunOptions) -> Crew:
         steps=options.steps,
         step_timeout=options.step_timeout,
         atari=options.atari,
+        precision=options.precision,
     )

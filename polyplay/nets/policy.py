@@ -14,6 +14,7 @@ from polyplay import tree
 from polyplay.nets.cores import Core
 from polyplay.nets.heads import Head
 from polyplay.nets.layers import Centre, Linear, Signed, initialise
+from polyplay.nets.precision import mixed
 from polyplay.nets.running import Normalize, Returns
 from polyplay.tree import Batch, Field, Spec, Tree
 
@@ -25,6 +26,8 @@ class Policy(nn.Module):
     with the observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through
     first. returns: learns the size of returns; `unroll` then says what to multiply rewards with.
     """
+
+    bf16 = False  # the torso's numbers, see nets.precision
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Policy(nn.Module):
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
         obs = step["obs"] if self.inputs is None else self.inputs(step["obs"])
-        x = self.torso(obs)
+        x = self._features(self.torso, obs)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
         after: Batch = {}
@@ -105,7 +108,7 @@ class Policy(nn.Module):
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         if self.inputs is not None:
             rows["obs"] = self.inputs(rows["obs"])
-        x = _chunked(self.torso, rows["obs"], chunk)
+        x = self._features(self.torso, rows["obs"], chunk)
         if self.previous:
             before = tree.map(_shifted, state["action"], batch["action"])
             x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
@@ -139,7 +142,14 @@ class Policy(nn.Module):
 
     def _value(self, x: Tensor, obs: Tree, chunk: int | None = None) -> Tensor:
         """[N], from the shared features or the critic's own."""
-        return self.value(x if self.critic is None else _chunked(self.critic, obs, chunk)).squeeze(1)
+        return self.value(x if self.critic is None else self._features(self.critic, obs, chunk)).squeeze(1)
+
+    def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
+        """float32 [N, features], whatever they were computed in."""
+        if not self.bf16:
+            return _chunked(torso, obs, chunk)
+        with mixed(self.value.weight):
+            return _chunked(torso, obs, chunk).float()
 
 
 def _shifted(before: Tensor, action: Tensor) -> Tensor:
@@ -149,8 +159,10 @@ def _shifted(before: Tensor, action: Tensor) -> Tensor:
 
 def _chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
     """net(obs) in pieces of `chunk` rows."""
+    if chunk is None:  # first: an exported graph has any number of rows
+        return net(obs)
     n = len(next(tree.leaves(obs))[1])
-    if chunk is None or chunk >= n:
+    if chunk >= n:
         return net(obs)
     pieces = range(0, n, chunk)
     return torch.cat([net(tree.map(lambda x, at=at: x[at : at + chunk], obs)) for at in pieces])
