@@ -223,3 +223,27 @@ def test_clipping_by_average_norm_shrinks_each_tensor_alone() -> None:
     broken = torch.tensor([math.nan, 1.0])
     optim.clip_average([broken], 1.0)
     assert broken[0].isnan(), "what is not finite must stay visible"
+
+
+@pytest.mark.parametrize("name", list(optim.FLAVOURS))
+@pytest.mark.parametrize("shape", [(5001,), (90, 60)])
+def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[int, ...], monkeypatch) -> None:
+    grads = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1)) * 3
+    paths, squares = [], []
+    for few in (0, 1 << 60):
+        monkeypatch.setattr(optim, "FEW", few)
+        p = torch.nn.Parameter(torch.linspace(-1, 1, grads[0].numel()).view(shape).clone())
+        optimizer = optim.make(name, [p], lr=0.1, eps=0.01)
+        paths.append(run(optimizer, grads, [0.1, 0.05, 0.0, 0.2]))
+        squares.append(optimizer.state[p]["square"])
+    torch.testing.assert_close(paths[0], paths[1], rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(squares[0], squares[1], rtol=2e-6, atol=0)
+    assert (paths[0][-1] != paths[0][0]).any()
+
+
+def test_other_layouts_and_types_take_several_passes() -> None:
+    p = torch.nn.Parameter(torch.zeros(100, 100, dtype=torch.float64).t())
+    optimizer = optim.make("rmsprop_a3c", [p], lr=0.1, eps=0.1)
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full_like(p, -0.1 / math.sqrt(0.01 + 0.1)).detach())
