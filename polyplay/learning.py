@@ -38,6 +38,7 @@ class Task:
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
     agent: int = 0
     acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
+    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
 
 
@@ -53,7 +54,7 @@ def build(policy: Callable[[], Any], seed: int, precision: str = "float32") -> A
 
 def unrolled(policy: Any, batch: Batch, state: Batch) -> Batch:
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
-    its log-probability and entropy, which no loss uses. Exact where the weights are those that acted (A3C).
+    its log-probability and entropy, which no loss uses.
     """
     out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state)
     last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
@@ -95,6 +96,8 @@ class Learner:
         batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
         valid = ~rows["first"][1:]
         out = unrolled(self.policy, batch, state) if self.task.acted else self.policy.unroll(batch, state)
+        if self.task.same:
+            batch["value"] = out["value"].detach()
         scored = self.task.loss(out, batch, self.task.knobs)
         self.vector.zero_grad()
         scored.loss.backward()

@@ -105,8 +105,9 @@ class Server:
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
-        Without `renew` the weights may be new at any row. With it they change only between chunks, by calling it, as
-        A3C's do: then the rows in hand are said again, with the same noise, so that a chunk is all of one version.
+        Without `renew` the weights may be new at any row. With it (a desk of one lane) they change only between chunks,
+        by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's first;
+        in the chunk that ends with it nothing is said there: its value is the learner's to say (Task.same).
         """
         meter, desk = self.me.meter, self.desk
         held = self.version() if renew is None else renew()
@@ -123,22 +124,30 @@ class Server:
             desk.taken = len(numbers)
             desk.games.count(self.me, numbers, step, desk.first_lane)
             held, state = held if renew else self.version(), self._state(numbers)
-            said, after = self._say(numbers, step, state)
             leaves = desk.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
+            last = renew is not None and bool(self._ends(numbers, go).all())
+            said, after = (self._nothing(len(numbers)), {}) if last else self._say(numbers, step, state)
             done = self._write(numbers, step, said, held, go)
             if done:
                 yield done
-            if done and renew is not None:
-                older, held = held, renew()
-                if held != older and go.any():
-                    desk.acts[numbers] -= 1
+            if last and renew is not None:
+                held = renew()
+                if go.any():
                     said, after = self._say(numbers, step, state)
             start = go & (desk.slot[numbers] < 0)
             if start.any():
                 yield from self._slots(numbers[start])
                 self._begin(numbers[start], step, said, held, state, np.flatnonzero(start))
             self._answer(lanes, numbers, leaves, said, after)
+
+    def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
+        """Which of these lanes' chunks end with the row in hand."""
+        return (self.desk.slot[numbers] >= 0) & (~go | (self.desk.at[numbers] == self.out.T))
+
+    def _nothing(self, n: int) -> Batch:
+        """Instead of what a policy says."""
+        return torches(tree.zeros(self.policy.spec(), (n,)))
 
     def _state(self, numbers: np.ndarray) -> Batch:
         return tree.map(lambda x: x[torch.from_numpy(numbers)], self.desk.state) if self.desk.state else {}
@@ -166,8 +175,8 @@ class Server:
             pick = np.flatnonzero(has)
             some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
             write(self.out.rows, (slot[has], at[has]), some, what, held)
+        ends = self._ends(numbers, go)
         desk.at[numbers] += 1
-        ends = has & (~go | (at == self.out.T))
         if not ends.any():
             return []
         desk.slot[numbers[ends]] = -1

@@ -87,8 +87,10 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     assert len(batches) >= 20
     own = [_own(b) for b in batches]
     for (before, after), n in zip(pairwise(batches), own, strict=False):
-        for k in ("obs", "action", "value", "logp") if n == 3 else ():
-            assert torch.equal(before[k][-1], after[k][0]), "the last row is the next rollout's first, said once more"
+        if n == 3:
+            assert torch.equal(before["obs"][-1], after["obs"][0]), "the last row is the next rollout's first"
+            assert torch.allclose(before["value"][-1], after["value"][0], atol=1e-6), "and has the value it says there"
+            assert before["action"][-1] == before["logp"][-1] == 0, "where it ends a rollout nothing is said"
     rows = {k: torch.cat([b[k][:n] for b, n in zip(batches, own, strict=True)]) for k in batches[0]}
     assert 5 < int(rows["first"].sum()) < len(rows["first"]) / 2
     assert {int(b["first"][0]) for b in batches} == {0, 1}, "some rollouts begin in mid-episode"

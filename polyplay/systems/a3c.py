@@ -87,7 +87,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = losses.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
     update = Hogwild(optim, *sizes(policy()), workers)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    few: Any = {"acted": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
+    few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
     crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, task=task)
     return System(envs, policy, loss.metrics, {"workers": workers})
