@@ -29,7 +29,7 @@ from polyplay.record import write_json
 
 OURS = {
     "a3c": "network=a3c workers=2 unroll=5",
-    "ga3c": "network=ga3c agents=16 predictors=1 trainers=1 unroll=5 schedule=off",
+    "ga3c": "network=ga3c agents=16 predictors=1 trainers=1 unroll=5 schedule=off min_batch=80 precision=auto",
 }
 THEIRS = {
     "a3c": "num_processes=2 num_steps=5 env_name=PongDeterministic-v4",

@@ -28,6 +28,7 @@ from common import ROOT, Row, command_line, table
 from polyplay import optim, tree
 from polyplay.crew import cores
 from polyplay.envs import Envs
+from polyplay.learning import build
 from polyplay.params import Vector
 from polyplay.run import new_crew, read
 from polyplay.stream import row_spec
@@ -69,8 +70,7 @@ class Parts:
         crew = new_crew(options)
         self.system = page.build(settings, crew)
         self.task: Any = next(r.kw["task"] for r in crew.roles if "task" in r.kw)
-        torch.manual_seed(0)
-        self.policy = self.system.policy()
+        self.policy = build(self.system.policy, 0, options.precision)
         self.vector = Vector(self.policy)
         o = self.task.update.optim
         self.optimizer = optim.make(o.name, [self.vector.parameter], 1e-6, o.eps, o.alpha, o.momentum)
@@ -111,7 +111,8 @@ class Parts:
         state = self.policy.initial(B)
 
         def update() -> None:
-            scored = self.task.loss(self.policy.unroll(batch, state), batch, self.task.knobs)
+            out = self.policy.unroll(batch, state)
+            scored = self.task.loss(out, batch, self.task.knobs)
             self.vector.zero_grad()
             scored.loss.backward()
             torch.linalg.vector_norm(self.vector.grad)
