@@ -35,7 +35,7 @@ RUNS = {
         for n in (0, 20, 40)
     },
 }
-EACH = {"schedule": ["--min-batch", "40", "--report-every", "2"], "batches": ["--report-every", "10"]}
+EACH = {"schedule": ["--min-batch", "40", "--report-every", "2"], "batches": ["--report-every", "10", "--atari", "impala", "--seed", "1"]}
 
 
 def run(what: str, name: str, asked: argparse.Namespace) -> None:
@@ -138,7 +138,7 @@ def batches() -> None:
     for colour, name in zip(COLOURS, names, strict=False):
         rows, _ = read("batches", name)
         judged = [r for r in rows if r.get("episodic_return_mean") is not None]
-        x = [r["wall_seconds"] / 60 for r in judged]
+        x = [r["frames"] / 1e6 for r in judged]
         panel.plot(x, [r["episodic_return_mean"] for r in judged], color=colour, label=name)
         last = rows[-1]
         found.append(
@@ -151,7 +151,7 @@ def batches() -> None:
                 "transitions an update": last.get("train_batch"),
             }
         )
-    panel.set_xlabel("minutes", color=INK)
+    panel.set_xlabel("million frames", color=INK)
     panel.set_ylabel("Pong, mean of 100 games", color=INK)
     panel.grid(color=FAINT)
     panel.legend(frameon=False)
