@@ -35,7 +35,10 @@ RUNS = {
         for n in (0, 20, 40)
     },
 }
-EACH = {"schedule": ["--min-batch", "40", "--report-every", "2"], "batches": ["--report-every", "10", "--atari", "impala", "--seed", "1"]}
+EACH = {
+    "schedule": ["--min-batch", "40", "--report-every", "2"],
+    "batches": ["--report-every", "10", "--atari", "impala", "--seed", "1"],
+}
 
 
 def run(what: str, name: str, asked: argparse.Namespace) -> None:
