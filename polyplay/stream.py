@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from polyplay import tree
-from polyplay.errors import Closed
+from polyplay.errors import Closed, UserError
 from polyplay.shared import LINE, Block, Layout, Ring, Semaphores
 from polyplay.tree import Batch, Field, Spec
 
@@ -38,6 +39,23 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
     what the policy said (action, logp, value), and its version.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **policy}
+
+
+def rollouts(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
+    """Slots in one learner's batch of `batch` trajectories over all learners. Raises UserError for settings with which
+    all would wait for all.
+    """
+    each, rest = divmod(batch, learners * lanes)
+    if rest or not each:
+        raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
+    fed = actors // learners
+    most = fed * slots if lag < 0 else min(fed * slots, fed * lag + gcd(fed, each))
+    if each > most or (lag >= 0 and actors % learners):
+        raise UserError(
+            f"--batch {batch} takes {each} rollouts of --lanes {lanes} for one update; --actors {actors}, "
+            f"--learners {learners}, --slots {slots} and --lag {lag} allow {most}: lower it or raise --actors"
+        )
+    return each
 
 
 class Stream:

@@ -52,6 +52,7 @@ class ProcessPool:
         self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
         self.wanted = envs.active or envs.lanes  # lanes, the first so many
         self._by_source: dict[int, Worker] = {}
+        self._here: set[int] = set()  # lanes that gave a row since they came
         self._closed, self._failure = False, None  # type: bool, BaseException | None
         self.unsaved = ""
         self._looked = time.monotonic()
@@ -160,6 +161,7 @@ class ProcessPool:
                     self._hire(i)
                     self._turns.join(i)
                     self._workers[i].order(np.array([i]))
+                self._here.discard(i)
             self._see_off()
 
     def part(self, lanes: np.ndarray) -> None:
@@ -167,6 +169,7 @@ class ProcessPool:
         with self._lock:
             for i in lanes.tolist():
                 self._turns.part(i)
+                self._here.discard(i)
                 worker = self._workers.pop(i)
                 self._unregister(worker)
                 worker.hang_up()
@@ -175,8 +178,9 @@ class ProcessPool:
 
     @property
     def present(self) -> int:
-        """Lanes that are there, those that have yet to go included."""
-        return len(self._workers) if self._apart else self.lanes
+        """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
+        there = len(self._workers) if self._apart else self.lanes
+        return there if there > self.wanted else min(there, len(self._here))
 
     @property
     def ready(self) -> int:
@@ -281,7 +285,9 @@ class ProcessPool:
         for i in numbers:
             if i < 0:
                 self._faults.of_lane(~i)
-        self._turns.back([i if i >= 0 else ~i for i in numbers])
+        lanes = [i if i >= 0 else ~i for i in numbers]
+        self._here.update(lanes)
+        self._turns.back(lanes)
 
     def _look(self, now: float) -> None:
         """Replace processes whose environment takes too long."""

@@ -8,18 +8,16 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Strea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import Any, Literal
 
 from polyplay import losses, nets
 from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
-from polyplay.errors import UserError
 from polyplay.learning import Task, learn
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
-from polyplay.stream import Stream, row_spec
+from polyplay.stream import Stream, rollouts, row_spec
 from polyplay.systems import System, atari
 from polyplay.updates import AllReduce, Local, Optim
 
@@ -75,7 +73,7 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    slots = _slots(c)
+    slots = rollouts(c.batch, c.lanes, c.actors, c.slots, c.learners, c.lag)
     options = atari(c.env, "impala", crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
@@ -98,18 +96,3 @@ def build(c: Config, crew: Crew) -> System:
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
     crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=c.actors)
     return System(envs, policy, loss.metrics)
-
-
-def _slots(c: Config) -> int:
-    """Slots in one learner's batch. Raises UserError for settings with which all would wait for all."""
-    slots, rest = divmod(c.batch, c.learners * c.lanes)
-    if rest or not slots:
-        raise UserError(f"--batch {c.batch} is not a multiple of --learners {c.learners} x --lanes {c.lanes}")
-    fed = c.actors // c.learners
-    most = fed * c.slots if c.lag < 0 else min(fed * c.slots, fed * c.lag + gcd(fed, slots))
-    if slots > most or (c.lag >= 0 and c.actors % c.learners):
-        raise UserError(
-            f"--batch {c.batch} takes {slots} rollouts of --lanes {c.lanes} for one update; --actors {c.actors}, "
-            f"--learners {c.learners}, --slots {c.slots} and --lag {c.lag} allow {most}: lower it or raise --actors"
-        )
-    return slots
