@@ -2,8 +2,8 @@
 
     python bench/precision.py
 
-Each pair is measured in turn, block by block, with the library's own policies and V-trace loss on random images: CPU time
-per row, and the median of the blocks' ratios.
+Each pair is measured in turn, block by block, with the library's own policies and V-trace loss on random images:
+CPU time per row, and the median of the blocks' ratios.
 """
 
 from __future__ import annotations
