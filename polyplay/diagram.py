@@ -51,6 +51,8 @@ def _holds(role: Any) -> list[str]:
     if "task" in kw:
         task = kw["task"]
         rows += [f"loss    {type(task.loss).__name__}", f"update  {_update(task.update)}"]
+        if task.passes is not None:
+            rows.append(f"passes  {task.passes.epochs} of {task.passes.minibatches} minibatches")
     rows.append(f"if lost {role.on_loss}")
     return rows
 

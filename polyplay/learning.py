@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch
 
 from polyplay import checkpoint, optim, snapshot, trail, tree
 from polyplay.errors import NotFinite
-from polyplay.losses import Loss
+from polyplay.losses import Loss, Scored
 from polyplay.nets.precision import use
 from polyplay.params import Params
+from polyplay.passes import Passes, several
 from polyplay.queues import Gather
 from polyplay.shared import Knobs
 from polyplay.stream import UNWRITTEN, Batches
@@ -36,6 +37,7 @@ class Task:
     knobs: Knobs
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    passes: Passes | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
     acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
@@ -71,7 +73,7 @@ class Learner:
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
         self.counts = self.update.counts
-        self.version, self.learnt, self.done, self.saving = 0, 0.0, False, False
+        self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.saver = me.index == 0 or not task.update.apart
         self.saved = -1  # the update that was saved last
         self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
@@ -86,40 +88,70 @@ class Learner:
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
-    def rate(self) -> float:
-        left = max(0.0, 1.0 - self.learnt / self.task.total) if self.task.anneal == "linear" else 1.0
-        return self.task.knobs.learning_rate * left
+    def left(self) -> float:
+        """The part of the run that is left."""
+        return max(0.0, 1.0 - self.learnt / self.task.total)
+
+    def rate(self, left: float | None = None) -> float:
+        left = self.left() if left is None else left
+        return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays."""
-        before = time.perf_counter()
+        """One update from rows [T+1, B] and the state before them, NumPy arrays; with `passes` several."""
         batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
+        self.now = self.left()  # the same for all passes
+        if "left" in self.task.knobs.all():
+            self.task.knobs.set("left", self.now)
+        if self.task.passes is not None:
+            yield from several(self, batch, state, rows["version"])
+            return
+
+        def score() -> Scored:
+            out = unrolled(self.policy, batch, state) if self.task.acted else self.policy.unroll(batch, state)
+            if self.task.same:
+                batch["value"] = out["value"].detach()
+            return self.task.loss(out, batch, self.task.knobs)
+
         valid = ~rows["first"][1:]
-        out = unrolled(self.policy, batch, state) if self.task.acted else self.policy.unroll(batch, state)
-        if self.task.same:
-            batch["value"] = out["value"].detach()
-        scored = self.task.loss(out, batch, self.task.knobs)
+        yield from self.descend(score, batch, rows["version"][:-1][valid], np.count_nonzero(valid), batch)
+
+    def descend(
+        self,
+        score: Callable[[], Scored],
+        rows: Batch,
+        versions: np.ndarray,
+        learnt: float,
+        observe: Batch | None,
+        kl: Callable[[], float] | None = None,
+    ) -> Generator[None, None, float]:
+        """One update along the gradient of `score()`, and its count. versions: of the weights that acted, a row each;
+        learnt: agent steps to count; observe: rows to learn running statistics from; rows: kept if it is not finite.
+        What `kl` says after `score`, as a mean over replicas.
+        """
+        before = time.perf_counter()
+        scored = score()
         self.vector.zero_grad()
         scored.loss.backward()
-        if hasattr(self.policy, "observe"):
-            self.policy.observe(batch)
-        rate = self.rate()
+        if observe is not None and hasattr(self.policy, "observe"):
+            self.policy.observe(observe)
+        rate = self.rate(self.now)
         self.me.meter.add("learn", time.perf_counter() - before)
         chief = self.me.index == 0
         control = self.me.control
-        sums = np.array([np.count_nonzero(valid), chief * control.saves, chief * control.finishing], np.float64)
+        sums = [learnt, chief * control.saves, chief * control.finishing, kl() if kl is not None else 0.0, 1.0]
         before, waited = time.perf_counter(), self.update.waited
-        norm, sums = yield from self.update(rate, sums)
+        norm, total = yield from self.update(rate, np.array(sums, np.float64))
         waited = self.update.waited - waited
         self.me.meter.add("wait", waited)
         self.me.meter.add("learn", time.perf_counter() - before - waited)
         loss = float(scored.loss.detach())
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(self._keep(rows, loss, norm))
-        self._count(rows, valid, scored.metrics, loss, norm, rate, sums)
+        self._count(versions, scored.metrics, loss, norm, rate, total)
+        return float(total[3] / total[4])
 
-    def _count(self, rows: Batch, valid: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
-        lags = self.counts.add(sums[0]) - rows["version"][:-1][valid]
+    def _count(self, versions: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
+        lags = self.counts.add(sums[0]) - versions
         self.version, self.learnt = self.counts.version, self.counts.learnt
         meter = self.me.meter
         meter.lag(lags)
@@ -145,7 +177,7 @@ class Learner:
         where = "nowhere (no run directory)"
         if self.me.directory is not None:
             path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
-            checkpoint.write_arrays(path, dict(tree.leaves(rows)))
+            checkpoint.write_arrays(path, {k: v.numpy() for k, v in tree.leaves(rows)})
             where = str(path)
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "

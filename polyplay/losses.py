@@ -93,18 +93,18 @@ class A2C:
     metrics: ClassVar[tuple[str, ...]] = COMMON
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
         if self.baseline not in BASELINES:
             raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         steps = _steps(self, out, batch)
-        over = _Over(steps.valid)
+        over = Over(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
-            advantage = target - _wide(out["value"][:-1].detach(), target)
+            advantage = target - wide(out["value"][:-1].detach(), target)
         if self.normalize_advantage:
-            advantage = _normalized(advantage, over)
+            advantage = normalized(advantage, over)
         return _score(self, out, batch, over, advantage, target, knobs)
 
 
@@ -133,7 +133,7 @@ class VTrace:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -143,13 +143,13 @@ class VTrace:
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         steps = _steps(self, out, batch)
-        over = _Over(steps.valid)
+        over = Over(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
         if self.normalize_advantage:
-            advantage = _normalized(advantage, over)
+            advantage = normalized(advantage, over)
         scored = _score(self, out, batch, over, advantage, target, knobs)
 
         def metrics() -> dict[str, Tensor]:
@@ -193,14 +193,14 @@ def _score(
     loss: A2C | VTrace,
     out: Mapping[str, Any],
     batch: Mapping[str, Any],
-    over: _Over,
+    over: Over,
     advantage: Tensor,
     target: Tensor,
     knobs: Any,
 ) -> Scored:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
     advantage, target = over.only(advantage), over.only(target)
-    logp, value, entropy = (over.only(_wide(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
+    logp, value, entropy = (over.only(wide(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     entropy_mean = over.mean(entropy)
@@ -215,14 +215,14 @@ def _score(
             "value_loss": value_loss,
             "entropy": entropy_mean,
             "value_mean": over.mean(value),
-            "explained_variance": _explained(target, value, over),
+            "explained_variance": explained(target, value, over),
             "approx_kl": 0.5 * over.mean((logp - batch["logp"][:-1]).square()),
         }
 
     return Scored(total, Later(metrics))
 
 
-class _Over:
+class Over:
     """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
     gradients of what went through `only`.
     """
@@ -242,23 +242,23 @@ class _Over:
         return self.mean((x - self.mean(x)).square())
 
 
-def _wide(x: Tensor, like: Tensor) -> Tensor:
+def wide(x: Tensor, like: Tensor) -> Tensor:
     """At least the precision of `like`: bf16 outputs are summed in fp32."""
     return x.to(torch.promote_types(x.dtype, like.dtype))
 
 
-def _normalized(advantage: Tensor, over: _Over) -> Tensor:
+def normalized(advantage: Tensor, over: Over) -> Tensor:
     centred = advantage - over.mean(advantage)
     return centred / (over.variance(advantage).sqrt() + 1e-8)
 
 
-def _explained(target: Tensor, value: Tensor, over: _Over) -> Tensor:
+def explained(target: Tensor, value: Tensor, over: Over) -> Tensor:
     """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
     rest, spread = over.variance(target - value), over.variance(target)
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
-def _validate(loss: A2C | VTrace) -> None:
+def validate(loss: A2C | VTrace) -> None:
     for name in ("gamma", "lam"):
         given = getattr(loss, name)
         if not 0.0 <= given <= 1.0:

@@ -56,7 +56,7 @@ class Case:
 
 
 REST = ("mask", "dict", "hybrid", "continuous")
-SYSTEMS = ("a2c", "a3c", "ga3c", "impala")
+SYSTEMS = ("a2c", "a3c", "ga3c", "impala", "ppo")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [
     Case("a2c", "thread", ("lstm", *REST), 0.6),
@@ -67,6 +67,8 @@ TOGETHER = [
     Case("ga3c", "thread", ("gru", *REST)),
     Case("impala", "thread", ("lstm", *REST)),
     Case("impala", "thread", ("gru", *REST), 0.6),
+    Case("ppo", "thread", ("lstm", *REST), 0.6),
+    Case("ppo", "thread", ("gru", *REST)),
     *(Case(system, "process", (core, *REST)) for system in SYSTEMS for core in ("lstm", "gru")),
 ]
 # and each by itself: every pair with one of the two off

@@ -114,9 +114,14 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
 
 def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     rows = rows_per_update(crew)
-    text = (
-        f"{int(total * skip):,} frames = {int(total):,} agent steps = {math.ceil(total / rows):,} updates of {rows:,}"
-    )
+    turns = math.ceil(total / rows)
+    text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
+    passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
+    if passes is None:
+        text += f"{turns:,} updates of {rows:,}"
+    else:
+        text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
+        text += f"{passes.minibatches} updates: at most {turns * passes.epochs * passes.minibatches:,}"
     text += f"; {done * skip:,} frames are done" if done else ""
     sooner = [f"{options.minutes:g} minutes"] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
@@ -124,7 +129,7 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 
 
 def rows_per_update(crew: Any) -> int:
-    """Agent steps that one update of all learners together takes."""
+    """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
     if "source" in role.kw:
         source = role.kw["source"]

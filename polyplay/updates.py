@@ -22,7 +22,7 @@ from polyplay.params import Vector
 from polyplay.shared import Block, Layout, Semaphores
 from polyplay.worker import Me
 
-Sums = np.ndarray  # float64 [3]: valid rows learnt, save number, finish; summed over replicas
+Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 Apply = Generator[None, None, "tuple[float, Sums]"]
 
 

@@ -32,6 +32,7 @@ OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
     "a3c": {"workers": 2, "core_size": 32},
     "ga3c": {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 64, "correction": "none"},
+    "ppo": {"replicas": 1, "lam": 0.95, "core_size": 32, "epochs": 2, "minibatches": 2},
     "impala": {"actors": 1, "lag": 0, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
@@ -41,7 +42,7 @@ def settings(case):
     steps = FEW if case.goal is None else STEPS[len(case.traits)]
     cost = 0.0 if "continuous" in case.traits else 0.01
     given = {**NET, **OF[case.system], **case.settings, "steps": steps, "entropy_cost": cost}
-    lacks = {"a3c": {"lanes"}, "ga3c": {"lanes"}}.get(case.system, set())
+    lacks = {"a3c": {"lanes"}, "ga3c": {"lanes"}, "ppo": {"optimizer"}}.get(case.system, set())
     return {k: v for k, v in given.items() if k not in lacks}
 
 

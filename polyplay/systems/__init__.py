@@ -12,7 +12,6 @@ from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
-    "ppo",
     "accel",
     "appo",
     "dqn",

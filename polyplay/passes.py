@@ -1,0 +1,101 @@
+"""Several passes over one batch in minibatches, as PPO makes them: which rows when, and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyplay import tree
+from polyplay.errors import UserError
+from polyplay.tree import Batch
+
+KEPT = ("obs", "action", "mask", "first", "reward", "logp", "value")  # of a row, for a minibatch
+
+
+@dataclass(frozen=True)
+class Passes:
+    """`epochs` passes in `minibatches` equal parts each. target_kl: no further minibatch once one's approximate KL
+    divergence from the policy that acted, mean over replicas, is above it; 0 is off. Raises UserError.
+    """
+
+    epochs: int = 4
+    minibatches: int = 4
+    target_kl: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from 1 up")
+        if not self.target_kl >= 0.0:
+            raise UserError(f"--target-kl: {self.target_kl} given, allowed: a number from 0 up (0: never stop)")
+
+
+def order(places: np.ndarray, passes: Passes, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
+    """For each epoch the places (transitions, or whole lanes) in its own random order, in parts as equal as may be."""
+    generator = np.random.default_rng(seed)
+    for _ in range(passes.epochs):
+        yield np.array_split(generator.permutation(places), passes.minibatches)
+
+
+class Minibatches:
+    """Rows of one rollout, to be had in parts: single transitions, or with a core whole lanes, with the state before.
+
+    rows [T+1, B]; targets [T, B], what the loss prepared. Only valid transitions are given, except in whole lanes.
+    """
+
+    def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray):
+        self.whole = bool(state)
+        self.lanes, self.state = rows["first"].shape[1], state
+        self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in KEPT} | dict(targets)
+        self.version = version[:-1]
+        self.flat = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
+        self.valid = targets["valid"].numpy()
+
+    @property
+    def places(self) -> np.ndarray:
+        return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
+
+    def take(self, at: np.ndarray) -> tuple[Batch, Batch, np.ndarray]:
+        """Rows [1, n], or [T, n] of n lanes; the state before them; the versions that acted on what is valid."""
+        pick = torch.from_numpy(at)
+        if self.whole:
+            rows = {k: tree.map(lambda x: x[:, pick], v) for k, v in self.rows.items()}
+            return rows, tree.map(lambda x: x[pick], self.state), self.version[:, at][self.valid[:, at]]
+        rows = {k: tree.map(lambda x: x[pick].unsqueeze(0), v) for k, v in self.flat.items()}
+        return rows, {}, self.version.reshape(-1)[at]
+
+
+def approx_kl(out: Batch, rows: Batch) -> float:
+    """½ mean (log π − log μ)² over valid transitions."""
+    apart: Tensor = (out["logp"].detach() - rows["logp"])[rows["valid"]]
+    return 0.5 * float(apart.square().mean()) if len(apart) else 0.0
+
+
+def several(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> Iterator[None]:
+    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+    task = learner.task
+    scale = learner.policy.returns.scale() if getattr(learner.policy, "returns", None) is not None else 1.0
+    parts = Minibatches(batch, state, task.loss.prepare(batch, scale), version)
+    seed = (learner.me.seed, learner.me.index, learner.version)
+    for epoch, order_ in enumerate(order(parts.places, task.passes, seed)):
+        for k, at in enumerate(order_):
+            rows, before, versions = parts.take(at)
+            last = epoch == task.passes.epochs - 1 and k == len(order_) - 1
+            out: Batch = {}
+
+            def score(rows: Batch = rows, before: Batch = before, out: Batch = out) -> Any:
+                out.update(learner.policy.unroll(rows, before))
+                return task.loss(out, rows, task.knobs)
+
+            learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
+            kl = (lambda out=out, rows=rows: approx_kl(out, rows)) if task.passes.target_kl else None
+            apart = yield from learner.descend(score, batch, versions, learnt, batch if last else None, kl)
+            if task.passes.target_kl and apart > task.passes.target_kl:
+                if not last and hasattr(learner.policy, "observe"):
+                    learner.policy.observe(batch)  # replicas agree on it at their next update
+                return

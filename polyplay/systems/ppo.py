@@ -1,0 +1,107 @@
+"""PPO: clipped surrogate, several passes over each rollout (Schulman et al. 2017).
+
+replica:  envs ─► policy ─► rows ─► epochs × minibatches: loss ─► update      one loop, one set of weights
+          … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay import clipped, nets
+from polyplay.acting import replica
+from polyplay.crew import Crew, cores
+from polyplay.envs import Envs
+from polyplay.errors import UserError
+from polyplay.learning import Passes, Task
+from polyplay.params import sizes
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's for Atari. What it leaves open is off, Adam's ε OpenAI baselines'."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    lanes: int = 8  # environments stepped in one batch, over all replicas
+    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    unroll: int = 128  # agent steps per lane in a rollout
+    epochs: int = 3  # passes over a rollout
+    minibatches: int = 4  # parts of a pass, an update each; with a core parts of the lanes
+    clip_range: float = 0.1  # ε: how far π/μ may go
+    value_clip: bool = False  # the value may go as far from what was said while acting, as baselines' ppo2
+    target_kl: float = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
+    gamma: float = 0.99  # discount
+    lam: float = 0.95  # λ of generalised advantage estimation
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core_size: int = 256  # width of the recurrent core
+    learning_rate: float = 2.5e-4  # at the start; see --anneal
+    eps: float = 1e-5  # Adam's ε
+    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
+    anneal: Literal["linear", "rate", "constant"] = (
+        "linear"  # what falls over the run: rate and clip range, or the rate
+    )
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 1.0  # weight of the value loss (R − V)²
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    budget: int = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
+
+
+def baselines() -> Config:
+    """OpenAI baselines' ppo2 as released, Atari: value loss 0.5 · ½ mean max(…)."""
+    return Config(epochs=4, anneal="rate", clip=0.5, value_clip=True, value_cost=0.25, normalize_advantage=True)
+
+
+def rlpyt() -> Config:
+    """rlpyt's configs/atari/pg PPO, feed-forward: value loss ½ (R − V)²."""
+    return Config(lanes=32, unroll=64, epochs=4, lam=0.98, learning_rate=1e-3, eps=1e-8, clip=1.0, value_cost=0.5)
+
+
+def quick() -> Config:
+    """For a small machine."""
+    learner: Any = {"learning_rate": 7e-4, "clip": 0.5, "normalize_advantage": True, "value_cost": 0.5}
+    return Config(lanes=16, unroll=32, network="a3c", inputs="centre", budget=16_000_000, **learner)
+
+
+PRESETS = {"paper": Config, "baselines": baselines, "rlpyt": rlpyt, "quick": quick}
+ROW = {
+    "envs": "one pool per replica",
+    "policy runs": "learner's own",
+    "between": "nothing",
+    "pace": "inline, several passes",
+    "update": "Local, or AllReduce of replicas",
+    "weights travel": "same object",
+    "source": "Schulman et al. 2017; OpenAI baselines ppo2",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    least = c.groups * (c.minibatches if c.core != "none" else 1)
+    replicas = c.replicas or max((n for n in range(1, cores() + 1) if c.lanes % (n * least) == 0), default=1)
+    if c.lanes % (replicas * least):
+        parts = " x --minibatches " + str(c.minibatches) if c.core != "none" else ""
+        given = f"--replicas {replicas} x --groups {c.groups}{parts}"
+        raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {replicas * least}")
+    options = atari(c.env, "baselines", crew.atari)
+    share = max(1, cores() // replicas)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
+    features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
+    features["returns"] = c.gamma if c.reward == "scale" else None
+    policy = nets.Factory(c.network, envs.spec, features)
+    more: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
+    loss = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **more)
+    optim = Optim("adam", c.eps, clip=c.clip)
+    update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    passes = Passes(c.epochs, c.minibatches, c.target_kl)
+    anneal = "constant" if c.anneal == "constant" else "linear"
+    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), anneal, passes=passes)
+    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
+    return System(envs, policy, loss.metrics, {"replicas": replicas})
