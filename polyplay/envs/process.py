@@ -161,7 +161,6 @@ class ProcessPool:
                     self._hire(i)
                     self._turns.join(i)
                     self._workers[i].order(np.array([i]))
-                self._here.discard(i)
             self._see_off()
 
     def part(self, lanes: np.ndarray) -> None:
