@@ -113,7 +113,7 @@ class Learner:
             return self.task.loss(out, batch, self.task.knobs)
 
         valid = ~rows["first"][1:]
-        yield from self.descend(score, batch, rows["version"][:-1][valid], np.count_nonzero(valid), batch)
+        yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
 
     def descend(
         self,

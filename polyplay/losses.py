@@ -258,7 +258,8 @@ def explained(target: Tensor, value: Tensor, over: Over) -> Tensor:
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
-def validate(loss: A2C | VTrace) -> None:
+def validate(loss: Any) -> None:
+    """Raises UserError for a loss's settings out of range."""
     for name in ("gamma", "lam"):
         given = getattr(loss, name)
         if not 0.0 <= given <= 1.0:
