@@ -30,14 +30,13 @@ RUNS = {
         "pong": shlex.split("--env ALE/Pong-v5 --schedule climb --agents 1 --predictors 1 --trainers 1"),
         "boxing": shlex.split("--env ALE/Boxing-v5 --schedule climb --agents 48 --predictors 6 --trainers 6"),
     },
-    "batches": {
-        f"min-batch-{n}": ["--preset", "quick", "--correction", "plus", "--unroll", "5", "--min-batch", str(n)]
-        for n in (0, 20, 40)
-    },
+    "batches": {f"min-batch-{n}-s{k}": ["--min-batch", str(n), "--seed", str(k)] for n in (0, 20, 40) for k in (0, 1)},
 }
+CARTPOLE = "--env CartPole-v1 --network mlp --gamma 0.98 --reward scale --reduction mean --optimizer adam --eps 1e-5"
+CARTPOLE += " --learning-rate 1e-3 --clip 0.5 --entropy-cost 0 --agents 8 --predictors 1 --trainers 1 --schedule off"
 EACH = {
     "schedule": ["--min-batch", "40", "--report-every", "2"],
-    "batches": ["--report-every", "10", "--atari", "impala", "--seed", "1"],
+    "batches": ["--report-every", "1", *shlex.split(CARTPOLE)],
 }
 
 
@@ -135,29 +134,34 @@ def batches() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     names = [n for n in RUNS["batches"] if (KEPT / f"batches-{n}").exists()]
-    picture = figure(2, 1)
-    panel = picture.subplots()
-    found = []
-    for colour, name in zip(COLOURS, names, strict=False):
+    picture = figure(2, 2)
+    panels = picture.subplots(1, 2, sharey=True)
+    colours, found = dict(zip((0, 20, 40), COLOURS, strict=False)), []
+    for name in names:
+        n, seed = (int(word.strip("s")) for word in name.split("-")[2:])
         rows, _ = read("batches", name)
         judged = [r for r in rows if r.get("episodic_return_mean") is not None]
-        x = [r["frames"] / 1e6 for r in judged]
-        panel.plot(x, [r["episodic_return_mean"] for r in judged], color=colour, label=name)
+        y = [r["episodic_return_mean"] for r in judged]
+        label = f"at least {n}" if n else "one chunk"
+        for panel, key, scale in zip(panels, ("steps", "wall_seconds"), (1e3, 1.0), strict=True):
+            panel.plot([r[key] / scale for r in judged], y, color=colours[n], label="" if seed else label)
         last = rows[-1]
         found.append(
             {
-                "run": name,
-                "minutes": last["wall_seconds"] / 60,
+                "transitions an update": label,
+                "seed": seed,
+                "seconds": last["wall_seconds"],
                 "agent steps": last["steps"],
-                "mean of 100 games": last["episodic_return_mean"],
+                "updates": last["updates"],
                 "lag": last["lag_mean"],
-                "transitions an update": last.get("train_batch"),
+                "mean of 100 games": last["episodic_return_mean"],
             }
         )
-    panel.set_xlabel("million frames", color=INK)
-    panel.set_ylabel("Pong, mean of 100 games", color=INK)
-    panel.grid(color=FAINT)
-    panel.legend(frameon=False)
+    for panel, label in zip(panels, ("thousand agent steps", "seconds"), strict=True):
+        panel.set_xlabel(label, color=INK)
+        panel.grid(color=FAINT)
+    panels[0].set_ylabel("CartPole, mean of 100 games", color=INK)
+    panels[0].legend(frameon=False)
     FigureCanvasAgg(picture).print_png(str(RESULTS / "talk_batches.png"))
     page("talk_batches", "Convergence against the minimum training batch", "batches", names, table(found))
 
