@@ -58,17 +58,24 @@ class Gauges:
         return self.crew.meter
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """Meter rows of those that act, and of those that only learn."""
+        """Meter rows of those that act, and of those that only learn: also of those that have left, so that nothing
+        that was counted is missing after.
+        """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows["source" in role.kw].extend(self.crew.rows(role))
+            rows["source" in role.kw].extend(self._ever(role))
         return rows
+
+    def _ever(self, role: Any) -> set[int]:
+        return {*self.crew.rows(role), *self.crew.rows(role, past=True)}
 
     def _sum(self, column: str, rows: Any) -> float:
         return float(self._meter.column(column)[list(rows)].sum())
 
     def _updates(self) -> float:
-        return max((self._sum("updates", self.crew.rows(r)[:1]) for r in self.crew.roles if r.learner), default=0.0)
+        """Every learner knows of all."""
+        rows = [row for role in self.crew.roles if role.learner for row in self._ever(role)]
+        return float(self._meter.column("updates")[rows].max()) if rows else 0.0
 
     def _new(self, name: str, total: Any) -> Any:
         """What was added since the last look; what fell has begun anew."""
@@ -104,8 +111,7 @@ class Gauges:
         here = psutil.Process()
         for process in (here, *here.children(recursive=True)):
             try:
-                times = process.cpu_times()
-                total += times.user + times.system
+                total += sum(process.cpu_times()[:4])  # its own, and that of its children that have ended
             except psutil.Error:
                 continue  # it has ended
         first = "cpu" not in self.seen

@@ -17,9 +17,11 @@ def crew(monkeypatch):
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(gauges.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
-    act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0])
-    learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2])
-    return SimpleNamespace(meter=Meter(3), roles=[act, learn], rows=lambda role: role.at, now=now)
+    act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
+    learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
+    return SimpleNamespace(
+        meter=Meter(3), roles=[act, learn], rows=lambda role, past=False: role.left if past else role.at, now=now
+    )
 
 
 def test_rates_are_of_the_time_since_the_last_look(crew):
@@ -56,6 +58,36 @@ def test_deciles_are_those_of_the_new_sizes(crew):
     told = looks.read()
     assert (told["predict_batch_p10"], told["predict_batch_p50"], told["predict_batch_p90"]) == (1.0, 3.0, 9.0)
     assert looks.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
+
+
+def test_what_workers_counted_who_have_left_stays_counted(crew):
+    looks, (act, learn) = Gauges(crew), crew.roles
+    crew.meter.row(0).served(4)
+    crew.meter.row(1).set("updates", 7)
+    crew.now.t += 1.0
+    assert (looks.read()["pps"], looks.read()["tps"]) == (4.0, None)
+    act.at, act.left, learn.at, learn.left = [], [0], [2], [1]
+    crew.meter.row(2).set("updates", 9)
+    crew.now.t += 1.0
+    gone = looks.read()
+    assert (gone["pps"], gone["tps"]) == (0.0, 2.0)
+    act.at, act.left = [0], []
+    crew.meter.row(0).served(5)
+    crew.now.t += 1.0
+    assert looks.read()["pps"] == 5.0
+    assert looks.histograms()["predict_batch"] == {4: 1, 5: 1}
+
+
+def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
+    import subprocess
+    import sys
+
+    looks = Gauges(crew)
+    looks.read()
+    crew.now.t += 1.0
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
+    assert looks.read()["cpu"] * gauges.cores() >= 0.3
 
 
 def test_a_count_that_fell_has_begun_anew(crew):
