@@ -65,8 +65,8 @@ class RunOptions:
     wandb: str | None = None
     """project of Weights & Biases that metrics go to as well (none: not used)"""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """what networks are computed in; weights stay float32. bfloat16 halves the time where the processor multiplies such
-    numbers itself (auto: there only)"""
+    """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
+    such numbers itself (auto: there only)"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 
