@@ -19,7 +19,7 @@ from pathlib import Path
 
 from polyplay.findings import Finding, as_json, show, status
 
-NEEDED = ("torch", "numpy", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
+NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
 STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers

@@ -11,7 +11,7 @@ from typing import Any
 
 TEST = "tests/test_matrix.py"
 HOW = {"thread": "threads", "process": "processes"}
-HEADS = {"thread": "threads", "process": "procs"}
+HEADS = {"thread": "thread", "process": "procs"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def table() -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(), caption_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0), caption=_caption(), caption_justify="left")
     made.add_column("traits", style="bold", no_wrap=True)
     columns = [(system, on) for system in SYSTEMS for on in HOW]
     for system, on in columns:
