@@ -237,7 +237,7 @@ def test_hundreds_of_changes_leave_nothing_behind():
         crew.poll(0.001)
     role.heads.ask(3)
     assert until(crew, lambda: role.heads.get() == 3)
-    assert len(set(threading.enumerate()) - before) == 3
+    assert until(crew, lambda: len(set(threading.enumerate()) - before) == 3), "those that left have ended"
     crew.stop()
     assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
     assert len(set(began)) == len(began), "nobody repeats another one's past"
