@@ -37,7 +37,9 @@ def _holds(role: Any) -> list[str]:
     if net is not None:
         rows.append(f"policy  {_net(net)}")
     if "T" in kw:
-        rows.append(f"rollout {kw['T']} steps, lag 0")
+        passes = getattr(kw.get("task"), "passes", None)
+        most = 0 if passes is None else passes.epochs * passes.minibatches - 1
+        rows.append(f"rollout {kw['T']} steps, lag {f'at most {most}' if most else 0}")
     if "out" in kw:
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")

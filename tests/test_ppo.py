@@ -89,6 +89,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     c = page.Config(env="toy:catch", network="mlp", replicas=2)
     figure = diagram("ppo", c, RunOptions())
     assert "passes  3 of 4 minibatches" in figure
+    assert "rollout 128 steps, lag at most 11" in figure
     assert "AllReduce(adam) of 2" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make(crew, page.build(c, crew), RunOptions(steps=10_240)).lines)
