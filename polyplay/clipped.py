@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyplay import returns
 from polyplay.errors import UserError
-from polyplay.losses import COMMON, Later, Over, Scored, explained, normalized, squash, validate, wide
+from polyplay.losses import COMMON, Later, Over, Scored, common, normalized, squash, validate, wide
 from polyplay.tree import Batch
 
 
@@ -75,17 +75,9 @@ class PPO:
         total = policy_loss + self.value_cost * value_loss - knobs.entropy_cost * entropy_mean
 
         def metrics() -> dict[str, Tensor]:
-            return {
-                "loss": total,
-                "policy_loss": policy_loss,
-                "value_loss": value_loss,
-                "entropy": entropy_mean,
-                "value_mean": over.mean(value),
-                "explained_variance": explained(target, value, over),
-                "approx_kl": 0.5 * over.mean(log_ratio.square()),
-                "clip_fraction": over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype)),
-                "clip_range": torch.tensor(reach),
-            }
+            clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
+            told = common(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
+            return {**told, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
 
         return Scored(total, Later(metrics))
 

@@ -11,20 +11,10 @@ _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")  # division b
 
 
 @_compiled
-def rmsprop_inside(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, eps: Any) -> None:
-    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/√(g + ε); `rest` is 1 − α. In place."""
+def rmsprop(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any) -> None:
+    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside); `rest` is 1 − α. In place."""
     for i in range(p.size):
         delta = grad[i]
         mean = alpha * square[i] + rest * (delta * delta)
         square[i] = mean
-        p[i] -= lr * delta / np.sqrt(mean + eps)
-
-
-@_compiled
-def rmsprop_outside(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, eps: Any) -> None:
-    """The same with θ ← θ − lr·Δ/(√g + ε)."""
-    for i in range(p.size):
-        delta = grad[i]
-        mean = alpha * square[i] + rest * (delta * delta)
-        square[i] = mean
-        p[i] -= lr * delta / (np.sqrt(mean) + eps)
+        p[i] -= lr * delta / (np.sqrt(mean + inside) + outside)

@@ -63,18 +63,15 @@ class Gauges:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows["source" in role.kw].extend(self._ever(role))
+            rows["source" in role.kw].extend(self.crew.rows(role, past=True))
         return rows
-
-    def _ever(self, role: Any) -> set[int]:
-        return {*self.crew.rows(role), *self.crew.rows(role, past=True)}
 
     def _sum(self, column: str, rows: Any) -> float:
         return float(self._meter.column(column)[list(rows)].sum())
 
     def _updates(self) -> float:
         """Every learner knows of all."""
-        rows = [row for role in self.crew.roles if role.learner for row in self._ever(role)]
+        rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role, past=True)]
         return float(self._meter.column("updates")[rows].max()) if rows else 0.0
 
     def _new(self, name: str, total: Any) -> Any:

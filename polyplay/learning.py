@@ -122,11 +122,10 @@ class Learner:
         versions: np.ndarray,
         learnt: float,
         observe: Batch | None,
-        kl: Callable[[], float] | None = None,
     ) -> Generator[None, None, float]:
         """One update along the gradient of `score()`, and its count. versions: of the weights that acted, a row each;
         learnt: agent steps to count; observe: rows to learn running statistics from; rows: kept if it is not finite.
-        What `kl` says after `score`, as a mean over replicas.
+        Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
         """
         before = time.perf_counter()
         scored = score()
@@ -138,7 +137,9 @@ class Learner:
         self.me.meter.add("learn", time.perf_counter() - before)
         chief = self.me.index == 0
         control = self.me.control
-        sums = [learnt, chief * control.saves, chief * control.finishing, kl() if kl is not None else 0.0, 1.0]
+        watched = self.task.passes is not None and self.task.passes.target_kl > 0.0
+        kl = float(scored.metrics["approx_kl"]) if watched else 0.0
+        sums = [learnt, chief * control.saves, chief * control.finishing, kl, 1.0]
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update(rate, np.array(sums, np.float64))
         waited = self.update.waited - waited

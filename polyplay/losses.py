@@ -209,17 +209,16 @@ def _score(
         total = total * over.count
 
     def metrics() -> dict[str, Tensor]:
-        return {
-            "loss": total,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy_mean,
-            "value_mean": over.mean(value),
-            "explained_variance": explained(target, value, over),
-            "approx_kl": 0.5 * over.mean((logp - batch["logp"][:-1]).square()),
-        }
+        terms = (total, policy_loss, value_loss, entropy_mean)
+        return common(over, terms, value, target, logp - batch["logp"][:-1])
 
     return Scored(total, Later(metrics))
+
+
+def common(over: Over, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor) -> dict[str, Tensor]:
+    """What every loss reports (COMMON). terms: loss, policy_loss, value_loss, entropy; apart: log π − log μ."""
+    rest = (over.mean(value), explained(target, value, over), 0.5 * over.mean(apart.square()))
+    return dict(zip(COMMON, (*terms, *rest), strict=True))
 
 
 class Over:

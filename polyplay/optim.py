@@ -123,10 +123,10 @@ def _plain(x: Tensor) -> bool:
 def _in_one_pass(p: Tensor, grad: Tensor, square: Tensor, group: dict[str, Any]) -> None:
     from polyplay import fused
 
-    step = fused.rmsprop_inside if group["eps_inside"] else fused.rmsprop_outside
-    alpha = group["alpha"]
-    numbers = (np.float32(x) for x in (group["lr"], alpha, 1.0 - alpha, group["eps"]))
-    step(*(x.detach().numpy().reshape(-1) for x in (p, grad, square)), *numbers)
+    alpha, eps = group["alpha"], group["eps"]
+    where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
+    numbers = (np.float32(x) for x in (group["lr"], alpha, 1.0 - alpha, *where))
+    fused.rmsprop(*(x.detach().numpy().reshape(-1) for x in (p, grad, square)), *numbers)
 
 
 def make(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from polyplay import tree
 from polyplay.errors import UserError
@@ -52,8 +51,9 @@ class Minibatches:
         self.whole = bool(state)
         self.lanes, self.state = rows["first"].shape[1], state
         self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in KEPT} | dict(targets)
+        if not self.whole:
+            self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
-        self.flat = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.valid = targets["valid"].numpy()
 
     @property
@@ -66,14 +66,8 @@ class Minibatches:
         if self.whole:
             rows = {k: tree.map(lambda x: x[:, pick], v) for k, v in self.rows.items()}
             return rows, tree.map(lambda x: x[pick], self.state), self.version[:, at][self.valid[:, at]]
-        rows = {k: tree.map(lambda x: x[pick].unsqueeze(0), v) for k, v in self.flat.items()}
+        rows = {k: tree.map(lambda x: x[pick].unsqueeze(0), v) for k, v in self.rows.items()}
         return rows, {}, self.version.reshape(-1)[at]
-
-
-def approx_kl(out: Batch, rows: Batch) -> float:
-    """½ mean (log π − log μ)² over valid transitions."""
-    apart: Tensor = (out["logp"].detach() - rows["logp"])[rows["valid"]]
-    return 0.5 * float(apart.square().mean()) if len(apart) else 0.0
 
 
 def several(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> Iterator[None]:
@@ -86,15 +80,12 @@ def several(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> It
         for k, at in enumerate(order_):
             rows, before, versions = parts.take(at)
             last = epoch == task.passes.epochs - 1 and k == len(order_) - 1
-            out: Batch = {}
 
-            def score(rows: Batch = rows, before: Batch = before, out: Batch = out) -> Any:
-                out.update(learner.policy.unroll(rows, before))
-                return task.loss(out, rows, task.knobs)
+            def score(rows: Batch = rows, before: Batch = before) -> Any:
+                return task.loss(learner.policy.unroll(rows, before), rows, task.knobs)
 
             learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
-            kl = (lambda out=out, rows=rows: approx_kl(out, rows)) if task.passes.target_kl else None
-            apart = yield from learner.descend(score, batch, versions, learnt, batch if last else None, kl)
+            apart = yield from learner.descend(score, batch, versions, learnt, batch if last else None)
             if task.passes.target_kl and apart > task.passes.target_kl:
                 if not last and hasattr(learner.policy, "observe"):
                     learner.policy.observe(batch)  # replicas agree on it at their next update
