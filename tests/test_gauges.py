@@ -20,7 +20,10 @@ def crew(monkeypatch):
     act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
     learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
     return SimpleNamespace(
-        meter=Meter(3), roles=[act, learn], rows=lambda role, past=False: role.at + role.left if past else role.at, now=now
+        meter=Meter(3),
+        roles=[act, learn],
+        rows=lambda role, past=False: role.at + role.left if past else role.at,
+        now=now,
     )
 
 
