@@ -5,8 +5,9 @@ toy:memory    a cue shown in the first row only, blank rows, then repeat it; wit
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
 toy:traits    memory, masks, dict observations, hybrid actions, each to be switched on (traits.py).
+toy:still     the same picture for ever: costs nothing (still.py).
 
-Options that are switches may stand in the name: toy:traits+memory+mask.
+Options that are switches or numbers may stand in the name: toy:traits+memory+mask, toy:still+planes=1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from polyplay import tree
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
 from polyplay.envs.spaces import Box, Discrete, check_action, show, tell
+from polyplay.envs.still import Still
 from polyplay.envs.traits import Traits
 from polyplay.envs.turns import Turns
 from polyplay.errors import Closed, UserError
@@ -176,6 +178,7 @@ TOYS: dict[str, type] = {
     "pendulum": Pendulum,
     "cartpole": CartPole,
     "traits": Traits,
+    "still": Still,
 }
 
 
@@ -185,7 +188,13 @@ def toy(envs: Envs) -> Toy:
     if name not in TOYS:
         known = ", ".join(f"toy:{k}" for k in TOYS)
         raise UserError(f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}")
-    return options(TOYS[name], {**dict.fromkeys(switches, True), **envs.options}, f"toy:{name}")
+    return options(TOYS[name], {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
+
+
+def _switch(word: str) -> tuple[str, Any]:
+    """Of a name: `mask` is on, `planes=4` is a number."""
+    name, equals, value = word.partition("=")
+    return name, (int(value) if value.isdigit() else value) if equals else True
 
 
 def describe(envs: Envs) -> EnvSpec:

@@ -1,0 +1,1 @@
+"""`polyplay bench`: how fast this machine could be, how fast each system is, and where the rest goes."""

@@ -1,0 +1,114 @@
+"""The arithmetic of `polyplay bench`: limits, where a run's core time goes, and what holds it up. Pure.
+
+All costs are microseconds of one core per agent step. A machine of c cores has c/rate of them for each agent step of a
+run; E + I + L of these are its parts, measured alone: a step of the environment, its share of an acting forward pass,
+its share of the updates (all passes together). What is left is told apart into
+
+dearer     acting and learning cost more in the run than alone (caches, memory, threads)
+overhead   other work of the run: rows, queues, pipes, the processes around environments, the main process
+others     CPU that other programs took
+idle       cores that nobody used: somebody waits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+MILLION = 1e6
+NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead", "idle": "waiting"}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one agent step, measured alone: its environment, its acting, its learning in all passes."""
+
+    env: float
+    infer: float
+    learn: float
+
+    @property
+    def total(self) -> float:
+        return self.env + self.infer + self.learn
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as it was watched: rate, cores that it and all else used, its workers and where their wall time went."""
+
+    sps: float  # agent steps per second
+    own: float  # cores' worth of CPU time
+    others: float
+    workers: int  # that count their time
+    times: Mapping[str, float]  # fractions: env, infer, learn, wait
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the core time of an agent step goes; the fields add up to `cores/rate`."""
+
+    env: float
+    infer: float
+    learn: float
+    dearer_infer: float
+    dearer_learn: float
+    overhead: float
+    others: float
+    idle: float
+
+    @property
+    def whole(self) -> float:
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    @property
+    def dearer(self) -> float:
+        return self.dearer_infer + self.dearer_learn
+
+    def of(self, name: str) -> float:
+        """What one of NAMES takes, as the run has it."""
+        return float(getattr(self, name)) + float(getattr(self, f"dearer_{name}", 0.0))
+
+
+def limit(cores: int, costs: Costs) -> float:
+    """Agent steps/s if only the parts took time and never waited: cores/(E + I + L)."""
+    return cores * MILLION / costs.total
+
+
+def split(cores: int, costs: Costs, seen: Seen, apart: bool = False) -> Split:
+    """Where the core time of an agent step goes. Never negative: where a run is cheaper than its parts alone (they were
+    measured while the machine was slower), the parts are shortened in proportion.
+
+    What acting and learning cost in the run is their wall time there, less what it is stretched by when more workers
+    than cores want to run: the run's CPU time over the time its workers were busy. With environments in processes
+    (`apart`) nobody can tell, since these compete for the same cores: then all of it is overhead.
+    """
+    whole, own = cores * MILLION / seen.sps, seen.own * MILLION / seen.sps
+    own = min(own, whole)
+    short = min(1.0, own / costs.total)
+    parts = Costs(costs.env * short, costs.infer * short, costs.learn * short)
+    more = own - parts.total
+    others = min(seen.others * MILLION / seen.sps, whole - own)
+    dearer = {"infer": 0.0, "learn": 0.0}
+    if not apart:
+        wall = seen.workers * MILLION / seen.sps
+        busy = wall * (1.0 - seen.times.get("wait", 0.0))
+        real = wall * min(1.0, own / busy) if busy > 0.0 else 0.0
+        dearer = {k: max(0.0, real * seen.times.get(k, 0.0) - getattr(parts, k)) for k in dearer}
+        total = sum(dearer.values())
+        dearer = {k: v * min(1.0, more / total) if total > 0.0 else 0.0 for k, v in dearer.items()}
+    overhead = max(0.0, more - sum(dearer.values()))
+    idle = max(0.0, whole - own - others)
+    return Split(parts.env, parts.infer, parts.learn, dearer["infer"], dearer["learn"], overhead, others, idle)
+
+
+def bottleneck(where: Split) -> str:
+    """One of NAMES: what takes most of an agent step's core time."""
+    return max(NAMES, key=where.of)
+
+
+def gain(where: Split, removed: float) -> float:
+    """How many times as fast a run becomes without `removed` of its core time per agent step, all else as it was.
+    Waiting stays in proportion: a run whose cores were idle for a tenth of the time keeps them so.
+    """
+    used = where.whole - where.idle
+    return used / max(used - removed, 1e-9)

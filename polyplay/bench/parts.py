@@ -1,0 +1,134 @@
+"""The parts of a system in this process, with one compute thread: what each costs when nothing else is done.
+
+They are the library's own functions: one step of the environments (pictures prepared, without the processes around
+them), an acting forward pass, an update: unroll, loss, backward, norm of the gradient, optimiser; with several passes
+over a batch all of them. No queue, no copy between processes, no bootstrap value.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay import tree
+from polyplay.envs import Envs
+from polyplay.envs.drive import draws
+from polyplay.learning import build
+from polyplay.losses import Scored
+from polyplay.params import Vector
+from polyplay.passes import several
+from polyplay.stream import row_spec
+from polyplay.tree import Batch
+
+BLOCK = 0.02  # CPU seconds measured at once
+DRAWN = 64  # batches of random actions, again and again
+
+
+def cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+    """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
+    for _ in range(5):
+        turn()
+    before = clock()
+    turn()
+    times = max(1, round(BLOCK / max(clock() - before, 1e-6)))
+    found: list[float] = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or len(found) < 5:
+        before = clock()
+        for _ in range(times):
+            turn()
+        found.append((clock() - before) / times * 1e6)
+    return statistics.median(found)
+
+
+def between(at: float, step: int, measured: Callable[[int], float]) -> float:
+    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
+    low = max(step, int(at // step) * step)
+    here = measured(low)
+    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
+
+
+class Parts:
+    """Of a system with these environments, policy and task."""
+
+    def __init__(self, envs: Envs, policy: Callable[[], Any], task: Any, precision: str = "float32"):
+        torch.set_num_threads(1)
+        self.envs, self.task = envs, task
+        self.policy = build(policy, 0, precision)
+        self.vector = Vector(self.policy)
+        self.optimizer = task.update.optim.make(self.vector.parameter)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-6
+        self.me, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
+
+    def env(self, seconds: float, lanes: int = 1) -> float:
+        """µs of a step of `lanes` lanes together, random actions."""
+        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=True)
+        pool = few.open(0)
+        drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
+        turns = iter(range(1 << 40))
+
+        def step() -> None:
+            at, _ = pool.recv()
+            pool.send(at, drawn[next(turns) % DRAWN])
+
+        try:
+            return cost(step, seconds)
+        finally:
+            pool.recv()
+            pool.close()
+
+    def infer(self, n: int, seconds: float) -> float:
+        """µs of an acting forward pass for n lanes."""
+        row = tree.map(torch.from_numpy, self._rows((n,)))
+        row["noise"] = torch.rand(n, self.policy.noise)
+        state = self.policy.initial(n)
+
+        def act() -> None:
+            with torch.no_grad():
+                self.policy.act(row, state)
+
+        return cost(act, seconds)
+
+    def learn(self, T: int, B: int, seconds: float) -> float:
+        """µs of learning from [T, B] rows: one update, or all passes over them."""
+        passes = self.task.passes is not None
+        rows = self._rows((T + passes, B))  # with passes the last row only says a value
+        batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
+
+        def update() -> None:
+            if passes:
+                for _ in several(self, batch, state, rows["version"]):
+                    pass
+                return
+            for _ in self.descend(lambda: self.task.loss(self.policy.unroll(batch, state), batch, self.task.knobs)):
+                pass
+
+        return cost(update, seconds)
+
+    def descend(self, score: Callable[[], Scored], *_: Any) -> Generator[None, None, float]:
+        """An update as `several` asks its learner for one, of nothing but what must be computed."""
+        scored = score()
+        self.vector.zero_grad()
+        scored.loss.backward()
+        torch.linalg.vector_norm(self.vector.grad)
+        self.optimizer.step()
+        yield
+        return 0.0
+
+    def _rows(self, shape: tuple[int, ...]) -> Any:
+        """Rows of noise; every action is legal."""
+        spec, rng = self.envs.spec, np.random.default_rng(0)
+        rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask), shape)
+        for _, x in tree.leaves(rows["obs"]):
+            x[...] = rng.integers(0, 256, x.shape) if x.dtype == np.uint8 else np.zeros_like(x)
+        for _, x in tree.leaves(rows.get("mask", {})):
+            x[...] = True
+        return rows
+

@@ -1,0 +1,80 @@
+"""CPU, memory and rate of a run, seen from outside. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import psutil
+
+LOOK = 1.0  # seconds between two looks at memory,
+SHARE = 50.0  # and at least this many times what a look took: with 60 processes it is not free
+
+Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
+
+
+class Watch:
+    """CPU and memory of a process and all below it."""
+
+    def __init__(self, pid: int):
+        self.root = psutil.Process(pid)
+        self.peak_mb, self.processes, self._next = 0.0, 0, 0.0
+
+    def _tree(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):
+            return [self.root, *self.root.children(recursive=True)]
+        return []
+
+    def look(self) -> None:
+        """Sum of PSS: pages that several processes share count once."""
+        before = time.monotonic()
+        if before < self._next:
+            return
+        total, tree = 0, self._tree()
+        for process in tree:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        self.peak_mb = max(self.peak_mb, total / 2**20)
+        self.processes = max(self.processes, len(tree))
+        now = time.monotonic()
+        self._next = now + max(LOOK, SHARE * (now - before))
+
+    def cpu(self) -> tuple[float, float, float]:
+        """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
+        own = 0.0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                own += times.user + times.system
+        t = psutil.cpu_times()
+        return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
+
+
+def begun(marks: list[Mark]) -> float:
+    """When the first steps were seen: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
+
+
+def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5) -> dict[str, Any] | None:
+    """From the first line at or after `warm` seconds to the first one `window` seconds later; "lines" are these two and
+    those between. None: there is no such window yet. A window may be `slack` seconds short.
+    """
+    begin = next((m for m in marks if m[0]["wall_seconds"] >= warm), None)
+    if begin is None:
+        return None
+    last = begin[0]["wall_seconds"] + window - slack
+    end = next((m for m in marks if m[0]["wall_seconds"] >= last and m is not begin), None)
+    if end is None:
+        return None
+    wall = end[0]["wall_seconds"] - begin[0]["wall_seconds"]
+    passed, own, busy = (b - a for a, b in zip(begin[1], end[1], strict=True))
+    sps = (end[0]["steps"] - begin[0]["steps"]) / wall
+    return {
+        "sps": sps,
+        "window_s": wall,
+        "own_cores": own / passed,
+        "others_cores": max(0.0, busy - own) / passed,
+        "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
+        "lines": [row for row, _ in marks if begin[0]["wall_seconds"] <= row["wall_seconds"] <= end[0]["wall_seconds"]],
+    }
