@@ -31,6 +31,8 @@ USAGE = """usage: polyplay VERB …
                         do an asynchronous run again in one thread and compare every loss, to the bit
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
                         whether an environment keeps to the rules, and how fast it is
+  bench [SYSTEM …] [--env ID] [--network NAME …] [--without env|network] [--json FILE] [--picture FILE] [--recap]
+                        how fast this machine could be and each system is, where the rest goes, what to change
   doctor [--json]       what a bug report needs: versions, limits, what works here
   systems [--matrix]    the table of systems: six choices each, or which traits were tried together in them
   diagram SYSTEM [--OPTION VALUE …]
@@ -39,7 +41,7 @@ USAGE = """usage: polyplay VERB …
 
 for example: polyplay train a2c --env ALE/Pong-v5 --preset quick
 """
-COMING = ("bench", "play")
+COMING = ("play",)
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,12 @@ def _doctor(words: list[str]) -> int:
     return doctor.command(words)
 
 
+def _bench(words: list[str]) -> int:
+    from polyplay.bench import command
+
+    return command.command(words)
+
+
 VERBS = {
     "train": _train,
     "resume": _resume,
@@ -291,6 +299,7 @@ VERBS = {
     "export": _export,
     "replay": _replay,
     "check": _check,
+    "bench": _bench,
     "doctor": _doctor,
     "systems": _systems,
     "diagram": _diagram,

@@ -1,0 +1,184 @@
+"""What `polyplay bench` measures, in order, and what comes of it: one JSON document.
+
+First every system's own run, then, with the batch sizes seen there, the parts, in processes that measure together. All
+measuring is done by `Means`, so that tests can put numbers in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from polyplay.bench import SCHEMA, advice, limits, speed
+from polyplay.bench.crowd import Crowd, Order
+from polyplay.bench.limits import Costs, Seen
+from polyplay.bench.rates import watched
+from polyplay.crew import cores
+from polyplay.errors import EnvFailure, WorkerLost
+from polyplay.record import stamp
+
+ACTING, ROWS = 32, (5, 32)  # sizes at which networks are compared
+QUIET = 0.1  # cores that others may use
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Means:
+    """How things are measured, and who hears of it."""
+
+    rate: Callable[[str, Mapping[str, Any], float], Row] = watched
+    crowd: Callable[[int], Any] = Crowd
+    say: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+
+
+class Bench:
+    """One `polyplay bench` of these systems. Raises UserError before anything is measured."""
+
+    def __init__(self, systems: Sequence[str], asked: Any, means: Means):
+        self.asked, self.means, self.cores = asked, means, cores()
+        self.half = _half()
+        first = self._wire(systems[0], asked.network[0] if asked.network else None)
+        self.networks = list(asked.network) or _networks(first.envs.spec.obs)
+        self.wired = [self._wire(name, self.networks[0]) for name in systems]
+        self.free = [self._freed(w) for w in self.wired] if asked.without != "nothing" else []
+
+    def _wire(self, system: str, network: str | None) -> speed.Wired:
+        keywords = speed.keywords(system, self.asked.env, network, self.asked.precision, self.cores)
+        return speed.wire(system, keywords)
+
+    def _freed(self, wired: speed.Wired) -> speed.Wired:
+        """The same system with what is to be removed made free."""
+        from polyplay.bench.pixels import NAME
+
+        changed = {"env": speed.free(wired)} if self.asked.without == "env" else {"network": NAME}
+        return speed.wire(wired.system, {**wired.keywords, **changed})
+
+    def run(self) -> Row:
+        begun = self.means.clock()
+        runs = [self._rate(w, "") for w in self.wired]
+        freed = [self._rate(w, f" without {self.asked.without}") for w in self.free]
+        with self.means.crowd(self.cores) as crowd:
+            machine = self._machine(crowd)
+            rows = [self._system(w, r, crowd) for w, r in zip(self.wired, runs, strict=True)]
+            for row, w, free, run in zip(rows if freed else [], self.wired, self.free, freed, strict=False):
+                if "error" not in row:
+                    row["without"] = self._without(row, w, free, run, crowd)
+        fixed = {"env": self.asked.env, "network": self.networks[0], "precision": self.asked.precision}
+        told = {"schema": SCHEMA, **stamp(), "cores": self.cores, **fixed, "seconds": self.asked.seconds}
+        took = round(self.means.clock() - begun, 1)
+        return {**told, "took_seconds": took, "machine_limits": machine, "systems": rows, "notes": notes(rows)}
+
+    # ------------------------------------------------------------------------------------- one after another
+
+    def _rate(self, wired: speed.Wired, how: str) -> Row:
+        self.means.say(f"{wired.system}{how}: a run of it …")
+        try:
+            return self.means.rate(wired.system, wired.keywords, self.asked.seconds)
+        except (EnvFailure, WorkerLost) as e:
+            return {"error": str(e)}
+
+    def _machine(self, crowd: Any) -> Row:
+        """The environment, and every network in every precision, at sizes that are the same for all."""
+        precisions = ["float32", "bfloat16"] if self.half else ["float32"]
+        seconds, rows = self._seconds, []
+        base = speed.keywords("a2c", self.asked.env, None, "float32", self.cores)
+        self.means.say("the environment alone …")
+        env = crowd.measure(Order("a2c", {**base, "network": self.networks[0]}, seconds, lanes=ACTING // 2))["env"]
+        for network in self.networks:
+            for precision in precisions:
+                self.means.say(f"{network} in {precision} alone …")
+                keywords = {**base, "network": network, "precision": precision}
+                us = crowd.measure(Order("a2c", keywords, seconds, acting=ACTING, rows=ROWS))
+                costs = Costs(env, us["infer"], us["learn"])
+                per = {f"{k}_per_s": self.cores * 1e6 / us[k] for k in ("infer", "learn")}
+                rows.append({"network": network, "precision": precision, "us": asdict(costs), **per})
+                rows[-1]["limit"] = limits.limit(self.cores, costs)
+        sizes = {"acting": ACTING, "rows": ROWS[0] * ROWS[1]}
+        return {"env_us": env, "env_per_s": self.cores * 1e6 / env, "networks": rows, **sizes}
+
+    @property
+    def _seconds(self) -> float:
+        """For each part."""
+        return min(1.0, self.asked.seconds / 8)
+
+    def _parts(self, wired: speed.Wired, acting: float, crowd: Any) -> Costs:
+        lanes = wired.lanes if wired.kind in speed.NATIVE else 1
+        how = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
+        return Costs(**crowd.measure(Order(wired.system, wired.keywords, self._seconds, **how)))
+
+    def _system(self, wired: speed.Wired, run: Row, crowd: Any) -> Row:
+        """A system's row: run and parts put together."""
+        row = {"system": wired.system, "settings": wired.told, "keywords": wired.keywords}
+        if "error" in run:
+            return {**row, **run}
+        acting = float(wired.lanes if wired.lanes > 1 else run.get("predict_batch") or 1.0)
+        self.means.say(f"{wired.system}: its parts alone …")
+        costs = self._parts(wired, acting, crowd)
+        seen = Seen(run["sps"], run["own_cores"], run["others_cores"], wired.workers, run["time"])
+        where = limits.split(self.cores, costs, seen, apart=wired.kind == "processes")
+        name, most = limits.bottleneck(where), limits.limit(self.cores, costs)
+        sizes = {"pool": wired.kind, "acting_batch": acting, "rows_per_update": wired.T * wired.B}
+        return {
+            **row,
+            **sizes,
+            "epochs": wired.epochs,
+            "frames_per_step": wired.frames,
+            "sps": run["sps"],
+            "limit": most,
+            "fraction": run["sps"] / most,
+            "costs_us": asdict(costs),
+            "where_us": asdict(where),
+            "whole_us": where.whole,
+            "wait_share": run["time"].get("wait", 0.0),
+            "run": run,
+            "bottleneck": limits.NAMES[name],
+            "change": advice.sentence(name, where, wired, self.half),
+        }
+
+    def _without(self, row: Row, wired: speed.Wired, free: speed.Wired, run: Row, crowd: Any) -> Row:
+        """Was it the bottleneck? What the split predicts for its removal, and what its removal did."""
+        if "error" in run:
+            return {"what": self.asked.without, **run}
+        self.means.say(f"{wired.system} without {self.asked.without}: its parts alone …")
+        costs = self._parts(free, row["acting_batch"], crowd)
+        where = limits.Split(**row["where_us"])
+        names = ("env",) if self.asked.without == "env" else ("infer", "learn")
+        removed = sum(where.of(k) - getattr(costs, k) for k in names)
+        return {
+            "what": self.asked.without,
+            "env": free.envs.title,
+            "removed_us": removed,
+            "free_costs_us": asdict(costs),
+            "sps": run["sps"],
+            "predicted": limits.gain(where, removed),
+            "measured": run["sps"] / row["sps"],
+            "run": run,
+        }
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What makes figures doubtful."""
+    found = [f"{r['system']}: {r['error'].splitlines()[0]}" for r in rows if "error" in r]
+    for r in rows:
+        runs = [r["run"]] if "run" in r else []
+        runs += [r["without"]["run"]] if "run" in r.get("without", {}) else []
+        most = max((run["others_cores"] for run in runs), default=0.0)
+        if most > QUIET:
+            found.append(f"{r['system']}: other programs used {most:.1f} cores meanwhile; measure again when it is quiet")
+    return found
+
+
+def _half() -> bool:
+    from polyplay.nets.precision import half
+
+    return half("auto")
+
+
+def _networks(obs: Any) -> list[str]:
+    """Those to measure where none is named: the small one first, which is what systems are run with."""
+    shape = getattr(obs, "shape", ())
+    return ["a3c", "nature"] if len(shape) == 3 and min(shape[1:]) >= 64 else ["mlp"]
+
