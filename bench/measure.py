@@ -12,50 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from polyplay.bench.watch import Watch, begun, rate
 from polyplay.record import read_lines
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
-LOOK = 1.0  # seconds between two looks at memory,
-SHARE = 50.0  # and at least this many times what a look took: with 60 processes it is not free
-
-
-class Watch:
-    """CPU and memory of a process and all below it, seen from outside."""
-
-    def __init__(self, pid: int):
-        self.root = psutil.Process(pid)
-        self.peak_mb, self.processes, self._next = 0.0, 0, 0.0
-
-    def _tree(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            return [self.root, *self.root.children(recursive=True)]
-        return []
-
-    def look(self) -> None:
-        """Sum of PSS: pages that several processes share count once."""
-        before = time.monotonic()
-        if before < self._next:
-            return
-        total, tree = 0, self._tree()
-        for process in tree:
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().pss
-        self.peak_mb = max(self.peak_mb, total / 2**20)
-        self.processes = max(self.processes, len(tree))
-        now = time.monotonic()
-        self._next = now + max(LOOK, SHARE * (now - before))
-
-    def cpu(self) -> tuple[float, float, float]:
-        """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
-        own = 0.0
-        for process in self._tree():
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                own += times.user + times.system
-        t = psutil.cpu_times()
-        return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
 
 
 def versions(python: str, packages: Sequence[str]) -> str:
@@ -85,44 +45,18 @@ def measure(
                 watch.look()
                 rows = list(read_lines(log))
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
-                if stop and _rate(marks, warm + _begun(marks), window) is not None:
+                if stop and rate(marks, warm + begun(marks), window) is not None:
                     break
                 time.sleep(0.1)
         finally:
             _end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = _rate(marks, warm + (_begun(marks) if stop else 0.0), window)
+    answer = rate(marks, warm + (begun(marks) if stop else 0.0), window)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")
     return {**answer, "pss_mb": watch.peak_mb, "processes": watch.processes, "exit": child.returncode}
-
-
-def _begun(marks: list[Any]) -> float:
-    """When the first steps were seen: 16 environments may take their time to come up."""
-    return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
-
-
-def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None:
-    begin = next((m for m in marks if m[0]["wall_seconds"] >= warm), None)
-    if begin is None:
-        return None
-    last = begin[0]["wall_seconds"] + window - 0.5
-    end = next((m for m in marks if m[0]["wall_seconds"] >= last and m is not begin), None)
-    if end is None:
-        return None
-    wall = end[0]["wall_seconds"] - begin[0]["wall_seconds"]
-    passed, own, busy = (b - a for a, b in zip(begin[1], end[1], strict=True))
-    sps = (end[0]["steps"] - begin[0]["steps"]) / wall
-    return {
-        "sps": sps,
-        "window_s": wall,
-        "own_cores": own / passed,
-        "others_cores": max(0.0, busy - own) / passed,
-        "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
-        "lines": [row for row, _ in marks if begin[0]["wall_seconds"] <= row["wall_seconds"] <= end[0]["wall_seconds"]],
-    }
 
 
 def _end(child: subprocess.Popen) -> None:

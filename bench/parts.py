@@ -16,123 +16,39 @@ import json
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from common import ROOT, Row, command_line, table
 
-from polyplay import optim, tree
+from polyplay.bench.parts import Parts, between
 from polyplay.crew import cores
-from polyplay.envs import Envs
-from polyplay.learning import build
-from polyplay.params import Vector
 from polyplay.run import new_crew, read
-from polyplay.stream import row_spec
 
 CHUNK = 5  # rows of an unroll
-BLOCK = 0.02  # CPU seconds measured at once
 
 
-def cost(turn: Callable[[], object], seconds: float) -> float:
-    """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
-    for _ in range(5):
-        turn()
-    before = time.process_time()
-    turn()
-    times = max(1, round(BLOCK / max(time.process_time() - before, 1e-6)))
-    found: list[float] = []
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(found) < 5:
-        before = time.process_time()
-        for _ in range(times):
-            turn()
-        found.append((time.process_time() - before) / times * 1e6)
-    return statistics.median(found)
+def parts_of(run: Path) -> Parts:
+    """Those of a run's system."""
+    page, settings, options, _ = read(run)
+    crew = new_crew(options)
+    system = page.build(settings, crew)
+    task: Any = next(r.kw["task"] for r in crew.roles if "task" in r.kw)
+    return Parts(system.envs, system.policy, task, options.precision)
 
 
-def between(at: float, step: int, measured: Callable[[int], float]) -> float:
-    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
-    low = max(step, int(at // step) * step)
-    here = measured(low)
-    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
-
-
-class Parts:
-    """The parts of a run's system, in this process, with one compute thread."""
-
-    def __init__(self, run: Path):
-        torch.set_num_threads(1)
-        page, settings, options, _ = read(run)
-        crew = new_crew(options)
-        self.system = page.build(settings, crew)
-        self.task: Any = next(r.kw["task"] for r in crew.roles if "task" in r.kw)
-        self.policy = build(self.system.policy, 0, options.precision)
-        self.vector = Vector(self.policy)
-        o = self.task.update.optim
-        self.optimizer = optim.make(o.name, [self.vector.parameter], 1e-6, o.eps, o.alpha, o.momentum)
-
-    def env(self, seconds: float) -> float:
-        """µs of a step of one lane, random actions."""
-        envs = self.system.envs
-        pool = Envs(envs.name, 1, workers=1, options=envs.options, inline=True).open(0)
-        actions = np.random.default_rng(0).integers(envs.spec.action.n, size=(4096, 1))
-        turns = iter(range(1 << 40))
-
-        def step() -> None:
-            lanes, _ = pool.recv()
-            pool.send(lanes, actions[next(turns) % 4096])
-
-        try:
-            return cost(step, seconds)
-        finally:
-            pool.recv()
-            pool.close()
-
-    def infer(self, n: int, seconds: float) -> float:
-        """µs of an acting forward pass for n lanes."""
-        row = tree.map(torch.from_numpy, self._rows((n,)))
-        row["noise"] = torch.rand(n, self.policy.noise)
-        state = self.policy.initial(n)
-
-        def act() -> None:
-            with torch.no_grad():
-                self.policy.act(row, state)
-
-        return cost(act, seconds)
-
-    def train(self, m: int, seconds: float) -> float:
-        """µs of an update from m rows, in unrolls of 5 rows (fewer are one unroll)."""
-        T, B = (CHUNK, m // CHUNK) if m % CHUNK == 0 else (m, 1)
-        batch = tree.map(torch.from_numpy, self._rows((T, B)))
-        state = self.policy.initial(B)
-
-        def update() -> None:
-            out = self.policy.unroll(batch, state)
-            scored = self.task.loss(out, batch, self.task.knobs)
-            self.vector.zero_grad()
-            scored.loss.backward()
-            torch.linalg.vector_norm(self.vector.grad)
-            self.optimizer.step()
-
-        return cost(update, seconds)
-
-    def _rows(self, shape: tuple[int, ...]) -> Any:
-        spec = self.system.envs.spec
-        rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask), shape)
-        rows["obs"][...] = np.random.default_rng(0).integers(0, 256, rows["obs"].shape)
-        return rows
+def learn(parts: Parts, m: int, seconds: float) -> float:
+    """µs of an update from m rows, in unrolls of 5 rows (fewer are one unroll)."""
+    return parts.learn(*((CHUNK, m // CHUNK) if m % CHUNK == 0 else (m, 1)), seconds)
 
 
 def alone(run: Path, n: float, m: float, seconds: float) -> Row:
     """Per agent step, CPU µs in this process."""
-    parts = Parts(run)
+    parts = parts_of(run)
     env = parts.env(seconds)
     infer = between(n, 1, lambda k: parts.infer(k, seconds)) / n
-    train = between(m, CHUNK, lambda k: parts.train(k, seconds)) / m
+    train = between(m, CHUNK, lambda k: learn(parts, k, seconds)) / m
     return {"env": env, "infer": infer, "train": train}
 
 

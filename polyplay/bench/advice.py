@@ -46,7 +46,9 @@ def change(name: str, wired: Any, half: bool) -> str:
         value = other(name, option, wired.values)
         if value is not None:
             return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
-    small = "a smaller --network, or more cores" if name in ("infer", "learn") else "nothing that an option could change"
+    small = (
+        "a smaller --network, or more cores" if name in ("infer", "learn") else "nothing that an option could change"
+    )
     return f"{small}; this system has no setting for it"
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from polyplay.errors import UserError
 
+WIDTH = 100  # columns, at most
 LINE = "polyplay bench [SYSTEM …]"
 ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is learnt, nothing kept."
 
@@ -67,7 +70,9 @@ def command(words: list[str], means: Any = None) -> int:
     if asked.recap:
         print("\n".join(recap.markdown(document)))
     else:
-        table.show(document, default_console())
+        console = default_console()
+        console.width = min(console.width, WIDTH)
+        table.show(document, console)
     return int(any("error" in row for row in document["systems"]))
 
 
@@ -81,6 +86,9 @@ def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any
         systems.load(name)  # a UserError where there is none
     from polyplay.bench.measuring import Bench, Means
 
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):  # end what was started, remove what was written
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     how = means or Means(say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     return Bench(chosen, asked, how).run()
 

@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 MILLION = 1e6
-NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead", "idle": "waiting"}
+NAMES = {
+    "env": "environment",
+    "infer": "acting forward",
+    "learn": "learning",
+    "overhead": "overhead",
+    "idle": "waiting",
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def bottleneck(where: Split) -> str:
 
 def gain(where: Split, removed: float) -> float:
     """How many times as fast a run becomes without `removed` of its core time per agent step, all else as it was.
-    Waiting stays in proportion: a run whose cores were idle for a tenth of the time keeps them so.
+    Waiting and others stay in proportion: a run whose cores were idle for a tenth of the time keeps them so.
     """
-    used = where.whole - where.idle
+    used = where.whole - where.idle - where.others
     return used / max(used - removed, 1e-9)

@@ -16,6 +16,7 @@ from polyplay.bench.crowd import Crowd, Order
 from polyplay.bench.limits import Costs, Seen
 from polyplay.bench.rates import watched
 from polyplay.crew import cores
+from polyplay.envs.pool import Envs
 from polyplay.errors import EnvFailure, WorkerLost
 from polyplay.record import stamp
 
@@ -40,12 +41,11 @@ class Bench:
     def __init__(self, systems: Sequence[str], asked: Any, means: Means):
         self.asked, self.means, self.cores = asked, means, cores()
         self.half = _half()
-        first = self._wire(systems[0], asked.network[0] if asked.network else None)
-        self.networks = list(asked.network) or _networks(first.envs.spec.obs)
+        self.networks = list(asked.network) or networks(Envs(asked.env, 1).spec.obs)
         self.wired = [self._wire(name, self.networks[0]) for name in systems]
         self.free = [self._freed(w) for w in self.wired] if asked.without != "nothing" else []
 
-    def _wire(self, system: str, network: str | None) -> speed.Wired:
+    def _wire(self, system: str, network: str) -> speed.Wired:
         keywords = speed.keywords(system, self.asked.env, network, self.asked.precision, self.cores)
         return speed.wire(system, keywords)
 
@@ -84,9 +84,9 @@ class Bench:
         """The environment, and every network in every precision, at sizes that are the same for all."""
         precisions = ["float32", "bfloat16"] if self.half else ["float32"]
         seconds, rows = self._seconds, []
-        base = speed.keywords("a2c", self.asked.env, None, "float32", self.cores)
+        base = speed.keywords("a2c", self.asked.env, self.networks[0], "float32", self.cores)
         self.means.say("the environment alone …")
-        env = crowd.measure(Order("a2c", {**base, "network": self.networks[0]}, seconds, lanes=ACTING // 2))["env"]
+        env = crowd.measure(Order("a2c", base, seconds, lanes=ACTING // 2))["env"]
         for network in self.networks:
             for precision in precisions:
                 self.means.say(f"{network} in {precision} alone …")
@@ -106,7 +106,7 @@ class Bench:
 
     def _parts(self, wired: speed.Wired, acting: float, crowd: Any) -> Costs:
         lanes = wired.lanes if wired.kind in speed.NATIVE else 1
-        how = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
+        how: dict[str, Any] = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
         return Costs(**crowd.measure(Order(wired.system, wired.keywords, self._seconds, **how)))
 
     def _system(self, wired: speed.Wired, run: Row, crowd: Any) -> Row:
@@ -167,7 +167,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
         runs += [r["without"]["run"]] if "run" in r.get("without", {}) else []
         most = max((run["others_cores"] for run in runs), default=0.0)
         if most > QUIET:
-            found.append(f"{r['system']}: other programs used {most:.1f} cores meanwhile; measure again when it is quiet")
+            found.append(
+                f"{r['system']}: other programs used {most:.1f} cores meanwhile; measure again when it is quiet"
+            )
     return found
 
 
@@ -177,8 +179,6 @@ def _half() -> bool:
     return half("auto")
 
 
-def _networks(obs: Any) -> list[str]:
+def networks(obs: Any) -> list[str]:
     """Those to measure where none is named: the small one first, which is what systems are run with."""
-    shape = getattr(obs, "shape", ())
-    return ["a3c", "nature"] if len(shape) == 3 and min(shape[1:]) >= 64 else ["mlp"]
-
+    return ["a3c", "nature"] if speed.pictures(obs) else ["mlp"]

@@ -24,7 +24,6 @@ from polyplay.losses import Scored
 from polyplay.params import Vector
 from polyplay.passes import several
 from polyplay.stream import row_spec
-from polyplay.tree import Batch
 
 BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again
@@ -32,14 +31,17 @@ DRAWN = 64  # batches of random actions, again and again
 
 def cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
     """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
-    for _ in range(5):
+    began = time.perf_counter()
+    for warm in range(5):
+        if warm >= 2 and time.perf_counter() - began > seconds:
+            break
         turn()
     before = clock()
     turn()
     times = max(1, round(BLOCK / max(clock() - before, 1e-6)))
     found: list[float] = []
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(found) < 5:
+    while (now := time.perf_counter()) < until or len(found) < (5 if now < until + seconds else 3):
         before = clock()
         for _ in range(times):
             turn()
@@ -131,4 +133,3 @@ class Parts:
         for _, x in tree.leaves(rows.get("mask", {})):
             x[...] = True
         return rows
-

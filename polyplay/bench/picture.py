@@ -84,7 +84,7 @@ def _dress(axes: Any, document: Mapping[str, Any], rows: Any) -> None:
         frameon=False,
         labelcolor=INK,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.25 if len(rows) < 3 else -0.12),
+        bbox_to_anchor=(0.5, -0.75 / (1.6 + 0.75 * len(rows)) * 1.0),
         ncols=len(seen),
         fontsize=8,
     )

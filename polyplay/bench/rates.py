@@ -1,6 +1,6 @@
 """How fast a system is: a real run of it, in a process and a directory of its own, watched for a while and ended.
 
-`python -m polyplay.bench.rates` is that run: the system and its keywords as JSON on standard input. Imports no torch.
+`python -m polyplay.bench.rates` is that run: the system and its keywords as a line of JSON. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from polyplay.bench.watch import Watch, begun, rate
 from polyplay.errors import UserError, WorkerLost
@@ -46,8 +47,9 @@ def watched(system: str, keywords: Mapping[str, Any], seconds: float) -> dict[st
                 start_new_session=True,
             )
             try:
-                with contextlib.suppress(BrokenPipeError), child.stdin as pipe:  # type: ignore[union-attr]
-                    pipe.write(asked)
+                with contextlib.suppress(BrokenPipeError):
+                    child.stdin.write(asked + "\n")  # type: ignore[union-attr]
+                    child.stdin.flush()  # type: ignore[union-attr]
                 found = _watch(child, run / "metrics.jsonl", seconds)
             finally:
                 end(child)
@@ -97,14 +99,28 @@ def end(child: subprocess.Popen) -> None:
     """End a run and all that it started, at once: nothing of it is to be kept."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with contextlib.suppress(BrokenPipeError):
+        child.communicate()
+
+
+def lifeline(pipe: IO[str], leave: Callable[[int], object] = os._exit) -> threading.Thread:
+    """If whoever watches this run dies, however, so does the run: its end of the pipe closes."""
+
+    def wait() -> None:
+        pipe.read()
+        leave(1)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
 
 
 def main() -> int:
     import polyplay
     from polyplay.bench.speed import environment
 
-    asked = json.load(sys.stdin)
+    asked = json.loads(sys.stdin.readline())
+    lifeline(sys.stdin)
     keywords = asked["keywords"]
     try:
         polyplay.train(asked["system"], **{**keywords, "env": environment(keywords["env"])})

@@ -1,7 +1,8 @@
 """How `polyplay bench` runs each system: its settings for this number of cores, and what its wiring says.
 
-A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of those
-tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run as it is.
+A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
+those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
+as `quick` has it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from polyplay.crew import Crew
 from polyplay.envs import still
 from polyplay.envs.pool import Envs
 from polyplay.memory import kind_of
+from polyplay.tree import Field
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
@@ -47,13 +49,18 @@ class Wired:
     task: Any
 
 
-def keywords(system: str, env: Any, network: str | None, precision: str, cores: int) -> dict[str, Any]:
-    """What `polyplay.train(system, …)` gets."""
+def keywords(system: str, env: str, network: str, precision: str, cores: int) -> dict[str, Any]:
+    """What `polyplay.train(system, …)` gets. Raises UserError: no such environment."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
-    chosen = {"network": network} if network is not None else {}
+    raw = {} if pictures(Envs(env, 1).spec.obs) else {"inputs": "raw"}  # a preset may be for pictures
     own = SETTINGS.get(system, lambda n: {})(cores)
-    return {"env": env, **preset, **own, **chosen, "precision": precision, **LITTLE}
+    return {"env": env, **preset, **own, **raw, "network": network, "precision": precision, **LITTLE}
+
+
+def pictures(obs: Any) -> bool:
+    """Whether observations are one image each, large enough for the Atari networks."""
+    return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
 def wire(system: str, given: Mapping[str, Any]) -> Wired:
@@ -72,7 +79,7 @@ def wire(system: str, given: Mapping[str, Any]) -> Wired:
     envs, lanes = acting(crew)
     task, T, B = learning(crew)
     timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
-    sizes = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
+    sizes: dict[str, Any] = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
     kind, frames = kind_of(envs), envs.spec.frames_per_step
     more: dict[str, Any] = {"envs": envs, "system_of": wired, "task": task, "frames": frames}
     return Wired(system, dict(given), told, values, kind, lanes, **sizes, **more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,12 +12,12 @@ from rich.text import Text
 
 from polyplay.flags import flag
 
-SHARES = ("env", "infer", "learn", "dearer", "overhead", "idle")
-HEADS = {"env": "env", "infer": "acting", "learn": "learning", "dearer": "dearer", "overhead": "overhead", "idle": "idle"}
+HEADS = {"env": "env", "infer": "acting", "learn": "learn", "dearer": "dearer", "overhead": "overhead", "idle": "idle"}
 LEGEND = (
     "limit: cores / (env + acting + learning), each measured alone. The rest of the table: where all core time went.\n"
     "dearer: acting and learning cost more in the run than alone. overhead: all else that the run did. "
-    "idle: cores at rest.\nwaits: the part of the workers' time in which they slept for one another; none of them spins."
+    "others: other programs. idle: cores at rest.\n"
+    "waits: the part of the workers' time in which they slept for one another; none of them spins."
 )
 
 
@@ -25,48 +25,48 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     machine = document["machine"]
     head = f"{machine['cpu']}, {document['cores']} cores · {document['env']} · {document['precision']}"
     console.print(Text(f"polyplay bench: {head}", style="bold"))
-    console.print(_networks(document))
-    console.print(_systems(document))
-    console.print(Text(LEGEND, style="bright_black"))
-    console.print()
-    for row in document["systems"]:
-        for line in lines(row):
-            console.print(line)
-    for note in document["notes"]:
-        console.print(Text.assemble(("note  ", "bold yellow"), note))
-
-
-def _table(title: str) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title=title, title_justify="left")
-    made.title_style = ""
-    return made
-
-
-def _networks(document: Mapping[str, Any]) -> Table:
     found = document["machine_limits"]
     sizes = f"acting for {found['acting']} lanes, learning from {found['rows']} rows once"
-    made = _table(f"the machine, agent steps/s: environment {found['env_per_s']:,.0f}; {sizes}")
+    console.print(Text(f"\nthe machine, agent steps/s: environment {found['env_per_s']:,.0f}; {sizes}"))
+    console.print(_networks(found["networks"]))
+    console.print(Text(f"the systems with {document['network']}: agent steps/s, and where the core time goes in %"))
+    console.print(_systems(document["systems"], console.width))
+    console.print(Text(LEGEND, style="bright_black"))
+    console.print()
+    grid = Table.grid(padding=(0, 2))
+    for row in document["systems"]:
+        for i, line in enumerate(lines(row)):
+            grid.add_row(Text(row["system"] if i == 0 else "", style="bold"), line)
+    for note in document["notes"]:
+        grid.add_row(Text("note", style="bold yellow"), Text(note))
+    console.print(grid)
+
+
+def _networks(rows: Sequence[Mapping[str, Any]]) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     made.add_column("network", style="bold", no_wrap=True)
     made.add_column("numbers", no_wrap=True)
     for heading in ("acting", "learning", "limit of all three"):
         made.add_column(heading, justify="right", no_wrap=True)
-    for row in found["networks"]:
+    for row in rows:
         rates = (row["infer_per_s"], row["learn_per_s"], row["limit"])
         made.add_row(row["network"], row["precision"], *(f"{r:,.0f}" for r in rates))
     return made
 
 
-def _systems(document: Mapping[str, Any]) -> Table:
-    made = _table(f"the systems, network {document['network']}: agent steps/s, and where the core time goes in %")
+def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+    disturbed = any(share(r, "others") >= 0.01 for r in rows if "error" not in r)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(width >= (104 if disturbed else 95))))
     made.add_column("system", style="bold", no_wrap=True)
-    for heading in ("steps/s", "limit", "of it", *HEADS.values(), "waits"):
+    shares = [*HEADS, *(["others"] if disturbed else [])]
+    for heading in ("steps/s", "limit", "of it", *(HEADS.get(k, k) for k in shares), "waits"):
         made.add_column(heading, justify="right", no_wrap=True)
-    for row in document["systems"]:
+    for row in rows:
         if "error" in row:
             made.add_row(row["system"], "failed")
             continue
         rates = (f"{row['sps']:,.0f}", f"{row['limit']:,.0f}", f"{row['fraction']:.0%}")
-        parts = [f"{100 * share(row, k):.0f}" for k in SHARES]
+        parts = [f"{100 * share(row, k):.0f}" for k in shares]
         made.add_row(row["system"], *rates, *parts, f"{row['wait_share']:.0%}")
     return made
 
@@ -79,19 +79,17 @@ def share(row: Mapping[str, Any], name: str) -> float:
 
 
 def lines(row: Mapping[str, Any]) -> list[Text]:
-    """A system's bottleneck, settings and removals, in words."""
-    name = f"{row['system']:<8}"
+    """A system's bottleneck, settings and removal, in words."""
     if "error" in row:
-        return [Text.assemble((name, "bold"), (f"failed: {row['error'].splitlines()[0]}", "bold red"))]
-    told = [Text.assemble((name, "bold"), row["change"])]
-    settings = " ".join(f"{flag(k)} {v}" for k, v in row["settings"].items() if k != "network")
-    quick = "--preset quick " if row["keywords"].get("preset") == "quick" else ""
-    passes = f", {row['epochs']} passes" if row["epochs"] > 1 else ""
-    sizes = f"acting for {row['acting_batch']:.3g} at once, {row['rows_per_update']} rows at once{passes}"
-    told.append(Text(f"{'':8}{quick}{settings}: {sizes}".replace(" :", ":"), style="bright_black"))
+        return [Text(f"failed: {row['error'].splitlines()[0]}", style="bold red")]
+    settings = [f"{flag(k)} {v}" for k, v in row["settings"].items() if k != "network"]
+    quick = ["--preset quick"] if row["keywords"].get("preset") == "quick" else []
+    passes = f" in {row['epochs']} passes" if row["epochs"] > 1 else ""
+    sizes = f"acts for {row['acting_batch']:.3g} at once, learns from {row['rows_per_update']}{passes}"
+    told = [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
     without = row.get("without")
     if without:
-        told.append(Text(f"{'':8}without {without['what']}: {removal(row, without)}"))
+        told.append(Text(f"without {without['what']}: {removal(row, without)}"))
     return told
 
 

@@ -1,6 +1,7 @@
-"""An environment that costs nothing: every observation is the same. `polyplay bench` puts it in another's place, so that
-a system runs without its environment: as toy:still (many lanes in one thread) or as a Gymnasium environment (in the
-processes that the other one was in).
+"""An environment that costs nothing: every observation is the same.
+
+`polyplay bench` puts it in another's place, so that a system runs without its environment: as toy:still (many lanes in
+one thread) or as a Gymnasium environment (in the processes that the other one was in).
 """
 
 from __future__ import annotations
