@@ -95,9 +95,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, doctor, systems, diagram"),
-        ("bench a2c", "bench comes in a later version; this one has train, resume, evaluate, export, replay, check"),
-        ("play", "play comes in a later version"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, bench, doctor, systems, diagram"),
+        ("play", "play comes in a later version; this one has train, resume, evaluate, export, replay, check, bench"),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
         ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),

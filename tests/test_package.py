@@ -22,4 +22,5 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         held = {n for n in wheel.namelist() if n.startswith("polyplay/")}
         entry = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
         assert "polyplay = polyplay.cli:main" in wheel.read(entry).decode()
-    assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | {"polyplay/py.typed"}
+    data = {"polyplay/py.typed", "polyplay/bench/recap.json"}
+    assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | data

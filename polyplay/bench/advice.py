@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyplay.bench.limits import NAMES, Split
 from polyplay.flags import flag
 
+WORTH = 1.1  # times as fast: what a change must promise
 # by bottleneck: options that help where a page has them, the first that does, and what they do
 CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     "infer": (("agents", "larger acting batches"), ("lanes", "larger acting batches")),
@@ -31,17 +32,24 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def sentence(name: str, where: Split, wired: Any, half: bool) -> str:
-    """The bottleneck in words, and what to change. half: the processor multiplies bfloat16 itself."""
+def sentence(name: str, where: Split, wired: Any, faster: str = "") -> str:
+    """The bottleneck in words, and what to change. faster: the precision in which its network is, if it is another."""
     share = 100 * where.of(name) / where.whole
-    return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, half)}"
+    return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, faster)}"
 
 
-def change(name: str, wired: Any, half: bool) -> str:
+def faster(rows: Sequence[Mapping[str, Any]], network: str, now: str) -> str:
+    """The precision in which a network alone allows at least a tenth more than `now`, by the machine's table, or ""."""
+    limits = {r["precision"]: r["limit"] for r in rows if r["network"] == network}
+    best = max(limits, key=lambda k: limits[k], default="")
+    return best if best and limits[best] > WORTH * limits.get(now, limits[best]) else ""
+
+
+def change(name: str, wired: Any, faster: str = "") -> str:
     if name == "env":
         return _environment(wired)
-    if name in ("infer", "learn") and half and wired.keywords.get("precision") == "float32":
-        return "try --precision auto, this processor multiplies bfloat16 itself"
+    if name in ("infer", "learn") and faster:
+        return f"try --precision {faster}, in which this network is faster here"
     for option, why in CHANGES[name]:
         value = other(name, option, wired.values)
         if value is not None:

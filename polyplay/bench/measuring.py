@@ -62,7 +62,9 @@ class Bench:
         freed = [self._rate(w, f" without {self.asked.without}") for w in self.free]
         with self.means.crowd(self.cores) as crowd:
             machine = self._machine(crowd)
-            rows = [self._system(w, r, crowd) for w, r in zip(self.wired, runs, strict=True)]
+            now = "bfloat16" if asked_half(self.asked.precision, self.half) else "float32"
+            faster = advice.faster(machine["networks"], self.networks[0], now)
+            rows = [self._system(w, r, crowd, faster) for w, r in zip(self.wired, runs, strict=True)]
             for row, w, free, run in zip(rows if freed else [], self.wired, self.free, freed, strict=False):
                 if "error" not in row:
                     row["without"] = self._without(row, w, free, run, crowd)
@@ -82,7 +84,8 @@ class Bench:
 
     def _machine(self, crowd: Any) -> Row:
         """The environment, and every network in every precision, at sizes that are the same for all."""
-        precisions = ["float32", "bfloat16"] if self.half else ["float32"]
+        both = asked_half(self.asked.precision, self.half) or self.half
+        precisions = ["float32", "bfloat16"] if both else ["float32"]
         seconds, rows = self._seconds, []
         base = speed.keywords("a2c", self.asked.env, self.networks[0], "float32", self.cores)
         self.means.say("the environment alone …")
@@ -109,7 +112,7 @@ class Bench:
         how: dict[str, Any] = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
         return Costs(**crowd.measure(Order(wired.system, wired.keywords, self._seconds, **how)))
 
-    def _system(self, wired: speed.Wired, run: Row, crowd: Any) -> Row:
+    def _system(self, wired: speed.Wired, run: Row, crowd: Any, faster: str) -> Row:
         """A system's row: run and parts put together."""
         row = {"system": wired.system, "settings": wired.told, "keywords": wired.keywords}
         if "error" in run:
@@ -135,7 +138,7 @@ class Bench:
             "wait_share": run["time"].get("wait", 0.0),
             "run": run,
             "bottleneck": limits.NAMES[name],
-            "change": advice.sentence(name, where, wired, self.half),
+            "change": advice.sentence(name, where, wired, faster),
         }
 
     def _without(self, row: Row, wired: speed.Wired, free: speed.Wired, run: Row, crowd: Any) -> Row:
@@ -171,6 +174,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 f"{r['system']}: other programs used {most:.1f} cores meanwhile; measure again when it is quiet"
             )
     return found
+
+
+def asked_half(precision: str, half: bool) -> bool:
+    """Whether networks are computed in bfloat16. half: auto means that here."""
+    return precision == "bfloat16" or (precision == "auto" and half)
 
 
 def _half() -> bool:

@@ -32,7 +32,7 @@ class Still:
     height: int = 84
     width: int = 84
     actions: int = 6
-    steps: int = 1000
+    steps: int = 400
 
     def __post_init__(self) -> None:
         if min(self.planes, self.actions, self.steps) < 1 or min(self.height, self.width) < 0:

@@ -44,7 +44,7 @@ def test_rows_follow_the_convention(name):
     assert over.any()
     assert not (rows["terminated"] & rows["truncated"]).any()
     assert (rows["reward"][rows["first"]] == 0).all()
-    assert rows["truncated"].any() == (name == "pendulum")
+    assert rows["truncated"].any() == (name in ("pendulum", "still"))
     assert seen[0][1]["obs"].dtype == np.dtype(pool.spec.obs.dtype)
     assert seen[0][1]["obs"].shape == (6, *pool.spec.obs.shape)
 

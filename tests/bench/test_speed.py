@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyplay import systems
+from polyplay.bench import speed
+from polyplay.bench.pixels import NAME
+from polyplay.tree import Field
+
+
+def wire(system: str, env: str = "toy:catch", network: str = "mlp", cores: int = 2) -> speed.Wired:
+    return speed.wire(system, speed.keywords(system, env, network, "float32", cores))
+
+
+@pytest.mark.parametrize("system", systems.names())
+def test_every_page_can_be_wired_and_says_its_sizes(system: str):
+    wired = wire(system)
+    assert wired.kind == "toy"
+    assert min(wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) >= 1
+    assert wired.values["network"] == "mlp"
+    assert wired.told["inputs"] == "raw" if "inputs" in wired.told else True
+    for key, value in speed.SETTINGS.get(system, lambda n: {})(2).items():
+        assert wired.values[key] == value
+    free = speed.wire(system, {**wired.keywords, "env": speed.free(wired)})
+    assert free.envs.spec.obs == wired.envs.spec.obs
+    assert free.envs.title.startswith("toy:still+")
+    bare = speed.wire(system, {**wired.keywords, "network": NAME})
+    assert sum(p.numel() for p in bare.system_of.policy().torso.parameters()) == 0
+
+
+SIZES: dict[str, tuple[Any, ...]] = {  # lanes acted for at once, T, B, passes, workers: of preset quick and SETTINGS
+    "a2c": (16, 8, 16, 1, 2),
+    "a3c": (1, 20, 1, 1, 2),
+    "ga3c": (1, 10, 16, 1, 2),
+    "impala": (32, 10, 32, 1, 3),
+    "ppo": (8, 32, 8, 3, 2),
+}
+
+
+@pytest.mark.parametrize("system", SIZES)
+def test_sizes_as_worked_out_by_hand(system: str, monkeypatch: pytest.MonkeyPatch):
+    page = systems.load(system)
+    monkeypatch.setattr(page, "cores", lambda: 2, raising=False)
+    wired = wire(system)
+    assert (wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) == SIZES[system]
+
+
+def test_pictures_keep_what_the_preset_says_of_them():
+    assert speed.pictures(Field((4, 84, 84), "uint8"))
+    assert not speed.pictures(Field((4, 84, 84), "float32"))
+    assert not speed.pictures({"a": Field((4, 84, 84), "uint8")})
+    assert "inputs" not in speed.keywords("a2c", "toy:still", "a3c", "float32", 2)
+    assert speed.keywords("a2c", "toy:catch", "mlp", "float32", 2)["inputs"] == "raw"
