@@ -95,7 +95,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, bench, doctor, systems, diagram"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, bench, doctor"),
         ("play", "play comes in a later version; this one has train, resume, evaluate, export, replay, check, bench"),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),

@@ -21,7 +21,7 @@ def test_the_limit_is_cores_over_the_sum_of_the_parts():
 def test_where_the_core_time_of_a_step_goes():
     # 2 cores at 2,500 steps/s: 800 µs a step. Own 1.75 cores: 700 µs, others 0.05: 20 µs, idle 80 µs.
     # 2 workers: 800 µs of wall time, 90 % of it busy: 720 µs, on 700 µs of CPU: stretched by 720/700.
-    # acting 0.2 · 800 · 700/720 = 155.6 µs, learning the same: 55.6 µs dearer each; 700 − 500 − 111.1 = 88.9 µs overhead
+    # acting 0.2 · 800 · 700/720 = 155.6 µs, learning the same: 55.6 µs dearer each; overhead 700 − 500 − 111.1 µs
     where = split(2, COSTS, Seen(2500.0, 1.75, 0.05, 2, TIMES))
     assert where.whole == pytest.approx(800.0)
     assert (where.env, where.infer, where.learn) == pytest.approx((300.0, 100.0, 100.0))
