@@ -138,3 +138,11 @@ def test_mistakes_are_one_line(line: str, says: str, capsys: pytest.CaptureFixtu
     assert says in told
     assert told.startswith("polyplay: error: ")
     assert told.count("\n") == 1
+
+
+def test_the_documentation_has_the_table_as_it_is_printed():
+    text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    for line in recap.markdown(None):
+        assert line in text
+    for heading in (*table.HEADS.values(), "waits", "others", "of it"):
+        assert heading in text
