@@ -31,7 +31,7 @@ USAGE = """usage: polyplay VERB …
                         do an asynchronous run again in one thread and compare every loss, to the bit
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
                         whether an environment keeps to the rules, and how fast it is
-  bench [SYSTEM …] [--env ID] [--network NAME …] [--without env|network] [--json FILE] [--picture FILE] [--recap]
+  bench [SYSTEM …] [--env ID] [--network NAME …] [--without env network] [--json FILE] [--picture FILE] [--recap]
                         how fast this machine could be and each system is, where the rest goes, what to change
   doctor [--json]       what a bug report needs: versions, limits, what works here
   systems [--matrix]    the table of systems: six choices each, or which traits were tried together in them

@@ -29,8 +29,8 @@ class BenchOptions:
     """of the systems' networks, as train's"""
     seconds: float = 8.0
     """how long each system's run is watched; its parts an eighth of that each, at most a second"""
-    without: Literal["nothing", "env", "network"] = "nothing"
-    """run every system once more with this made free, to see whether it is what holds it up"""
+    without: tuple[Literal["env", "network"], ...] = ()
+    """run every system once more with this made free (both: once each), to see whether it is what holds it up"""
     json: str | None = None
     """write everything to this file"""
     picture: str | None = None

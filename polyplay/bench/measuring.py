@@ -43,31 +43,32 @@ class Bench:
         self.half = _half()
         self.networks = list(asked.network) or networks(Envs(asked.env, 1).spec.obs)
         self.wired = [self._wire(name, self.networks[0]) for name in systems]
-        self.free = [self._freed(w) for w in self.wired] if asked.without != "nothing" else []
+        self.free = {what: [self._freed(w, what) for w in self.wired] for what in dict.fromkeys(asked.without)}
 
     def _wire(self, system: str, network: str) -> speed.Wired:
         keywords = speed.keywords(system, self.asked.env, network, self.asked.precision, self.cores)
         return speed.wire(system, keywords)
 
-    def _freed(self, wired: speed.Wired) -> speed.Wired:
-        """The same system with what is to be removed made free."""
+    def _freed(self, wired: speed.Wired, what: str) -> speed.Wired:
+        """The same system with `what` made free."""
         from polyplay.bench.pixels import NAME
 
-        changed = {"env": speed.free(wired)} if self.asked.without == "env" else {"network": NAME}
+        changed = {"env": speed.free(wired)} if what == "env" else {"network": NAME}
         return speed.wire(wired.system, {**wired.keywords, **changed})
 
     def run(self) -> Row:
         begun = self.means.clock()
         runs = [self._rate(w, "") for w in self.wired]
-        freed = [self._rate(w, f" without {self.asked.without}") for w in self.free]
+        freed = {what: [self._rate(w, f" without {what}") for w in free] for what, free in self.free.items()}
         with self.means.crowd(self.cores) as crowd:
             machine = self._machine(crowd)
             now = "bfloat16" if asked_half(self.asked.precision, self.half) else "float32"
             faster = advice.faster(machine["networks"], self.networks[0], now)
             rows = [self._system(w, r, crowd, faster) for w, r in zip(self.wired, runs, strict=True)]
-            for row, w, free, run in zip(rows if freed else [], self.wired, self.free, freed, strict=False):
-                if "error" not in row:
-                    row["without"] = self._without(row, w, free, run, crowd)
+            for i, row in enumerate(rows):
+                if "error" not in row and freed:
+                    found = [self._without(what, row, self.free[what][i], freed[what][i], crowd) for what in freed]
+                    row["without"] = found
         fixed = {"env": self.asked.env, "network": self.networks[0], "precision": self.asked.precision}
         told = {"schema": SCHEMA, **stamp(), "cores": self.cores, **fixed, "seconds": self.asked.seconds}
         took = round(self.means.clock() - begun, 1)
@@ -141,17 +142,16 @@ class Bench:
             "change": advice.sentence(name, where, wired, faster),
         }
 
-    def _without(self, row: Row, wired: speed.Wired, free: speed.Wired, run: Row, crowd: Any) -> Row:
+    def _without(self, what: str, row: Row, free: speed.Wired, run: Row, crowd: Any) -> Row:
         """Was it the bottleneck? What the split predicts for its removal, and what its removal did."""
         if "error" in run:
-            return {"what": self.asked.without, **run}
-        self.means.say(f"{wired.system} without {self.asked.without}: its parts alone …")
+            return {"what": what, **run}
+        self.means.say(f"{row['system']} without {what}: its parts alone …")
         costs = self._parts(free, row["acting_batch"], crowd)
         where = limits.Split(**row["where_us"])
-        names = ("env",) if self.asked.without == "env" else ("infer", "learn")
-        removed = sum(where.of(k) - getattr(costs, k) for k in names)
+        removed = sum(where.of(k) - getattr(costs, k) for k in (("env",) if what == "env" else ("infer", "learn")))
         return {
-            "what": self.asked.without,
+            "what": what,
             "env": free.envs.title,
             "removed_us": removed,
             "free_costs_us": asdict(costs),
@@ -167,7 +167,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     found = [f"{r['system']}: {r['error'].splitlines()[0]}" for r in rows if "error" in r]
     for r in rows:
         runs = [r["run"]] if "run" in r else []
-        runs += [r["without"]["run"]] if "run" in r.get("without", {}) else []
+        runs += [w["run"] for w in r.get("without", []) if "run" in w]
         most = max((run["others_cores"] for run in runs), default=0.0)
         if most > QUIET:
             found.append(

@@ -13,6 +13,7 @@ from rich.text import Text
 from polyplay.flags import flag
 
 HEADS = {"env": "env", "infer": "acting", "learn": "learn", "dearer": "dearer", "overhead": "overhead", "idle": "idle"}
+NEAR = 0.15  # a prediction within this holds
 LEGEND = (
     "limit: cores / (env + acting + learning), each measured alone. The rest of the table: where all core time went.\n"
     "dearer: acting and learning cost more in the run than alone. overhead: all else that the run did. "
@@ -87,14 +88,13 @@ def lines(row: Mapping[str, Any]) -> list[Text]:
     passes = f" in {row['epochs']} passes" if row["epochs"] > 1 else ""
     sizes = f"acts for {row['acting_batch']:.3g} at once, learns from {row['rows_per_update']}{passes}"
     told = [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
-    without = row.get("without")
-    if without:
-        told.append(Text(f"without {without['what']}: {removal(row, without)}"))
-    return told
+    return told + [Text(f"without {w['what']}: {removal(row, w)}") for w in row.get("without", [])]
 
 
 def removal(row: Mapping[str, Any], without: Mapping[str, Any]) -> str:
     if "error" in without:
         return f"failed: {without['error'].splitlines()[0]}"
     rates = f"{row['sps']:,.0f} → {without['sps']:,.0f} steps/s"
-    return f"{rates}, {without['measured']:.2f} times as fast; predicted {without['predicted']:.2f}"
+    off = without["measured"] / without["predicted"]
+    verdict = "as" if abs(off - 1.0) <= NEAR else "more than" if off > 1.0 else "less than"
+    return f"{rates}, {without['measured']:.2f} times as fast, {verdict} predicted ({without['predicted']:.2f})"

@@ -75,8 +75,8 @@ def test_parts_are_measured_at_the_systems_own_sizes():
 
 @pytest.mark.parametrize(("what", "removed"), [("env", 190.0), ("network", 2 * 100 / 0.9 - 20.0)])
 def test_a_bottleneck_is_checked_by_removing_it(what: Any, removed: float):
-    (row,) = bench("a2c", without=what)["systems"]
-    without = row["without"]
+    (row,) = bench("a2c", without=(what,))["systems"]
+    (without,) = row["without"]
     assert (without["what"], without["measured"], without["sps"]) == (what, 2.0, 4000.0)
     # acting and learning as they were in the run: 111.1 µs each
     assert without["removed_us"] == pytest.approx(removed)
@@ -87,7 +87,7 @@ def test_a_bottleneck_is_checked_by_removing_it(what: Any, removed: float):
 
 
 def test_without_a_run_there_is_nothing_to_remove():
-    (row,) = bench("ga3c", without="env")["systems"]
+    (row,) = bench("ga3c", without=("env", "network"))["systems"]
     assert "error" in row
     assert "without" not in row
 
@@ -102,7 +102,7 @@ def test_mistakes_come_before_anything_is_measured():
     for options, says in (
         ({"env": "toy:cacth"}, "unknown toy 'toy:cacth'"),
         ({"network": ("nature",)}, "'nature' takes one image"),
-        ({"env": "toy:pendulum", "without": "env"}, "--without env: toy:pendulum shows"),
+        ({"env": "toy:pendulum", "without": ("env",)}, "--without env: toy:pendulum shows"),
     ):
         with pytest.raises(UserError, match=says):
             bench("a2c", said=said, **options)
