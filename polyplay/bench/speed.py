@@ -21,8 +21,8 @@ from polyplay.tree import Field
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
     "a3c": lambda cores: {"workers": cores},
-    "ga3c": lambda cores: {"agents": 8 * cores},
-    "impala": lambda cores: {"actors": cores, "lanes": 32, "batch": 32},
+    "ga3c": lambda cores: {"agents": min(8 * cores, 128)},
+    "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
     "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
 }
 LITTLE = {"trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}

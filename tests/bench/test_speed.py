@@ -30,6 +30,13 @@ def test_every_page_can_be_wired_and_says_its_sizes(system: str):
     assert sum(p.numel() for p in bare.system_of.policy().torso.parameters()) == 0
 
 
+@pytest.mark.parametrize("system", speed.SETTINGS)
+def test_settings_suit_machines_of_all_sizes(system: str):
+    for cores in (1, 3, 64):
+        wired = wire(system, cores=cores)
+        assert 1 <= wired.workers <= 64
+
+
 SIZES: dict[str, tuple[Any, ...]] = {  # lanes acted for at once, T, B, passes, workers: of preset quick and SETTINGS
     "a2c": (16, 8, 16, 1, 2),
     "a3c": (1, 20, 1, 1, 2),
