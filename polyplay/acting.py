@@ -311,12 +311,12 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
         yield
 
 
-def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = None) -> Iterator[None]:
-    """Act and learn in one loop with the same weights: lag 0. `params`, if any, is where rank 0 publishes. Replicas
-    that don't wait for each other (A3C's workers) end a rollout with its episode.
+def replica(me: Me, *, envs: Envs, T: int, task: Any, episodic: bool = False) -> Iterator[None]:
+    """Act and learn in one loop with the same weights: lag 0, but for what others changed meanwhile where replicas
+    don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers).
     """
     learner = Learner(me, task)
-    if task.update.apart:
+    if episodic:
         yield from _alone(me, learner, envs, T)
         return
     kept = snapshot.read(me)
