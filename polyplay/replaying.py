@@ -90,7 +90,7 @@ class Maker:
 
 
 def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
-    """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged, its own errors."""
+    """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
     page, settings, options, kept = run.read(directory)
     crew = run.new_crew(replace(options, serial=True, on="process"))
