@@ -67,6 +67,9 @@ class RunOptions:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
     such numbers itself (auto: there only)"""
+    reuse: bool = True
+    """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
+    convolutional networks); --no-reuse computes them again"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 

@@ -222,4 +222,5 @@ def new_crew(options: config.RunOptions) -> Crew:
         step_timeout=options.step_timeout,
         atari=options.atari,
         precision=options.precision,
+        reuse=options.reuse,
     )

@@ -27,7 +27,7 @@ HOLD = 10.0  # seconds that actors get for it; then the checkpoint goes without 
 
 
 def write(me: Me, part: Part, actor: Any, flight: Batch) -> None:
-    """The part of an acting worker, between two rollouts. actor: acting.Actor. Raises OSError."""
+    """The part of an acting worker, between two rollouts. actor: rolling.Actor. Raises OSError."""
     state, games = actor.save(), actor.games
     kept = {**(state or {}), **({"flight": flight} if flight else {})}
     name = f"workers/{me.role}-{me.index}"

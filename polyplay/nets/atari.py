@@ -6,13 +6,15 @@ Parameters are counted for 4×84×84 and 6 actions, heads included.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.errors import UserError
+from polyplay.nets import recall
 from polyplay.nets.layers import Linear, initialise, pixels
+from polyplay.nets.recall import Tape
 from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
@@ -61,11 +63,24 @@ class Conv(nn.Module):
         self.features = hidden
         initialise(self, init)
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
+        """tape: gets every layer's output."""
         x = pixels(obs)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
-        return F.relu(self.fc(x.flatten(1)), inplace=True)
+            if tape is not None:
+                tape.append(x)
+        x = F.relu(self.fc(x.flatten(1)), inplace=True)
+        if tape is not None:
+            tape.append(x)
+        return x
+
+    def recall(self, obs: Tensor, tape: Tape) -> Tensor:
+        """What forward(obs) said with these weights, from its tape; gradients go back as through forward."""
+        x = pixels(obs)
+        for conv, pad, y in zip(self.convs, self.pads, tape[:-1], strict=True):
+            x = recall.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+        return recall.linear(self.fc, x.flatten(1), tape[-1])
 
 
 def _least(layers: Layers) -> int:

@@ -108,7 +108,7 @@ def build(c: Config, crew: Crew) -> System:
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = Passes(c.epochs, c.minibatches) if c.algo == "ppo" else None
-    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes)
+    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
     lost: Any = "replace" if c.sync == "chunked" else "fail"
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, task=task)
     return System(envs, policy, loss.metrics, {"replicas": replicas})
