@@ -22,6 +22,7 @@ from typing import Any
 
 from common import ROOT, Row, command_line, table
 
+from polyplay.bench import speed
 from polyplay.bench.parts import Parts, between
 from polyplay.crew import cores
 from polyplay.run import new_crew, read
@@ -35,7 +36,7 @@ def parts_of(run: Path) -> Parts:
     crew = new_crew(options)
     system = page.build(settings, crew)
     task: Any = next(r.kw["task"] for r in crew.roles if "task" in r.kw)
-    return Parts(system.envs, system.policy, task, options.precision)
+    return Parts(system.envs, system.policy, task, options.precision, speed.reuses(crew))
 
 
 def learn(parts: Parts, m: int, seconds: float) -> float:

@@ -27,6 +27,8 @@ class BenchOptions:
     """networks to measure; the systems are run with the first (none: a3c and nature, or mlp)"""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     """of the systems' networks, as train's"""
+    cores: int | None = None
+    """use so many of the machine's cores, as train (none: all that this process may use)"""
     seconds: float = 8.0
     """how long each system's run is watched; its parts an eighth of that each, at most a second"""
     without: tuple[Literal["env", "network"], ...] = ()
@@ -41,6 +43,8 @@ class BenchOptions:
     """measure nothing: take the figures of this file, that an earlier --json wrote"""
 
     def __post_init__(self) -> None:
+        if self.cores is not None and self.cores < 1:
+            raise UserError(f"--cores: {self.cores} given, allowed: a whole number from 1 up")
         if not self.seconds > 0.0:
             raise UserError(f"--seconds: {self.seconds:g} given, allowed: a number above 0")
         for name in ("json", "picture"):
@@ -78,12 +82,14 @@ def command(words: list[str], means: Any = None) -> int:
 
 def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any]:
     from polyplay import systems
+    from polyplay.spawn import keep_to
 
     if len(set(names)) < len(names):
         raise UserError(f"bench takes each system once, {' '.join(names)} given")
     chosen = names or systems.names()
     for name in chosen:
         systems.load(name)  # a UserError where there is none
+    keep_to(asked.cores)  # and so do all that are started from here
     from polyplay.bench.measuring import Bench, Means
 
     if threading.current_thread() is threading.main_thread():

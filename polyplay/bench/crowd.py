@@ -37,7 +37,8 @@ def measure(order: Order) -> Found:
     from polyplay.bench.parts import Parts, between
 
     wired = speed.wire(order.system, order.keywords)
-    parts = Parts(wired.envs, wired.system_of.policy, wired.task, order.keywords.get("precision", "float32"))
+    precision = order.keywords.get("precision", "float32")
+    parts = Parts(wired.envs, wired.system_of.policy, wired.task, precision, wired.reuse)
     found: Found = {}
     if order.lanes:
         found["env"] = parts.env(order.seconds, order.lanes) / order.lanes

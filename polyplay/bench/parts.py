@@ -19,11 +19,14 @@ import torch
 from polyplay import tree
 from polyplay.envs import Envs
 from polyplay.envs.drive import draws
-from polyplay.learning import build
+from polyplay.learning import build, unrolled
 from polyplay.losses import Scored
+from polyplay.nets.recall import joined
 from polyplay.params import Vector
 from polyplay.passes import several
+from polyplay.stepping import HEARD
 from polyplay.stream import row_spec
+from polyplay.tree import Batch
 
 BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again
@@ -59,10 +62,14 @@ def between(at: float, step: int, measured: Callable[[int], float]) -> float:
 class Parts:
     """Of a system with these environments, policy and task."""
 
-    def __init__(self, envs: Envs, policy: Callable[[], Any], task: Any, precision: str = "float32"):
+    def __init__(
+        self, envs: Envs, policy: Callable[[], Any], task: Any, precision: str = "float32", reuse: bool = False
+    ):
+        """reuse: what was computed while acting is not computed again while learning (nets.recall)."""
         torch.set_num_threads(1)
         self.envs, self.task = envs, task
         self.policy = build(policy, 0, precision)
+        self.reuse = reuse and task.acted and task.passes is None and getattr(self.policy, "recalls", False)
         self.vector = Vector(self.policy)
         self.optimizer = task.update.optim.make(self.vector.parameter)
         for group in self.optimizer.param_groups:
@@ -91,6 +98,8 @@ class Parts:
         row = tree.map(torch.from_numpy, self._rows((n,)))
         row["noise"] = torch.rand(n, self.policy.noise)
         state = self.policy.initial(n)
+        if hasattr(self.policy, "hold"):
+            self.policy.hold()
 
         def act() -> None:
             with torch.no_grad():
@@ -101,18 +110,32 @@ class Parts:
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
         passes = self.task.passes is not None
-        rows = self._rows((T + passes, B))  # with passes the last row only says a value
+        rows = self._rows((T + (passes or self.reuse), B))  # there the last row only says a value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
+        tape = self._tape(batch, state, T) if self.reuse else None
+
+        def score() -> Scored:
+            out = self.policy.unroll(batch, state) if tape is None else unrolled(self.policy, batch, state, tape)
+            return self.task.loss(out, batch, self.task.knobs)
 
         def update() -> None:
             if passes:
                 for _ in several(self, batch, state, rows["version"]):
                     pass
                 return
-            for _ in self.descend(lambda: self.task.loss(self.policy.unroll(batch, state), batch, self.task.knobs)):
+            for _ in self.descend(score):
                 pass
 
         return cost(update, seconds)
+
+    def _tape(self, batch: Batch, state: Batch, T: int) -> Any:
+        """What acting in rows 0..T-1 leaves to learning."""
+        tapes: list[Any] = [[] for _ in range(T)]
+        with torch.no_grad():
+            for t, tape in enumerate(tapes):
+                row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in HEARD if k in batch}
+                _, state = self.policy.act(row, state, tape)
+        return joined(tapes)
 
     def descend(self, score: Callable[[], Scored], *_: Any) -> Generator[None, None, float]:
         """An update as `several` asks its learner for one, of nothing but what must be computed."""

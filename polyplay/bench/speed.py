@@ -20,6 +20,8 @@ from polyplay.tree import Field
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
+    "accel": lambda cores: {"lanes": 32 * cores, "replicas": cores},
+    "appo": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
     "a3c": lambda cores: {"workers": cores},
     "ga3c": lambda cores: {"agents": min(8 * cores, 128)},
     "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
@@ -42,6 +44,7 @@ class Wired:
     T: int  # rows of a trajectory that is learnt from,
     B: int  # and how many at once
     epochs: int
+    reuse: bool  # learning takes from acting what that computed
     workers: int  # that count their time
     frames: int  # of an agent step
     envs: Envs
@@ -53,7 +56,8 @@ def keywords(system: str, env: str, network: str, precision: str, cores: int) ->
     """What `polyplay.train(system, …)` gets. Raises UserError: no such environment."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
-    raw = {} if pictures(Envs(env, 1).spec.obs) else {"inputs": "raw"}  # a preset may be for pictures
+    there = "inputs" in page.Config.__dataclass_fields__
+    raw = {"inputs": "raw"} if there and not pictures(Envs(env, 1).spec.obs) else {}  # a preset may be for pictures
     own = SETTINGS.get(system, lambda n: {})(cores)
     return {"env": env, **preset, **own, **raw, "network": network, "precision": precision, **LITTLE}
 
@@ -80,6 +84,7 @@ def wire(system: str, given: Mapping[str, Any]) -> Wired:
     task, T, B = learning(crew)
     timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
     sizes: dict[str, Any] = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
+    sizes["reuse"] = reuses(crew)
     kind, frames = kind_of(envs), envs.spec.frames_per_step
     more: dict[str, Any] = {"envs": envs, "system_of": wired, "task": task, "frames": frames}
     return Wired(system, dict(given), told, values, kind, lanes, **sizes, **more)
@@ -100,6 +105,12 @@ def learning(crew: Crew) -> tuple[Any, int, int]:
         stream = kw["source"].stream
         return kw["task"], stream.T, kw["source"].n * stream.lanes
     return kw["task"], kw["T"], kw["envs"].lanes
+
+
+def reuses(crew: Crew) -> bool:
+    """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
+    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    return crew.reuse and "envs" in kw and kw["envs"].fixed and not kw.get("episodic", False)
 
 
 def environment(env: Any) -> Any:

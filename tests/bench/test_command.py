@@ -123,6 +123,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
         ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
         ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
         ("bench --seconds 0", "--seconds: 0 given, allowed: a number above 0"),
+        ("bench --cores 0", "--cores: 0 given, allowed: a whole number from 1 up"),
         ("bench --seconds x", "--seconds: 'x' given, allowed: a finite number"),
         ("bench --without cpu", "--without: 'cpu' given, allowed: any number of values, each env, network"),
         ("bench --precision half", "--precision: 'half' given, allowed: float32, bfloat16, auto"),

@@ -10,6 +10,21 @@ from polyplay import systems
 from polyplay.bench import crowd, parts, speed
 
 
+def test_learning_from_what_acting_computed():
+    """No forward pass but those of acting."""
+    wired = speed.wire("a2c", speed.keywords("a2c", "toy:still", "a3c", "float32", 2))
+    grads = []
+    for reuse in (False, True):
+        found = parts.Parts(wired.envs, wired.system_of.policy, wired.task, "float32", reuse)
+        assert found.reuse == reuse
+        calls: list[int] = []
+        found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found.learn(2, 2, 0.0)
+        grads.append(len(calls))
+    assert grads[0] > 6
+    assert grads[1] == 2  # acting, once a row
+
+
 def test_a_cost_is_the_median_of_blocks_of_turns():
     now, turns = itertools.count(), []
     found = parts.cost(lambda: turns.append(next(now)), 0.01, clock=lambda: float(len(turns)) * 2e-6)

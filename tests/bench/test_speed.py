@@ -39,6 +39,8 @@ def test_settings_suit_machines_of_all_sizes(system: str):
 
 SIZES: dict[str, tuple[Any, ...]] = {  # lanes acted for at once, T, B, passes, workers: of preset quick and SETTINGS
     "a2c": (16, 8, 16, 1, 2),
+    "accel": (16, 8, 32, 1, 2),
+    "appo": (32, 20, 32, 2, 3),
     "a3c": (1, 20, 1, 1, 2),
     "ga3c": (1, 10, 16, 1, 2),
     "impala": (32, 10, 32, 1, 3),
@@ -52,6 +54,11 @@ def test_sizes_as_worked_out_by_hand(system: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(page, "cores", lambda: 2, raising=False)
     wired = wire(system)
     assert (wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) == SIZES[system]
+
+
+def test_who_learns_from_what_acting_computed():
+    assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel", "ppo"}
+    assert not speed.wire("a2c", {**wire("a2c").keywords, "reuse": False}).reuse
 
 
 def test_pictures_keep_what_the_preset_says_of_them():
