@@ -88,7 +88,7 @@ class Bench:
         both = asked_half(self.asked.precision, self.half) or self.half
         precisions = ["float32", "bfloat16"] if both else ["float32"]
         seconds, rows = self._seconds, []
-        base = speed.keywords("a2c", self.asked.env, self.networks[0], "float32", self.cores)
+        base = speed.keywords("a2c", self.asked.env, self.networks[0], "float32", self.cores) | {"reuse": False}
         self.means.say("the environment alone …")
         env = crowd.measure(Order("a2c", base, seconds, lanes=ACTING // 2))["env"]
         for network in self.networks:

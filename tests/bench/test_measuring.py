@@ -62,6 +62,7 @@ def test_the_machine_is_measured_with_every_network_and_precision():
     first = found["networks"][0]
     assert (found["env_per_s"], first["infer_per_s"], first["learn_per_s"]) == (10_000.0, 40_000.0, 20_000.0)
     assert first["limit"] == pytest.approx(2e6 / 350)
+    assert not any(o.keywords.get("reuse", True) for o in fakes.Crowd.asked[:5])  # forward and backward
     assert measuring.networks(speed.Envs("toy:still", 1).spec.obs) == ["a3c", "nature"]
 
 
