@@ -161,15 +161,15 @@ def shorter(sigma: float, rows: int, per: int) -> float:
 
 def efficiency(what: Algorithm, gpus: int, sigma: float, machine: Machine) -> float:
     """Of R GPUs. In step: T / (T · straggling + updates · ring). Asynchronous: `asynchronous`, a chunk held for a
-    third of the time that reading and writing weights and statistics takes, 4 · bytes / host. `sigma`: of a rollout's time.
+    third of the time that reading and writing weights and statistics takes, 4 · bytes / host. `sigma`: of the time
+    from update to update.
     """
     nbytes, one = 4.0 * what.parameters, what.rollout
     if gpus == 1:
         return 1.0
     if what.sync:
         return one / (one * straggling(sigma, gpus) + what.updates * ring(nbytes, gpus, machine))
-    part = one / what.updates
-    times = Lognormal(math.log(part) - sigma**2 / 2, sigma)
+    times = Lognormal(math.log(one / what.updates) - sigma**2 / 2, sigma)
     return asynchronous(times.draw, gpus, 4.0 * nbytes / machine.host / 3)[0]
 
 

@@ -24,7 +24,6 @@ from exchange import PARTS, exchange, parameters, rollouts
 from measure import measure
 from replicas import (
     Algorithm,
-    Lognormal,
     Machine,
     asynchronous,
     efficiency,
@@ -63,7 +62,7 @@ def cores() -> int:
 
 
 def exchanges(turns: int) -> list[Row]:
-    """A row per network and number of replicas, µs. What counts is wall time, or CPU time where replicas share cores."""
+    """A row per network and number of replicas, µs. Wall time counts, or CPU time where replicas share cores."""
     found = []
     for n in NUMBERS:
         for network, parts in exchange(list(NETWORKS), n, turns).items():
@@ -79,7 +78,7 @@ def exchanges(turns: int) -> list[Row]:
 
 
 def rates(window: float) -> dict[int, float]:
-    """Agent steps/s of a2c with one replica on one core, two on two, …, each with LANES lanes."""
+    """Agent steps/s of a2c, one replica on one core, two on two, …, each with LANES lanes."""
     found = {}
     for n in [k for k in NUMBERS if k <= cores()]:
         more = {**RUN, "replicas": n, "lanes": n * LANES, "report_every": 1, "minutes": 30}
@@ -148,13 +147,12 @@ def predicted(sigma: float, machine: Machine) -> list[Row]:
         for n in NUMBERS[1:]:
             row: Row = {"algorithm": what.name, "GPUs": n, "published, h": published[n]}
             guess = hours(what, n, own, machine)
-            ratio = hours(what, n, own, machine) / hours(what, 2, own, machine)
             row |= {"model, h": guess, "error": off(guess, published[n])}
             row |= {"efficiency, model": efficiency(what, n, own, machine)}
             row |= {"efficiency, published": what.hours / n / published[n]}
             row["beyond one GPU, ms an update"] = 1e3 * implied(what, n, published[n])
             if n > 2:
-                again = published[2] * ratio
+                again = published[2] * guess / hours(what, 2, own, machine)
                 row |= {"from 2, h": again, "its error": off(again, published[n])}
             found.append(row)
     return found
@@ -175,12 +173,8 @@ def draw(rows: list[Row], kept: list[Row], out: Path) -> None:
     figure = Figure(figsize=(10, 4.2), dpi=140, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    lines = {
-        "in step": "in step, simulated",
-        "asynchronous": "asynchronous, simulated",
-        "measured": "in step, measured",
-    }
-    for (key, label), colour in zip(lines.items(), COLOURS, strict=False):
+    names = {k: f"{k}, simulated" for k in ("in step", "asynchronous")} | {"measured": "in step, measured"}
+    for (key, label), colour in zip(names.items(), COLOURS, strict=False):
         there = [r for r in rows if r.get(key) is not None]
         style = "o" if key == "measured" else "o-"
         left.plot([r["replicas"] for r in there], [r[key] for r in there], style, color=colour, label=label)
@@ -189,12 +183,11 @@ def draw(rows: list[Row], kept: list[Row], out: Path) -> None:
     left.set_title("replicas on this machine's cores", loc="left", color=INK, fontsize=10)
     for (what, published), colour in zip(PUBLISHED, COLOURS, strict=False):
         mine = [r for r in kept if r["algorithm"] == what.name]
-        right.plot([1, *(r["GPUs"] for r in mine)], [what.hours, *(r["model, h"] for r in mine)], "-", color=colour)
-        right.plot(list(published), list(published.values()), "o", color=colour, label=what.name)
-    right.set_yscale("log")
-    right.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
-    right.minorticks_off()
-    right.set_ylabel("hours to 50M agent steps", color=INK)
+        model = {1: what.hours} | {r["GPUs"]: r["model, h"] for r in mine}
+        right.plot(list(model), [n * h for n, h in model.items()], "-", color=colour)
+        right.plot(list(published), [n * h for n, h in published.items()], "o", color=colour, label=what.name)
+    right.set_ylim(bottom=0.0)
+    right.set_ylabel("GPUs · hours to 50M agent steps", color=INK)
     right.set_title("Accel RL on GPUs: published (points), model (lines)", loc="left", color=INK, fontsize=10)
     for panel, word in ((left, "replicas"), (right, "GPUs")):
         panel.set_xscale("log", base=2)
@@ -217,49 +210,46 @@ def shown(row: Row) -> Row:
     return {**first, **times, "overhead, µs": row["overhead"]}
 
 
+EXCHANGE = """
+`AllReduce` in processes, between updates 16 MB of other memory touched. *copy*: own gradient into shared memory and
+telling the others; *wait*: for the others, who have the same to do (mean; the others are medians); *mean*: of all
+gradients; *step*: the optimiser's, which one replica has as well and is not in the overhead. Where there are more
+replicas than cores ({cores}) they wait for a core: there it is CPU time, without wakes and waiting.
+"""
+SIMULATED = """
+Efficiency: agent steps/s of all, over those of so many that need not wait. *in step*: every update takes the slowest
+of independent lognormal rollouts and the exchange above; *as measured*: rollouts drawn anew from those measured, for
+the fit's tail. *asynchronous*: a central vector in 3 chunks, no barrier; a chunk is held for a third of a step and a
+copy. Staleness is the number of others' updates between looking at a chunk and updating it: R − 1 whatever the times
+are, for while one replica makes one update the others make one each. *measured*: a2c in processes, so many replicas
+on so many cores, over those times one replica on one core. The simulation knows of no memory that cores share.
+"""
+PREDICTED = """
+hours(R) = hours(1) / (R · efficiency). In step: efficiency = T / (T · slowest/mean + updates · ring), T = rows / rate
+of one GPU, ring = 2(R−1)/R · bytes / bandwidth + 2(R−1) · latency. Asynchronous: the simulation, a chunk held for a
+third of 4 · bytes / host. The spread of rollouts is the one measured above on a CPU core, for longer rollouts smaller
+by the root of the number of agent steps. Assumed, not measured: bandwidth {bandwidth:g} GB/s, latency {latency:g} µs,
+host {host:g} GB/s, 0.90M parameters, PPO's 128 steps and 8 updates a rollout; A3C's and APPO's hours on one GPU are
+A2C's and PPO's. *beyond one GPU*: what the published hours leave for each update above T; *from 2*: the published
+hours on 2 GPUs and the model's ratio.
+"""
+MISSING = """
+What the model leaves out: cores, memory and buses of the host that all GPUs share, and replicas that are slower than
+others all the time. It has no figure of theirs but the hours on one GPU.
+"""
+
+
 def summary(kept: Row, rows: list[Row], guesses: list[Row], where: Row, machine: Machine) -> list[str]:
+    options = shlex.join(w for k, v in RUN.items() for w in (f"--{k}", str(v)))
+    assumed = {"bandwidth": machine.bandwidth / 1e9, "latency": 1e6 * machine.latency, "host": machine.host / 1e9}
     text = ["# How replicas scale", "", *lines_about(where), "", "![scaling](scaling.png)", ""]
-    text += ["## What averaging gradients costs", ""]
-    text += [
-        "`AllReduce` in processes, between updates 16 MB of other memory touched. *copy*: own gradient into shared",
-        "memory and telling the others; *wait*: for the others, who have the same to do (mean; the others are medians);",
-        "*mean*: of all gradients; *step*: the optimiser's, which one replica has as well and is not in the overhead.",
-        f"More replicas than the {cores()} cores wait for a core: there it is CPU time, without wakes and waiting.",
-        "",
-        *table([shown(r) for r in kept["exchange"]]),
-        "",
-        "## Replicas whose rollouts take random times: simulated",
-        "",
-        f"`polyplay train a2c {shlex.join(f'--{k}={v}' for k, v in RUN.items())}` alone on a core, from update to update:",
-        "",
-        *table([shape(kept["rollouts"])]),
-        "",
-        "Efficiency: agent steps/s of all, over those of so many that need not wait. *in step*: every update takes the",
-        "slowest of independent lognormal rollouts and the exchange above; *as measured*: rollouts drawn anew from those",
-        "measured, for the fit's tail. *asynchronous*: a central vector in 3 chunks, no barrier; a chunk is held for a third of a",
-        "step and a copy; staleness is the number of others' updates between looking at a chunk and updating it. It is R − 1",
-        "whatever the times are: while one replica makes one update, the others make one each. *measured*: a2c in",
-        "processes, so many replicas on so many cores, over those times one replica on one core.",
-        "",
-        *table(rows),
-        "",
-        "## Eight GPUs: predicted",
-        "",
-        "hours(R) = hours(1) / (R · efficiency). In step: efficiency = T / (T · slowest/mean + updates · ring), T = rows /",
-        "rate of one GPU; ring = 2(R−1)/R · bytes / bandwidth + 2(R−1) · latency. Asynchronous: the simulation, a chunk",
-        "held for a third of 4 · bytes / host. The spread of rollouts is the one measured above, smaller by the root of the",
-        "number of agent steps for longer ones. Assumed, not measured: "
-        f"bandwidth {machine.bandwidth / 1e9:g} GB/s, latency",
-        f"{1e6 * machine.latency:g} µs, host {machine.host / 1e9:g} GB/s, 0.90M parameters, PPO's 128 steps and 8 updates"
-        " a rollout; A3C's and APPO's",
-        "hours on one GPU are A2C's and PPO's. *beyond one GPU*: what the published hours leave for each update; *from 2*:",
-        "the published hours on 2 GPUs and the model's ratio.",
-        "",
-        *table(guesses),
-        "",
-        *judged(guesses),
-    ]
-    return text
+    text += ["## What averaging gradients costs", EXCHANGE.format(cores=where["machine"]["cores"])]
+    text += [*table([shown(r) for r in kept["exchange"]]), ""]
+    text += ["## Replicas whose rollouts take random times: simulated", ""]
+    text += [f"`polyplay train a2c {options}` on a core of its own, from update to update:", ""]
+    text += [*table([shape(kept["rollouts"])]), SIMULATED, *table(rows), ""]
+    text += ["## Eight GPUs: predicted, beside Accel RL's table (Stooke & Abbeel 2018)", PREDICTED.format(**assumed)]
+    return [*text, *table(guesses), "", *judged(guesses), MISSING.rstrip()]
 
 
 def judged(guesses: list[Row]) -> list[str]:
@@ -270,8 +260,8 @@ def judged(guesses: list[Row]) -> list[str]:
         errors = [r["model, h"] / r["published, h"] - 1 for r in mine]
         eight = mine[-1]
         answer.append(
-            f"- {what.name}: 8 GPUs in {eight['model, h']:.2f} h against {published[8]:g} published ({eight['error']}); "
-            f"mean error {100 * np.mean(np.abs(errors)):.0f} % over 2, 4, 8 GPUs; from 2 GPUs {eight['its error']}"
+            f"- {what.name}: 8 GPUs in {eight['model, h']:.2f} h, published {published[8]:g} ({eight['error']}); mean "
+            f" error {100 * np.mean(np.abs(errors)):.0f} % over 2, 4, 8 GPUs; from 2 GPUs {eight['its error']}"
         )
     return answer
 
@@ -279,14 +269,14 @@ def judged(guesses: list[Row]) -> list[str]:
 def main() -> None:
     parser = command_line(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--turns", type=int, default=150, help="updates of each exchange (150)")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of rollouts (40)")
-    parser.add_argument("--window", type=float, default=15.0, help="seconds of each rate (15); 0: none")
+    parser.add_argument("--turns", type=int, default=150, help="updates of each exchange")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of rollouts")
+    parser.add_argument("--window", type=float, default=15.0, help="seconds of each rate; 0: none")
     parser.add_argument(
         "--bandwidth", type=float, default=Machine.bandwidth, help="bytes/s of a GPU's neighbour (1e10)"
     )
-    parser.add_argument("--latency", type=float, default=Machine.latency, help="seconds of a ring's turn (1e-5)")
-    parser.add_argument("--host", type=float, default=Machine.host, help="bytes/s between GPU and host (1e10)")
+    parser.add_argument("--latency", type=float, default=Machine.latency, help="seconds of a ring's turn")
+    parser.add_argument("--host", type=float, default=Machine.host, help="bytes/s between GPU and host")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, default=RESULTS / "scaling")
     asked = parser.parse_args()
