@@ -261,7 +261,7 @@ def judged(guesses: list[Row]) -> list[str]:
         eight = mine[-1]
         answer.append(
             f"- {what.name}: 8 GPUs in {eight['model, h']:.2f} h, published {published[8]:g} ({eight['error']}); mean "
-            f" error {100 * np.mean(np.abs(errors)):.0f} % over 2, 4, 8 GPUs; from 2 GPUs {eight['its error']}"
+            f"error {100 * np.mean(np.abs(errors)):.0f} % over 2, 4, 8 GPUs; from 2 GPUs {eight['its error']}"
         )
     return answer
 
