@@ -68,9 +68,9 @@ def curve(games: list[Row], steps: int) -> list[float]:
     return np.interp(bins, there, [returns[at == i].mean() for i in there]).round(4).tolist()
 
 
-def one(system: str, seed: int, how: str, given: list[str], place: Path) -> Row:
+def one(system: str, seed: int, how: str, given: list[str], place: Path, commit: str | None = None) -> Row:
     """A run, as a row; what fails is a row without a curve."""
-    row: Row = {"system": system, "seed": seed, "shortcuts": how, "words": shlex.join(given)}
+    row: Row = {"system": system, "seed": seed, "shortcuts": how, "words": shlex.join(given), "commit": commit}
     run = place / f"{system}-{how}-s{seed}"
     shutil.rmtree(run, ignore_errors=True)
     command = [sys.executable, "-m", "polyplay", "train", system, *given, "--run", str(run)]
@@ -169,6 +169,8 @@ def summary(rows: list[Row], failed: list[Row], where: Row) -> list[str]:
     switches = ", ".join(f"`{flag(k)}` {on} / {off}" for k, (on, off) in SWITCHES.items())
     names = list(dict.fromkeys(r["system"] for r in rows))
     text = ["# Learning curves with the shortcuts on and off", "", *lines_about(where)]
+    for commit in dict.fromkeys(r.get("commit") for r in rows if r.get("commit") != where["commit"]):
+        text.append(f"- {sum(r.get("commit") == commit for r in rows)} of {len(rows)} runs are of commit {commit}")
     text += [f"- switches, on / off, where a system has them: {switches}", "", "![learning curves](curves.png)", ""]
     text += [
         "Catch as a picture of 42×42 bytes, A3C's network. *area*: mean return over the whole run (area under the",
@@ -210,12 +212,14 @@ def report(asked: argparse.Namespace, where: Row, rows: list[Row]) -> None:
         draw(good, asked.out.with_suffix(".png"))
 
 
-def earlier(asked: argparse.Namespace) -> list[Row]:
-    """Rows to keep: of --resume and --draw."""
+def earlier(asked: argparse.Namespace) -> tuple[Row, list[Row]]:
+    """What is there for --resume and --draw: of when, and its rows."""
     file = asked.out.with_suffix(".json")
     if not (asked.resume or asked.draw) or not file.exists():
-        return []
-    return [r for r in json.loads(file.read_text())["rows"] if "curve" in r]
+        return {}, []
+    old: Row = json.loads(file.read_text())
+    rows = [r for r in old.pop("rows") if "curve" in r]
+    return old, rows
 
 
 def main() -> None:
@@ -229,17 +233,17 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "curves")
     parser.add_argument("--out", type=Path, default=RESULTS / "curves")
     asked = parser.parse_args()
-    where, rows = about(), earlier(asked)
+    where, (old, rows) = about(), earlier(asked)
     turns = [(s, k, how) for k in asked.seeds for s in asked.systems for how in HOW]  # interrupted, all have as many
     if asked.draw:
-        return report(asked, where, rows)
+        return report(asked, {**where, **old}, rows)
     try:
         for system, seed, how in turns:
             given = words(system, seed, how, asked.steps)
             same = [r for r in rows if (r["system"], r["seed"], r["shortcuts"]) == (system, seed, how)]
             if any(r["words"] == shlex.join(given) for r in same):
                 continue
-            rows = [r for r in rows if r not in same] + [one(system, seed, how, given, asked.runs)]
+            rows = [r for r in rows if r not in same] + [one(system, seed, how, given, asked.runs, where["commit"])]
             asked.out.parent.mkdir(parents=True, exist_ok=True)
             write_json(asked.out.with_suffix(".json"), {**where, "rows": rows})
             print(said(rows[-1]), flush=True)
