@@ -170,7 +170,8 @@ def summary(rows: list[Row], failed: list[Row], where: Row) -> list[str]:
     names = list(dict.fromkeys(r["system"] for r in rows))
     text = ["# Learning curves with the shortcuts on and off", "", *lines_about(where)]
     for commit in dict.fromkeys(r.get("commit") for r in rows if r.get("commit") != where["commit"]):
-        text.append(f"- {sum(r.get("commit") == commit for r in rows)} of {len(rows)} runs are of commit {commit}")
+        of = sum(r.get("commit") == commit for r in rows)
+        text.append(f"- {of} of {len(rows)} runs are of commit {commit}")
     text += [f"- switches, on / off, where a system has them: {switches}", "", "![learning curves](curves.png)", ""]
     text += [
         "Catch as a picture of 42×42 bytes, A3C's network. *area*: mean return over the whole run (area under the",
