@@ -35,14 +35,13 @@ SWITCHES: dict[str, tuple[str, str]] = {"precision": ("bfloat16", "float32"), "g
 HOW = ("on", "off")
 EVERY = "--env toys:Catch --network a3c --inputs raw --no-tensorboard --report-every 2 --checkpoint-every 1000"
 # What each system learns Catch with, and in how many agent steps. A system that is not named here has OTHER.
-ADAM = "--learning-rate 1e-3 --anneal constant"
 OTHER = ("--preset quick", 60_000)
 LEARN: dict[str, tuple[str, int]] = {
-    "a2c": (f"--preset quick --unroll 10 {ADAM}", 60_000),
-    "a3c": (f"--preset quick --unroll 18 {ADAM}", 60_000),
-    "ga3c": (f"--preset quick {ADAM}", 60_000),
-    "impala": (f"--preset quick {ADAM}", 60_000),
-    "ppo": (f"--preset quick {ADAM}", 60_000),
+    "a2c": ("--preset quick --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
+    "a3c": ("--preset quick --unroll 18 --learning-rate 1.5e-3 --anneal constant", 50_000),
+    "ga3c": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
+    "impala": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
+    "ppo": ("--preset quick --learning-rate 2e-3 --anneal constant", 30_000),
 }
 BINS = 20  # of a curve; the last two are the end
 LEARNT = 0.3  # mean return at the end that counts as having learnt: random play has −0.7, perfect play 1
