@@ -41,11 +41,11 @@ LEARN: dict[str, tuple[str, int]] = {
     "a3c": ("--preset quick --unroll 18 --learning-rate 1.5e-3 --anneal constant", 50_000),
     "ga3c": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
     "impala": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
-    "ppo": ("--preset quick --learning-rate 2e-3 --anneal constant", 30_000),
+    "ppo": ("--preset quick --learning-rate 2e-3 --anneal constant", 40_000),
 }
 BINS = 20  # of a curve; the last two are the end
 LEARNT = 0.3  # mean return at the end that counts as having learnt: random play has −0.7, perfect play 1
-PATIENCE = 300.0  # seconds a run may take
+PATIENCE = 600.0  # seconds a run may take
 PONG = ("system", "seed", "minutes until 18", "frames until 18", "evaluation")
 
 
