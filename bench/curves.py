@@ -25,23 +25,28 @@ from common import HERE, RESULTS, ROOT, Row, about, command_line, lines_about, p
 from spreads import chance, interval, overlap, pooled
 
 from polyplay import systems
-from polyplay.flags import flag
+from polyplay.config import RunOptions
 from polyplay.plots import COLOURS, FAINT, INK
 from polyplay.record import read_lines, write_json
 
-# A shortcut's option: its value in the fast runs, and in those with everything off. It counts for every page that has
-# the option; `precision` is an option of all runs.
-SWITCHES: dict[str, tuple[str, str]] = {"precision": ("bfloat16", "float32"), "groups": ("2", "1")}
+# A shortcut's option: what is said in the fast runs, and in those with everything off. It counts for every system that
+# has the option.
+SWITCHES: dict[str, tuple[str, str]] = {
+    "precision": ("--precision bfloat16", "--precision float32"),
+    "groups": ("--groups 2", "--groups 1"),
+    "reuse": ("--reuse", "--no-reuse"),
+}
 HOW = ("on", "off")
-EVERY = "--env toys:Catch --network a3c --inputs raw --no-tensorboard --report-every 2 --checkpoint-every 1000"
+EVERY = "--env toys:Catch --network a3c --no-tensorboard --report-every 2 --checkpoint-every 1000"
 # What each system learns Catch with, and in how many agent steps. A system that is not named here has OTHER.
 OTHER = ("--preset quick", 60_000)
 LEARN: dict[str, tuple[str, int]] = {
-    "a2c": ("--preset quick --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
-    "a3c": ("--preset quick --unroll 18 --learning-rate 1.5e-3 --anneal constant", 50_000),
-    "ga3c": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
-    "impala": ("--preset quick --learning-rate 2e-3 --anneal constant", 50_000),
-    "ppo": ("--preset quick --learning-rate 2e-3 --anneal constant", 40_000),
+    "a2c": ("--preset quick --inputs raw --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
+    "accel": ("--preset quick --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
+    "a3c": ("--preset quick --inputs raw --unroll 18 --learning-rate 1.5e-3 --anneal constant", 50_000),
+    "ga3c": ("--preset quick --inputs raw --learning-rate 2e-3 --anneal constant", 50_000),
+    "impala": ("--preset quick --inputs raw --learning-rate 2e-3 --anneal constant", 50_000),
+    "ppo": ("--preset quick --inputs raw --learning-rate 2e-3 --anneal constant", 40_000),
 }
 BINS = 20  # of a curve; the last two are the end
 LEARNT = 0.3  # mean return at the end that counts as having learnt: random play has −0.7, perfect play 1
@@ -52,8 +57,8 @@ PONG = ("system", "seed", "minutes until 18", "frames until 18", "evaluation")
 def words(system: str, seed: int, how: str, steps: int = 0) -> list[str]:
     """Options of a run of `system`; `how` is on or off. `steps` 0: those of LEARN."""
     own, budget = LEARN.get(system, OTHER)
-    fields = {f.name for f in dataclasses.fields(systems.load(system).Config)} | {"precision"}
-    switched = [w for k, v in SWITCHES.items() if k in fields for w in (flag(k), v[HOW.index(how)])]
+    fields = {f.name for page in (systems.load(system).Config, RunOptions) for f in dataclasses.fields(page)}
+    switched = [w for k, v in SWITCHES.items() if k in fields for w in v[HOW.index(how)].split()]
     return [*shlex.split(EVERY), *shlex.split(own), "--steps", str(steps or budget), "--seed", str(seed), *switched]
 
 
@@ -165,7 +170,7 @@ def thousands(row: Row) -> np.ndarray:
 
 
 def summary(rows: list[Row], failed: list[Row], where: Row) -> list[str]:
-    switches = ", ".join(f"`{flag(k)}` {on} / {off}" for k, (on, off) in SWITCHES.items())
+    switches = ", ".join(f"`{on}` / `{off}`" for on, off in SWITCHES.values())
     names = list(dict.fromkeys(r["system"] for r in rows))
     text = ["# Learning curves with the shortcuts on and off", "", *lines_about(where)]
     for commit in dict.fromkeys(r.get("commit") for r in rows if r.get("commit") != where["commit"]):
