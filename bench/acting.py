@@ -1,6 +1,6 @@
 """Overhead of the acting loop per acting step, and the bandwidth of its frame copy.
 
-`polyplay.acting.Actor.rollouts` runs in this process on a pool that answers prepared rows at once and a
+`polyplay.rolling.Actor.rollouts` runs in this process on a pool that answers prepared rows at once and a
 policy that answers prepared tensors. Subtracted, measured in turn with it: the same pool and policy called
 alone and the same frames copied into the same slots. What is left is the loop's own: rows, noise, counting,
 slots, commits. The weights are new for every rollout, as in a2c, so every rollout says its first actions
@@ -19,8 +19,8 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 from dummies import SOURCES, Policy, Pool
 
-from polyplay.acting import Actor
 from polyplay.meter import Meter
+from polyplay.rolling import Actor
 from polyplay.shared import Control
 from polyplay.stream import Stream, row_spec
 from polyplay.tree import Batch, Field

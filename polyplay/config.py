@@ -67,13 +67,19 @@ class RunOptions:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
     such numbers itself (auto: there only)"""
+    cores: int | None = None
+    """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
+    replicas and environments' threads, is divided among them"""
+    reuse: bool = True
+    """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
+    convolutional networks); --no-reuse computes them again"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
-        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1)):
+        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1), ("cores", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")

@@ -89,6 +89,7 @@ class Crew:
         step_timeout: float = 60.0,
         atari: str = "auto",
         precision: str = "float32",
+        reuse: bool = True,
         room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
@@ -96,7 +97,7 @@ class Crew:
         self.directory, self.resume, self.resumes = directory, resume, resumes
         self.say, self.frames, self.steps = say, frames, steps
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
-        self.precision = precision  # of networks, see nets.precision
+        self.precision, self.reuse = precision, reuse  # of networks, see nets.precision; see Me
         self.atari = atari  # the Atari preset that pages are to use instead of their own
         self.room = room or {}  # role → workers that a page is to make room for
         self.control = Control()
@@ -260,6 +261,7 @@ class Crew:
             threads=threads_each(self.roles),
             trace=self.trace,
             precision=self.precision,
+            reuse=self.reuse,
             heads=role.heads,
             drains=role.drain,
             patience=0.0 if self.serial else 0.1,

@@ -54,11 +54,12 @@ def build(policy: Callable[[], Any], seed: int, precision: str = "float32") -> A
         return use(policy(), precision)
 
 
-def unrolled(policy: Any, batch: Batch, state: Batch) -> Batch:
+def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
-    its log-probability and entropy, which no loss uses.
+    its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
     """
-    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state)
+    kept = {} if tape is None else {"tape": tape}
+    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state, **kept)
     last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
     last["entropy"] = last["logp"]
     return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
@@ -96,8 +97,10 @@ class Learner:
         left = self.left() if left is None else left
         return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
 
-    def step(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays; with `passes` several."""
+    def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
+        """One update from rows [T+1, B] and the state before them, NumPy arrays; with `passes` several. tape: of
+        acting with the present weights, where nothing is to be computed twice (nets.recall).
+        """
         batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
         self.now = self.left()  # the same for all passes
         if "left" in self.task.knobs.all():
@@ -107,7 +110,8 @@ class Learner:
             return
 
         def score() -> Scored:
-            out = unrolled(self.policy, batch, state) if self.task.acted else self.policy.unroll(batch, state)
+            acted = self.task.acted
+            out = unrolled(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
             if self.task.same:
                 batch["value"] = out["value"].detach()
             return self.task.loss(out, batch, self.task.knobs)
@@ -246,8 +250,10 @@ class _FromStream:
         self.me, self.learner, self.source, self.params = me, learner, source, params
         self.stream, self.round_slots, self.chief = source.stream, round_slots, me.index == 0
         self.alone = self.stream.consumers == 1
-        self.slots = learner.version * source.n * self.stream.consumers
-        self.taken = snapshot.taken(me, self.stream, learner.version, source.n)
+        passes = learner.task.passes
+        self.each = 1 if passes is None else passes.updates  # from one batch
+        self.taken = snapshot.taken(me, self.stream, learner.version // self.each, source.n)
+        self.slots = sum(self.taken)
         if self.chief:
             self.stream.base[:] = self.taken
             params.publish(learner.vector, learner.version, self.slots // round_slots)
@@ -255,7 +261,7 @@ class _FromStream:
     def batches(self) -> Iterator[Any]:
         me, task, stream = self.me, self.learner.task, self.stream
         length = task.total if task.anneal == "linear" else 0.0
-        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length)
+        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length, self.each)
         return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log)
 
     def learnt(self, rows: Batch) -> None:

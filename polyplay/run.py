@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import checkpoint, config, plan, record, snapshot, systems, terminal, tracking, worker
+from polyplay import checkpoint, config, plan, record, snapshot, spawn, systems, terminal, tracking, worker
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.session import Session
-from polyplay.spawn import tune
 
 
 @dataclass
@@ -94,7 +93,7 @@ def evaluate(
     settings = settings or kept
     found = _choose(directory, which)
     wired = page.build(settings, new_crew(options))
-    tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
+    spawn.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(seed)
     policy = playing.load_policy(wired, found)
     name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
@@ -124,7 +123,7 @@ def export(directory: Path, file: Path, which: str | None = None) -> dict[str, A
     page, settings, options, kept = read(directory)
     found = _choose(directory, which)
     wired = page.build(settings, new_crew(options))
-    tune(1)
+    spawn.tune(1)
     spec = wired.envs.spec
     about = {
         "polyplay": kept["versions"]["polyplay"],
@@ -211,7 +210,8 @@ def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
 
 
 def new_crew(options: config.RunOptions) -> Crew:
-    """An empty crew with the options of a run."""
+    """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
+    spawn.keep_to(options.cores)
     return Crew(
         options.seed,
         options.on,
@@ -222,4 +222,5 @@ def new_crew(options: config.RunOptions) -> Crew:
         step_timeout=options.step_timeout,
         atari=options.atari,
         precision=options.precision,
+        reuse=options.reuse,
     )

@@ -122,6 +122,18 @@ def tune(threads: int) -> None:
             libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
+def keep_to(cores: int | None) -> None:
+    """This process, and those that it will start, run on that many of the cores that it may use. Raises UserError."""
+    if cores is None:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError(f"--cores: {cores} given, but {sys.platform} binds no process to cores: leave it out")
+    there = sorted(os.sched_getaffinity(0))
+    if cores > len(there):
+        raise UserError(f"--cores: {cores} given, allowed: 1 to {len(there)}, as many as this process may use")
+    os.sched_setaffinity(0, there[:cores])
+
+
 def _end_with_parent() -> None:
     """If the main process dies, however, so do we."""
     parent = multiprocessing.parent_process()

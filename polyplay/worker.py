@@ -71,6 +71,7 @@ class Me:
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
     precision: str = "float32"  # of networks, see nets.precision
+    reuse: bool = True  # learn from what was computed while acting, where the weights are the same
     heads: Headcount | None = None  # of this role
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread

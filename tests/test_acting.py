@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from polyplay import losses, nets
+from polyplay import losses, nets, rolling
 from polyplay.acting import act, replica
 from polyplay.crew import Crew
 from polyplay.envs import AtLeast, Envs, Greedy
@@ -27,14 +28,37 @@ class Compared:
     """A loss that also reports how far what was stored while acting is from the learner's own, and the lags it saw."""
 
     inner: Any
+    rows: int | None = None  # compared: all, or all but the last (-1)
     seen: list = field(default_factory=list, hash=False, compare=False)
+    losses: list = field(default_factory=list, hash=False, compare=False)
     metrics: ClassVar[tuple[str, ...]] = ("delta",)
 
     def __call__(self, out, batch, knobs):
         scored = self.inner(out, batch, knobs)
-        delta = max(float((out[k].detach() - batch[k]).abs().max()) for k in ("logp", "value"))
+        delta = max(float((out[k].detach() - batch[k])[: self.rows].abs().max()) for k in ("logp", "value"))
         self.seen.append(delta)
+        self.losses.append(float(scored.loss.detach()))
         return scored._replace(metrics={**scored.metrics, "delta": torch.tensor(delta)})
+
+
+class Screens(gymnasium.Env):
+    """Random pictures; the first action pays where the picture is bright."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def _look(self) -> np.ndarray:
+        self.bright = bool(self.np_random.integers(2))
+        return self.np_random.integers(0, 128, (4, 36, 36), np.uint8) + np.uint8(127 * self.bright)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 7
+        return self._look(), {}
+
+    def step(self, action):
+        reward, self.left = float(self.bright == (action == 0)), self.left - 1
+        return self._look(), reward, self.left == 0, False, {}
 
 
 def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: Any) -> Task:
@@ -222,3 +246,29 @@ def test_replicas_start_equal_whatever_threads_do():
         t.join()
     vectors = [torch.nn.utils.parameters_to_vector(m.parameters()) for m in made]
     assert all(torch.equal(v, vectors[0]) for v in vectors[1:])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, groups, monkeypatch):
+    """Losses of the first updates with tapes and without; every learner's row is what was said while acting."""
+    found = {}
+    for reuse in (True, False):
+        envs = Envs(Screens, lanes=8, groups=groups, inline=True)
+        policy = nets.Factory("a3c", envs.spec, {"init": "orthogonal"})
+        loss = Compared(losses.a2c(), rows=-1)
+        knobs = Knobs(learning_rate=1e-3, entropy_cost=0.01)
+        task = Task(policy, loss, Local(Optim("adam", clip=0.5)), knobs, total=8 * 5 * 12.0, acted=True)
+        crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
+        crew.add(replica, learner=True, envs=envs, T=5, task=task)
+        used = []
+        joined = rolling.joined
+        monkeypatch.setattr(rolling, "joined", lambda tapes, used=used, joined=joined: used.append(0) or joined(tapes))
+        _run(crew)
+        monkeypatch.setattr(rolling, "joined", joined)
+        assert len(loss.seen) >= 12
+        assert len(used) == (len(loss.seen) if reuse else 0)
+        assert max(loss.seen) <= (1e-6 if reuse else 1e-5 if precision == "float32" else 2e-2)
+        found[reuse] = [float(x) for x in loss.losses]
+    close = 1e-4 if precision == "float32" else 5e-2
+    assert np.allclose(found[True][:6], found[False][:6], atol=close), "later, small differences may choose otherwise"

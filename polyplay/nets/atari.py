@@ -6,13 +6,15 @@ Parameters are counted for 4×84×84 and 6 actions, heads included.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.errors import UserError
+from polyplay.nets import recall
 from polyplay.nets.layers import Linear, initialise, pixels
+from polyplay.nets.recall import Tape
 from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
@@ -35,26 +37,50 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features]."""
 
-    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"):
+    def __init__(
+        self,
+        name: str,
+        obs: Spec,
+        layers: Layers,
+        hidden: int,
+        same: bool = False,
+        init: str = "torch",
+        around: tuple[int, ...] = (),
+    ):
+        """same: TensorFlow's SAME padding; else around: pixels around each layer's input, 0 where it is empty."""
         super().__init__()
         channels, *sides = image(name, obs, 1 if same else _least(layers))
         self.convs, self.pads = nn.ModuleList(), []
-        for out, kernel, stride in layers:
-            after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in sides]
-            left, right, top, bottom = around = _around(sides, after, kernel, stride)
+        for i, (out, kernel, stride) in enumerate(layers):
+            wide = [n + 2 * around[i] for n in sides] if around else sides
+            after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in wide]
+            left, right, top, bottom = sided = (around[i],) * 4 if around else _around(sides, after, kernel, stride)
             even = left == right and top == bottom  # then the convolution pads by itself, without a copy
-            self.pads.append((0, 0, 0, 0) if even else around)
+            self.pads.append((0, 0, 0, 0) if even else sided)
             self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
             channels, sides = out, after
         self.fc = Linear(channels * math.prod(sides), hidden)
         self.features = hidden
         initialise(self, init)
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
+        """tape: gets every layer's output."""
         x = pixels(obs)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
-        return F.relu(self.fc(x.flatten(1)), inplace=True)
+            if tape is not None:
+                tape.append(x)
+        x = F.relu(self.fc(x.flatten(1)), inplace=True)
+        if tape is not None:
+            tape.append(x)
+        return x
+
+    def recall(self, obs: Tensor, tape: Tape) -> Tensor:
+        """What forward(obs) said with these weights, from its tape; gradients go back as through forward."""
+        x = pixels(obs)
+        for conv, pad, y in zip(self.convs, self.pads, tape[:-1], strict=True):
+            x = recall.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+        return recall.linear(self.fc, x.flatten(1), tape[-1])
 
 
 def _least(layers: Layers) -> int:
@@ -124,6 +150,16 @@ def nature(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Mod
 def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
     """A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters."""
     return Conv("a3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init)
+
+
+def accel(spec: EnvSpec, hidden: int = 256, init: str = "orthogonal") -> nn.Module:
+    """Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there; rlpyt's with hidden=512."""
+    return Conv("accel", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init, around=(0, 1))
+
+
+def accel_large(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
+    """Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there."""
+    return Conv("accel_large", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init, around=(0, 1, 1))
 
 
 def ga3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:

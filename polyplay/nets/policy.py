@@ -7,6 +7,9 @@ convolutions when they run in batches of the acting size (`chunk`).
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +18,7 @@ from polyplay.nets.cores import Core
 from polyplay.nets.heads import Head
 from polyplay.nets.layers import Centre, Linear, Signed, initialise
 from polyplay.nets.precision import mixed
+from polyplay.nets.recall import Tape
 from polyplay.nets.running import Normalize, Returns
 from polyplay.tree import Batch, Field, Spec, Tree
 
@@ -75,14 +79,19 @@ class Policy(nn.Module):
         device = self.value.weight.device
         return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
 
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+    @property
+    def recalls(self) -> bool:
+        """Whether `unroll` can take what `act` put on a tape."""
+        return self.critic is None and hasattr(self.torso, "recall")
+
+    def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask where there is one, and noise [B, noise] (without it the action is
-        the mode).
+        the mode). tape: gets what `unroll` needs not compute again, see nets.recall.
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        obs = step["obs"] if self.inputs is None else self.inputs(step["obs"])
-        x = self._features(self.torso, obs)
+        obs = self._seen(step["obs"])
+        x = self._features(self.torso, obs, tape=tape)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
         after: Batch = {}
@@ -95,20 +104,19 @@ class Policy(nn.Module):
         value = self._value(x, obs)
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
+    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None, tape: Tape | None = None) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
         present weights.
 
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
         `chunk`: rows per forward pass of the torso (all by default); with chunk=B convolutions give the bits that
-        they gave while acting.
+        they gave while acting. `tape`: of acting in these rows with these weights.
         """
         first: Tensor = batch["first"]
         size = first.shape
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        if self.inputs is not None:
-            rows["obs"] = self.inputs(rows["obs"])
-        x = self._features(self.torso, rows["obs"], chunk)
+        rows["obs"] = self._seen(rows["obs"])
+        x = self._features(self.torso, rows["obs"], chunk, tape, recall=tape is not None)
         if self.previous:
             before = tree.map(_shifted, state["action"], batch["action"])
             x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
@@ -130,6 +138,22 @@ class Policy(nn.Module):
         if self.returns is not None:
             self.returns.observe(batch["reward"], batch["first"])
 
+    def hold(self) -> None:
+        """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
+        due whenever the weights have changed. Who never calls it has them converted in every pass.
+        """
+        for torso in (self.torso, self.critic):
+            for layer in torso.modules() if torso is not None and self.bf16 else ():
+                if isinstance(layer, Linear):
+                    layer.held = layer.weight.detach().to(torch.bfloat16)
+
+    def _seen(self, obs: Tree) -> Tree:
+        """Observations as the torso takes them."""
+        if self.inputs is None or not self.bf16:
+            return obs if self.inputs is None else self.inputs(obs)
+        with mixed(self.value.weight):
+            return self.inputs(obs)
+
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""
         params: Tensor = self.actions(x)
@@ -144,12 +168,14 @@ class Policy(nn.Module):
         """[N], from the shared features or the critic's own."""
         return self.value(x if self.critic is None else self._features(self.critic, obs, chunk)).squeeze(1)
 
-    def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
+    def _features(
+        self, torso: Any, obs: Tree, chunk: int | None = None, tape: Tape | None = None, recall: bool = False
+    ) -> Tensor:
         """float32 [N, features], whatever they were computed in."""
-        if not self.bf16:
-            return _chunked(torso, obs, chunk)
-        with mixed(self.value.weight):
-            return _chunked(torso, obs, chunk).float()
+        with mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
+            made = torso.recall if recall else torso
+            x = _chunked(torso, obs, chunk) if tape is None else made(obs, tape)
+        return x.float() if self.bf16 else x
 
 
 def _shifted(before: Tensor, action: Tensor) -> Tensor:

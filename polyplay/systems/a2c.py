@@ -85,6 +85,6 @@ def build(c: Config, crew: Crew) -> System:
     loss = losses.a2c(c.gamma, c.lam, c.value_cost, **more)
     update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
+    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, acted=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

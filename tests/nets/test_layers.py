@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from polyplay.errors import UserError
-from polyplay.nets.layers import Linear, initialise, pixels
+from polyplay.nets.layers import Centre, Linear, Signed, initialise, pixels
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -76,3 +76,31 @@ def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
     centre.observe(torch.zeros_like(rows))
     assert torch.equal(centre.mean, kept)
     assert {k for k, _ in centre.named_buffers()} == {"mean", "count"}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_images_become_bfloat16_in_one_pass_as_torch_does_it_to_the_bit(seed):
+    torch.manual_seed(seed)
+    obs = torch.randint(0, 256, (5, 4, 36, 28), dtype=torch.uint8)
+    centre, signed = Centre((4, 36, 28)), Signed()
+    centre.mean.uniform_(0.0, 255.0)
+    for make in (pixels, centre, signed):
+        slow = make(obs).to(torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16):
+            fast = make(obs)
+        assert fast.dtype == torch.bfloat16, "the fast way was taken"
+        assert torch.equal(fast, slow)
+        assert fast.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_other_numbers_of_planes_go_torchs_way():
+    obs = torch.randint(0, 256, (5, 3, 36, 28), dtype=torch.uint8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert pixels(obs).dtype == torch.float32
+        assert pixels(obs.expand(5, 3, 36, 28)[:, [0, 1, 2, 0]]).dtype == torch.bfloat16
+
+
+def test_floats_that_came_through_something_stay_in_their_numbers():
+    x = torch.rand(2, 4, 8, 8, dtype=torch.bfloat16)
+    assert pixels(x).dtype == torch.bfloat16
+    assert torch.equal(pixels(x), x)

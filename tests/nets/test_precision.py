@@ -89,3 +89,37 @@ def test_a_run_learns_in_bfloat16(tmp_path):
     settings |= {"precision": "bfloat16", "replicas": 1, "serial": True, "tensorboard": False}
     run = polyplay.train("a2c", env="toy:catch", steps=60_000, until_return=0.5, run=str(tmp_path / "run"), **settings)
     assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
+
+
+def test_held_weights_say_the_same_until_they_change():
+    _, policy = pair("a3c")
+    rows = arrivals(SPEC.obs, 1, 8, policy.noise)
+    row = {k: v[0] for k, v in rows.items()}
+
+    def value():
+        with torch.no_grad():
+            return policy.act(row, {})[0]["value"]
+
+    fresh = value()
+    policy.hold()
+    assert torch.equal(value(), fresh)
+    with torch.no_grad():
+        policy.torso.fc.weight.mul_(2.0)
+    assert torch.equal(value(), fresh), "old until told"
+    policy.hold()
+    assert not torch.equal(value(), fresh)
+    held = value()
+    policy.torso.fc.held = None
+    assert torch.equal(value(), held)
+
+
+def test_only_acting_uses_held_weights():
+    _, policy = pair("a3c")
+    rows = {**arrivals(SPEC.obs, 2, 4, policy.noise), "action": torch.zeros(2, 4, dtype=torch.int64)}
+    policy.hold()
+    with torch.no_grad():
+        policy.torso.fc.weight.mul_(2.0)
+    _, with_old = scored(policy, rows)
+    policy.hold()
+    _, with_new = scored(policy, rows)
+    assert torch.equal(with_old, with_new)
