@@ -23,13 +23,13 @@ def joined(tapes: list[Tape]) -> Tape:
 def conv(layer: nn.Conv2d, x: Tensor, y: Tensor) -> Tensor:
     """relu(layer(x)), known to be y."""
     assert layer.bias is not None
-    return _Conv.apply(x, layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, layer.stride, layer.padding)
+    return _Conv.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, layer.stride, layer.padding)
 
 
 def linear(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     """relu(layer(x)), known to be y."""
     assert layer.bias is not None
-    return _Linear.apply(x, layer.weight.to(y.dtype), layer.bias.to(y.dtype), y)
+    return _Linear.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y)
 
 
 class _Conv(torch.autograd.Function):

@@ -88,3 +88,15 @@ def test_a_rollouts_rows_without_its_last_one():
     out = unrolled(policy, {**rows, **said}, {}, recall.joined(tapes[:-1]))
     assert torch.equal(out["value"][-1], said["value"][-1])
     torch.testing.assert_close(out["logp"][:-1].detach(), said["logp"][:-1], atol=1e-6, rtol=0)
+
+
+def test_pictures_of_one_plane_in_bfloat16():
+    """They stay float32 until the first layer: its gradient needs both in the same numbers."""
+    torch.manual_seed(0)
+    spec = discrete(image(1, 42))
+    policy = precision.use(nets.make("a3c", spec), "bfloat16")
+    rows = arrivals(spec.obs, T, B, policy.noise)
+    said, tapes = played(policy, rows)
+    rows["action"] = said["action"]
+    (_, full), (_, recalled) = (learnt(policy, rows, tape) for tape in (None, recall.joined(tapes)))
+    assert float((recalled - full).norm() / full.norm()) <= 2e-2
