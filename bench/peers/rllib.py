@@ -74,13 +74,15 @@ def config(asked: argparse.Namespace) -> Any:
         num_env_runners=asked.runners, num_envs_per_env_runner=asked.envs, num_cpus_per_env_runner=asked.cpus,
         rollout_fragment_length=asked.unroll,
     )  # fmt: skip
-    config.learners(num_learners=0, num_cpus_for_main_process=asked.cpus)
+    config.learners(num_learners=0).resources(num_cpus_for_main_process=1)
     spec = RLModuleSpec(module_class=Module, model_config={"network": asked.network})
     config.rl_module(rl_module_spec=spec)
     rows = asked.batch or asked.unroll * asked.envs * max(1, asked.runners)
     if asked.algo == "ppo":
         part = max(1, rows // asked.minibatches)
-        config.training(num_epochs=asked.epochs, minibatch_size=part, clip_param=0.1, entropy_coeff=0.01, use_kl_loss=False)
+        config.training(
+            num_epochs=asked.epochs, minibatch_size=part, clip_param=0.1, entropy_coeff=0.01, use_kl_loss=False
+        )
     config.training(train_batch_size_per_learner=rows, lr=2.5e-4, gamma=0.99)
     config.reporting(min_time_s_per_iteration=0 if asked.algo == "ppo" else 1)
     return config
@@ -108,7 +110,13 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(asked.threads)
     here = str(Path(__file__).resolve().parent)
     paths = {"env_vars": {"PYTHONPATH": here, "OMP_NUM_THREADS": str(asked.threads)}}
-    ray.init(include_dashboard=False, log_to_driver=False, runtime_env=paths, object_store_memory=1 << 30)
+    ray.init(
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        log_to_driver=False,
+        runtime_env=paths,
+        object_store_memory=1 << 30,
+    )
     register_env("pong", pong)
     algo = config(asked).build_algo()
     print(f"{count(ActorCritic(asked.network, 6))} parameters", flush=True)

@@ -30,10 +30,10 @@ SIDE = 84
 class ALE(ale_py.ALEInterface):
     """atari_py's: names are bytes, actions numbers."""
 
-    def setFloat(self, name: bytes, value: float) -> None:  # noqa: N802 - its name
+    def setFloat(self, name: bytes, value: float) -> None:
         super().setFloat(name.decode(), value)
 
-    def getMinimalActionSet(self) -> list[int]:  # noqa: N802
+    def getMinimalActionSet(self) -> list[int]:
         return [int(a.value) for a in super().getMinimalActionSet()]
 
 

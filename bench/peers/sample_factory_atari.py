@@ -1,6 +1,6 @@
 """Sample Factory's APPO on Pong until it is stopped.
 
-    python bench/peers/sample_factory_atari.py --epochs 1 --network nature --num_workers 2 --env_agents 16 --log log.jsonl
+    python bench/peers/sample_factory_atari.py --epochs 1 --network nature --num_workers 2 --log log.jsonl
 
 Workers, shared buffers, inference, learner and loss are Sample Factory's; so is every other flag (--num_workers,
 --env_agents, --worker_num_splits, --rollout, --batch_size, --async_rl, --serial_mode …), on top of its own presets for
