@@ -54,8 +54,9 @@ def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.
 
 def neutral(text: str, asked: argparse.Namespace) -> str:
     """Without the places of this machine."""
-    for place in {str(asked.peers.absolute()), str(asked.peers)}:
-        text = text.replace(place, "PEERS")
+    for place, name in ((asked.peers, "PEERS"), (asked.out, "OUT")):
+        for word in (str(place.absolute()), str(place)):
+            text = text.replace(word, name)
     return text.replace(f"{ROOT}/", "")
 
 
