@@ -11,6 +11,8 @@ from contests import CONTESTS, Contest
 
 from polyplay.plots import COLOURS, FAINT, INK
 
+KINDS = {"Polyplay": COLOURS[0], "Polyplay, float32": COLOURS[5], "a peer": COLOURS[1]}
+
 Spread = dict[str, Any]
 
 
@@ -118,6 +120,8 @@ def picture(place: Path) -> Path:
     """compare.png: a panel per contest measured, bars from the fastest to the slowest. SystemExit if there is none."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     there = [n for n in CONTESTS if (place / f"{n}.json").exists()]
     kept = {n: json.loads((place / f"{n}.json").read_text()) for n in there}
@@ -128,11 +132,15 @@ def picture(place: Path) -> Path:
     down = -(-len(kept) // across)
     figure = Figure(figsize=(5.2 * across, 3.9 * down), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(down, across, squeeze=False).flat
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, (name, k) in zip(panels, kept.items(), strict=False):
         _bars(axes, CONTESTS[name], k["rows"])
-    for axes in list(panels)[len(kept) :]:
+    for axes in panels[len(kept) :]:
         axes.set_axis_off()
+    keys = [Patch(color=c, label=label) for label, c in KINDS.items()]
+    keys.append(Line2D([], [], color=INK, linestyle="--", linewidth=1.0, label="target"))
+    figure.legend(handles=keys, loc="outside upper left", ncols=4, frameon=False, labelcolor=INK, fontsize=10)
     out = place / "compare.png"
     figure.savefig(out)
     return out
@@ -141,7 +149,8 @@ def picture(place: Path) -> Path:
 def _bars(axes: Any, contest: Contest, rows: list[Row]) -> None:
     found = {w: s for w, s in rates(rows).items() if s["n"]}
     ours = {c.name for c in contest.contenders if c.ours}
-    colour = [COLOURS[1] if w not in ours else COLOURS[5] if "float32" in w else COLOURS[0] for w in found]
+    kind = ["a peer" if w not in ours else "Polyplay, float32" if "float32" in w else "Polyplay" for w in found]
+    colour = [KINDS[k] for k in kind]
     middle = [s["median"] for s in found.values()]
     reach = [[s["median"] - s["min"] for s in found.values()], [s["max"] - s["median"] for s in found.values()]]
     style = {"ecolor": INK, "elinewidth": 1.0, "capsize": 2}
@@ -150,12 +159,16 @@ def _bars(axes: Any, contest: Contest, rows: list[Row]) -> None:
     for i, (w, s) in enumerate(found.items()):
         share = spread(ratios(rows, w, peer))["median"] if peer and w in ours else None
         told = f"{s['median']:.0f}" + (f"  {share:.2f}×" if share else "")
-        axes.annotate(told, (s["max"], i), (5, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.9}
+        place: Any = {"textcoords": "offset points", "va": "center", "color": INK, "fontsize": 8, "bbox": back}
+        axes.annotate(told, (s["max"], i), (5, 0), **place)
     axes.set_yticks(range(len(found)), list(found), fontsize=9)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * max(s["max"] for s in found.values()))
-    aim = f"; × the best peer, target {contest.least:g}" if contest.least else "; × the best peer"
-    axes.set_xlabel(f"agent steps/s{aim}", color=INK, fontsize=8)
+    aim = (contest.least or 0.0) * (found[peer]["median"] if peer else 0.0)
+    axes.set_xlim(0, max(1.25 * max(s["max"] for s in found.values()), 1.05 * aim))
+    if aim:
+        axes.axvline(aim, color=INK, linestyle="--", linewidth=1.0, zorder=0)
+    axes.set_xlabel("agent steps/s, and × the best peer", color=INK, fontsize=8)
     axes.set_title(contest.title.split(" (")[0], loc="left", color=INK, fontsize=10)
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
