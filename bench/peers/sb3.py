@@ -55,7 +55,9 @@ class Clock(BaseCallback):
 
 def build(asked: argparse.Namespace) -> A2C | PPO:
     vector = VECTORS[asked.vec]
-    env = VecFrameStack(make_atari_env(asked.env, asked.n_envs, asked.seed, vec_env_cls=vector), n_stack=4)
+    start = {"start_method": asked.start} if asked.vec == "subproc" else {}
+    envs = make_atari_env(asked.env, asked.n_envs, asked.seed, vec_env_cls=vector, vec_env_kwargs=start)
+    env = VecFrameStack(envs, n_stack=4)
     policy: dict[str, Any] = {"net_arch": []}  # as its own for CnnPolicy
     if asked.network != "nature":
         policy |= {"features_extractor_class": Extractor, "features_extractor_kwargs": {"network": asked.network}}
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--minibatches", type=int, default=4, help="of PPO")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads")
     parser.add_argument("--vec", choices=VECTORS, default="subproc")
+    parser.add_argument("--start", choices=("fork", "forkserver"), default="fork", help="of SubprocVecEnv's processes")
     asked = parser.parse_args()
     asked.n_steps = asked.n_steps or {"a2c": 5, "ppo": 128}[asked.algo]
     torch.set_num_threads(asked.threads)
