@@ -186,7 +186,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", type=float, default=5.0, help="seconds after the first steps that do not count")
     parser.add_argument("--window", type=float, help="seconds that do (default: the contest's own)")
-    parser.add_argument("--report-every", type=float, default=2.0, help="of polyplay")
+    parser.add_argument("--report-every", type=float, default=1.0, help="of polyplay")
     parser.add_argument("--probe", type=int, nargs="?", const=0, help="try this many settings of each (default: all)")
     parser.add_argument("--probe-window", type=float, default=10.0)
     parser.add_argument(

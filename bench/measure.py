@@ -71,9 +71,9 @@ def measure(
     """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
     with wall_seconds and steps.
 
-    The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first
-    one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what the program said
-    when it gave no such lines.
+    The rate is taken from the first line with new steps at or after `warm` seconds (with `stop`: after the first step)
+    to the first such one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what
+    the program said when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
@@ -105,11 +105,13 @@ def _begun(marks: list[Any]) -> float:
 
 
 def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None:
-    begin = next((m for m in marks if m[0]["wall_seconds"] >= warm), None)
+    """Between two lines at which the counter had just moved: where rollouts are long it moves in jumps."""
+    moved = [b for a, b in zip(marks, marks[1:], strict=False) if b[0]["steps"] > a[0]["steps"]]
+    begin = next((m for m in moved if m[0]["wall_seconds"] >= warm), None)
     if begin is None:
         return None
     last = begin[0]["wall_seconds"] + window - 0.5
-    end = next((m for m in marks if m[0]["wall_seconds"] >= last and m is not begin), None)
+    end = next((m for m in moved if m[0]["wall_seconds"] >= last and m is not begin), None)
     if end is None:
         return None
     wall = end[0]["wall_seconds"] - begin[0]["wall_seconds"]
