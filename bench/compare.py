@@ -75,27 +75,35 @@ def players(contest: Contest, asked: argparse.Namespace) -> list[Contender]:
     return answer
 
 
-def probe(who: Contender, kept: Kept, asked: argparse.Namespace, save: Any) -> None:
-    """One short window for each of its settings."""
+def probe(who: list[Contender], kept: Kept, asked: argparse.Namespace, save: Any) -> None:
+    """One short window for each setting; those of --setting need none, peers far behind no further ones."""
     there = {(r["who"], r["setting"]) for r in kept["probe"]}
-    for seed, setting in enumerate(who.settings[: asked.probe or None]):
-        if (who.name, setting) not in there:
-            kept["probe"].append(one(who, setting, asked.probe_window, 1000 + seed, asked))
-            save()
+    who = [c for c in who if c.name not in named(asked)]
+    for number in range(asked.probe or max((len(c.settings) for c in who), default=0)):
+        out = dropped(who, kept, asked.drop)
+        for c in who:
+            fresh = number < len(c.settings) and (c.name, c.settings[number]) not in there
+            if fresh and c.name not in out:
+                kept["probe"].append(one(c, c.settings[number], asked.probe_window, 1000 + number, asked))
+                save()
+
+
+def named(asked: argparse.Namespace) -> dict[str, str]:
+    """What --setting says."""
+    return dict(word.split(": ", 1) for word in asked.setting)
 
 
 def choices(who: list[Contender], kept: Kept, asked: argparse.Namespace) -> dict[str, str]:
-    """The setting of each: named with --setting, or the fastest of the probe, or its first."""
-    named = dict(word.split(": ", 1) for word in asked.setting)
-    answer: dict[str, str] = {}
+    """The setting of each: that of --setting, or the fastest of the probe, or its first."""
+    said, answer = named(asked), {}
     for c in who:
         tried = [r for r in kept["probe"] if r["who"] == c.name and r.get("sps")]
         first = c.settings[0] if c.settings else ""
-        answer[c.name] = named.get(c.name) or (max(tried, key=lambda r: r["sps"])["setting"] if tried else first)
+        answer[c.name] = said.get(c.name) or (max(tried, key=lambda r: r["sps"])["setting"] if tried else first)
     every = {c.name: c for contest in CONTESTS.values() for c in contest.contenders}
     for c in who:
-        if c.like and c.name not in named:
-            answer[c.name] = answer.get(c.like) or named.get(c.like) or every[c.like].settings[0]
+        if c.like and c.name not in said:
+            answer[c.name] = answer.get(c.like) or said.get(c.like) or every[c.like].settings[0]
     return answer
 
 
@@ -138,8 +146,7 @@ def hold(name: str, asked: argparse.Namespace) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         if asked.probe is not None:
-            for c in who:
-                probe(c, kept, asked, save)
+            probe(who, kept, asked, save)
         kept["choices"] = choices(who, kept, asked)
         rounds(who, contest, kept, asked, save)
     finally:
@@ -190,7 +197,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--probe", type=int, nargs="?", const=0, help="try this many settings of each (default: all)")
     parser.add_argument("--probe-window", type=float, default=10.0)
     parser.add_argument(
-        "--drop", type=float, default=0.0, help="peers below this share of the best play one round only"
+        "--drop", type=float, default=0.0, help="peers below this share of the best peer try and play no more"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these contenders")
     parser.add_argument("--setting", nargs="+", default=[], metavar="'NAME: flags'", help="instead of the probe's")

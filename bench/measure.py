@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def _begun(marks: list[Any]) -> float:
 
 def _rate(marks: list[Any], warm: float, window: float) -> dict[str, Any] | None:
     """Between two lines at which the counter had just moved: where rollouts are long it moves in jumps."""
-    moved = [b for a, b in zip(marks, marks[1:], strict=False) if b[0]["steps"] > a[0]["steps"]]
+    moved = [b for a, b in pairwise(marks) if b[0]["steps"] > a[0]["steps"]]
     begin = next((m for m in moved if m[0]["wall_seconds"] >= warm), None)
     if begin is None:
         return None
