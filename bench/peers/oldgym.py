@@ -1,8 +1,9 @@
-"""Stand-ins for packages of 2016 to 2018 that GA3C and pytorch-a3c import: gym's `make`, scipy's `imresize`.
+"""Stand-ins for packages of 2016 to 2018 that GA3C, pytorch-a3c and MonoBeast import: gym, scipy's `imresize`.
 
 They let that code run as it is on gymnasium and ale-py. An environment answers as gym's did: `reset()` gives an
 observation, `step()` four values; `PongDeterministic-v0` skips 4 frames and repeats actions with probability 0.25,
-`-v4` skips 4 and does not repeat. Observations are RGB of the last of the skipped frames, as gym's were.
+`-v4` skips 4 and does not repeat. Observations are RGB of the last of the skipped frames, as gym's were. MonoBeast's
+wrappers stand on `Wrapper` and its kind and on `PongNoFrameskip-v4`.
 """
 
 from __future__ import annotations
