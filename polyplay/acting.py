@@ -72,6 +72,7 @@ class Actor:
         while params is not None and not params.wait(0, self.me.index, self.out.stream.patience):
             yield None
         held = params.pull(vector) if params is not None and vector is not None else version()
+        self._hold()
         k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
             yield from self._gather(held)
@@ -85,6 +86,8 @@ class Actor:
                 self.me.meter.add("wait", time.perf_counter() - before)
             else:
                 newest = version()
+            if newest != held:
+                self._hold()
             for group, slot in zip(self.groups, slots, strict=True):
                 self._start(group, slot, again=newest != held or self.restored, held=newest)
             held, k, self.restored = newest, k + 1, False
@@ -92,6 +95,13 @@ class Actor:
             yield [g.slot for g in self.groups if g.slot is not None]
             for group in self.groups:
                 group.slot = None
+
+    def _hold(self) -> None:
+        """The weights are new, and stay for a rollout."""
+        if hasattr(self.policy, "hold"):
+            before = time.perf_counter()
+            self.policy.hold()
+            self.me.meter.add("infer", time.perf_counter() - before)
 
     def _gather(self, held: int) -> Iterator[None]:
         """Receive, act, write and send until every lane is parked on its last row."""
@@ -311,12 +321,12 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
         yield
 
 
-def replica(me: Me, *, envs: Envs, T: int, task: Any, params: Params | None = None) -> Iterator[None]:
-    """Act and learn in one loop with the same weights: lag 0. `params`, if any, is where rank 0 publishes. Replicas
-    that don't wait for each other (A3C's workers) end a rollout with its episode.
+def replica(me: Me, *, envs: Envs, T: int, task: Any, episodic: bool = False) -> Iterator[None]:
+    """Act and learn in one loop with the same weights: lag 0, but for what others changed meanwhile where replicas
+    don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers).
     """
     learner = Learner(me, task)
-    if task.update.apart:
+    if episodic:
         yield from _alone(me, learner, envs, T)
         return
     kept = snapshot.read(me)

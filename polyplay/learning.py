@@ -246,8 +246,10 @@ class _FromStream:
         self.me, self.learner, self.source, self.params = me, learner, source, params
         self.stream, self.round_slots, self.chief = source.stream, round_slots, me.index == 0
         self.alone = self.stream.consumers == 1
-        self.slots = learner.version * source.n * self.stream.consumers
-        self.taken = snapshot.taken(me, self.stream, learner.version, source.n)
+        passes = learner.task.passes
+        self.each = 1 if passes is None else passes.updates  # from one batch
+        self.taken = snapshot.taken(me, self.stream, learner.version // self.each, source.n)
+        self.slots = sum(self.taken)
         if self.chief:
             self.stream.base[:] = self.taken
             params.publish(learner.vector, learner.version, self.slots // round_slots)
@@ -255,7 +257,7 @@ class _FromStream:
     def batches(self) -> Iterator[Any]:
         me, task, stream = self.me, self.learner.task, self.stream
         length = task.total if task.anneal == "linear" else 0.0
-        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length)
+        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length, self.each)
         return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log)
 
     def learnt(self, rows: Batch) -> None:

@@ -98,7 +98,7 @@ class A2C:
             raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
-        steps = _steps(self, out, batch)
+        steps = steps_of(self, out, batch)
         over = Over(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
@@ -142,7 +142,7 @@ class VTrace:
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
-        steps = _steps(self, out, batch)
+        steps = steps_of(self, out, batch)
         over = Over(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
@@ -174,7 +174,7 @@ def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
     return scaled.sign() if how == "sign" else scaled
 
 
-def _steps(loss: A2C | VTrace, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
+def steps_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
     """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
     steps = returns.transitions(batch, loss.gamma)
     shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}

@@ -186,11 +186,12 @@ def _kept(net: Any, spec: Any) -> float:
 
 def _batch(kw: Any) -> int:
     """Rows that one learner computes at once, the last of each rollout included."""
+    passes = getattr(kw.get("task"), "passes", None)
+    parts = passes.minibatches if passes else 1
     if "source" in kw:
         source = kw["source"]
-        return source.n * source.stream.lanes * (source.stream.T + 1)
-    passes = getattr(kw.get("task"), "passes", None)
-    return -(-kw["envs"].lanes * (kw["T"] + 1) // (passes.minibatches if passes else 1))
+        return -(-source.n * source.stream.lanes * (source.stream.T + 1) // parts)
+    return -(-kw["envs"].lanes * (kw["T"] + 1) // parts)
 
 
 def _inner(crew: Any, net: Any) -> list[Any]:

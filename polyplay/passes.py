@@ -13,7 +13,7 @@ from polyplay import tree
 from polyplay.errors import UserError
 from polyplay.tree import Batch
 
-KEPT = ("obs", "action", "mask", "first", "reward", "logp", "value")  # of a row, for a minibatch
+KEPT = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Passes:
         if not self.target_kl >= 0.0:
             raise UserError(f"--target-kl: {self.target_kl} given, allowed: a number from 0 up (0: never stop)")
 
+    @property
+    def updates(self) -> int:
+        """From one batch, if nothing stops them."""
+        return self.epochs * self.minibatches
+
 
 def order(places: np.ndarray, passes: Passes, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
     """For each epoch the places (transitions, or whole lanes) in its own random order, in parts as equal as may be."""
@@ -45,12 +50,15 @@ class Minibatches:
     """Rows of one rollout, to be had in parts: single transitions, or with a core whole lanes, with the state before.
 
     rows [T+1, B]; targets [T, B], what the loss prepared. Only valid transitions are given, except in whole lanes.
+    whole: lanes with all their rows, the last one too, for a loss that makes its targets itself.
     """
 
-    def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray):
-        self.whole = bool(state)
+    def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
+        self.whole = bool(state) or whole
         self.lanes, self.state = rows["first"].shape[1], state
-        self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in KEPT} | dict(targets)
+        self.rows = {k: v for k, v in rows.items() if k in KEPT}
+        if not whole:
+            self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in self.rows.items()} | dict(targets)
         if not self.whole:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
@@ -61,8 +69,12 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, at: np.ndarray) -> tuple[Batch, Batch, np.ndarray]:
-        """Rows [1, n], or [T, n] of n lanes; the state before them; the versions that acted on what is valid."""
+        """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above); the state before them; the versions that acted on
+        what is valid.
+        """
         pick = torch.from_numpy(at)
+        if self.whole and len(at) == self.lanes:  # all of them: in which order is all the same
+            return self.rows, self.state, self.version[self.valid]
         if self.whole:
             rows = {k: tree.map(lambda x: x[:, pick], v) for k, v in self.rows.items()}
             return rows, tree.map(lambda x: x[pick], self.state), self.version[:, at][self.valid[:, at]]
@@ -74,7 +86,7 @@ def several(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> It
     """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
     task = learner.task
     scale = learner.policy.returns.scale() if getattr(learner.policy, "returns", None) is not None else 1.0
-    parts = Minibatches(batch, state, task.loss.prepare(batch, scale), version)
+    parts = Minibatches(batch, state, task.loss.prepare(batch, scale), version, task.loss.whole)
     seed = (learner.me.seed, learner.me.index, learner.version)
     for epoch, order_ in enumerate(order(parts.places, task.passes, seed)):
         for k, at in enumerate(order_):

@@ -35,15 +35,17 @@ from polyplay.worker import Me
 class History:
     """In the place of Params: the weights of every version that is still to act."""
 
-    def __init__(self, trails: list[Trail]):
+    def __init__(self, trails: list[Trail], each: int = 1):
+        self.each = each  # updates from a batch
         oldest = [min(r.version for t in trails for r in t.batches[u]) for u in range(len(trails[0].batches))]
-        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [updates] that acts in this one or later
+        self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] that acts for this one or a later one
         self.kept: dict[int, np.ndarray] = {}
         self.version = -1
 
     def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - as Params has it
         self.kept[version], self.version = vector.read().copy(), version
-        for old in [v for v in self.kept if version < len(self.oldest) and v < self.oldest[version]]:
+        at = version // self.each
+        for old in [v for v in self.kept if at < len(self.oldest) and v < self.oldest[at]]:
             del self.kept[old]
 
 
@@ -88,7 +90,7 @@ class Maker:
 
 
 def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
-    """Do the first `updates` of a run again (none: all). Raises UserError, Diverged, and what the run raised."""
+    """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
     page, settings, options, kept = run.read(directory)
     crew = run.new_crew(replace(options, serial=True, on="process"))
@@ -103,8 +105,10 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
         raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")
     learning = roles[learn]
     source, stream = learning.kw["source"], learning.kw["source"].stream
-    trails = [trail.read(directory, c, stream.producers, source.n) for c in range(learning.n)]
-    count = min([len(t.batches) for t in trails] + ([] if updates is None else [updates]))
+    passes = learning.kw["task"].passes
+    each = 1 if passes is None else passes.updates
+    trails = [trail.read(directory, c, stream.producers, source.n, each) for c in range(learning.n)]
+    count = min([len(t.batches) for t in trails] + ([] if updates is None else [-(-updates // each)]))
     if not count:
         raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
     trails = [replace(t, batches=t.batches[:count]) for t in trails]
@@ -114,7 +118,7 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch, _threads(trails[0].threads):
         me = Me("", 0, 1, 0, options.seed, meters, Control(), trace=True, precision=options.precision, patience=0.0)
         replica = replace(me, role="learn", n=learning.n, directory=Path(scratch))
-        history = History(trails)
+        history = History(trails, each)
         makers = [Maker(roles[act], history, replace(me, role="act", index=p, row=p)) for p in range(stream.producers)]
         kw = {**learning.kw, "params": history}
         learners = [learn(replace(replica, index=c, row=stream.producers + c), **kw) for c in range(learning.n)]
@@ -147,15 +151,21 @@ def _go(makers: list[Maker], learners: list, history: History, trails: list[Trai
 
     turn()
     check.weights(0, history)
-    for update in range(len(trails[0].batches)):
+    for batch in range(len(trails[0].batches)):
         for one in trails:
-            for rollout in one.batches[update]:
+            for rollout in one.batches[batch]:
                 makers[rollout.actor].make(rollout, turn)
-        while history.version <= update:
+        last = (batch + 1) * history.each
+        while history.version < last:
             turn()
-        check.loss(update + 1)
-        check.weights(update + 1, history)
-    return {"updates": len(trails[0].batches), "losses_equal": check.losses, "checkpoints_equal": check.checkpoints}
+        for update in range(last - history.each, last):
+            check.loss(update + 1)
+        check.weights(last, history)
+    return {
+        "updates": len(trails[0].batches) * history.each,
+        "losses_equal": check.losses,
+        "checkpoints_equal": check.checkpoints,
+    }
 
 
 class Check:

@@ -73,9 +73,9 @@ def read(me: Me, consumers: int = 0) -> Batch:
     return kept if "pool" not in kept or "incarnation" in kept else {}  # without: an early version wrote it
 
 
-def taken(me: Me, stream: Stream, updates: int, n: int) -> list[int]:
-    """Rollouts of each producer that were learnt before `updates`, each of which took `n` slots per learner."""
-    counts = [updates * n * stream.consumers // stream.producers] * stream.producers
+def taken(me: Me, stream: Stream, batches: int, n: int) -> list[int]:
+    """Rollouts of each producer that were learnt in so many batches, each of which took `n` slots per learner."""
+    counts = [batches * n * stream.consumers // stream.producers] * stream.producers
     for c in range(stream.consumers):
         for p, count in _stream(me, c).get("taken", {}).items():
             counts[int(p)] = count

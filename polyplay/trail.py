@@ -1,9 +1,9 @@
 """What an asynchronous run writes down of itself, so that it can be done again: from which rollouts it learnt when.
 
-`deliveries-C.jsonl` of learner C has a line per batch: the update it was learnt in, then for each rollout, in order,
-its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor. Whenever
-a process begins to write there is a line {"from": update, "threads": of a worker, "length": the agent
-steps over which the learning rate falls, or 0}.
+`deliveries-C.jsonl` of learner C has a line per batch: the last update it was learnt in, then for each rollout, in
+order, its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor.
+Whenever a process begins to write there is a line {"from": update, "threads": of a worker, "length": the
+agent steps over which the learning rate falls, or 0}.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def name(c: int) -> str:
     return f"deliveries-{c}.jsonl"
 
 
-def writer(me: Me, stream: Stream, update: int, threads: int, length: float) -> Callable[[list[int]], None]:
-    """A function that is told of every batch of slots, from the batch of the update after `update` on."""
+def writer(
+    me: Me, stream: Stream, update: int, threads: int, length: float, each: int = 1
+) -> Callable[[list[int]], None]:
+    """A function that is told of every batch of slots, from the batch after `update` on. each: updates from a batch."""
     if me.directory is None:
         return lambda slots: None
     file = open(me.directory / name(me.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
@@ -33,7 +35,7 @@ def writer(me: Me, stream: Stream, update: int, threads: int, length: float) -> 
 
     def note(slots: list[int]) -> None:
         nonlocal update
-        update += 1
+        update += each
         line: list[Any] = [update]
         for slot in slots:
             by = int(stream.by[slot])
@@ -52,19 +54,21 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Trail:
-    """Of one learner: the rollouts of each update, update 1 first, and the threads its workers had."""
+    """Of one learner: the rollouts of each batch, the first one first, and the threads its workers had."""
 
     path: Path
     batches: list[list[Rollout]]
     threads: int
 
 
-def read(directory: Path, c: int, actors: int, n: int) -> Trail:
-    """Learner `c`'s log of a run with so many actors and slots in a batch. Raises UserError: what is wrong where."""
+def read(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Trail:
+    """Learner `c`'s log of a run with so many actors, slots in a batch and updates from each. Raises UserError: what is
+    wrong where.
+    """
     path = directory / name(c)
     if not path.exists():
         raise UserError(
-            f"RUN: {directory} has no {name(c)}: only runs of asynchronous systems (impala) can be replayed"
+            f"RUN: {directory} has no {name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
         )
     heads: list[dict[str, Any]] = []
     batches: list[list[Rollout]] = []
@@ -76,7 +80,7 @@ def read(directory: Path, c: int, actors: int, n: int) -> Trail:
             if isinstance(line, dict):
                 heads.append({"from": line["from"], "threads": line["threads"], "length": line["length"]})
             else:
-                batches.append(_batch(line, len(batches) + 1, actors, n))
+                batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
         except (ValueError, KeyError, TypeError) as e:
             raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
     if not heads or heads[0]["from"] != 0:
@@ -89,7 +93,7 @@ def read(directory: Path, c: int, actors: int, n: int) -> Trail:
     return Trail(path, batches, int(heads[0]["threads"]))
 
 
-def _batch(line: list[Any], update: int, actors: int, n: int) -> list[Rollout]:
+def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[Rollout]:
     number, *rollouts = line
     if number != update:
         raise ValueError(f"update {number} where update {update} was due")
@@ -99,6 +103,6 @@ def _batch(line: list[Any], update: int, actors: int, n: int) -> list[Rollout]:
     for r in batch:
         if not 0 <= r.actor < actors:
             raise ValueError(f"actor {r.actor}, there are {actors}")
-        if not 0 <= r.version < update:
+        if not 0 <= r.version <= update - each:
             raise ValueError(f"a rollout of version {r.version} in update {update}")
     return batch

@@ -92,12 +92,18 @@ class Update(Protocol):
     def bind(self, me: Me, vector: Vector) -> Bound: ...
 
 
+def clip_(vector: Vector, clip: float) -> float:
+    """Shrink the gradient to a global norm of at most `clip` (0: leave it); its norm before."""
+    norm = float(torch.linalg.vector_norm(vector.grad))
+    if clip and norm > clip and math.isfinite(norm):
+        vector.grad.mul_(clip / (norm + 1e-6))
+    return norm
+
+
 def _step(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
     """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
-    norm = float(torch.linalg.vector_norm(vector.grad))
+    norm = clip_(vector, clip)
     if math.isfinite(norm):
-        if clip and norm > clip:
-            vector.grad.mul_(clip / (norm + 1e-6))
         optimizer.param_groups[0]["lr"] = learning_rate
         optimizer.step()
     return norm
@@ -294,11 +300,20 @@ class _Hogwild:
 class Central:
     """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
 
-    `shared`: the vector, where the worker's own is a copy of it.
+    `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew.
     """
 
-    def __init__(self, me: Me, vector: Vector, shared: torch.Tensor | None, head: np.ndarray, counters: np.ndarray):
+    def __init__(
+        self,
+        me: Me,
+        vector: Vector,
+        shared: torch.Tensor | None,
+        head: np.ndarray,
+        counters: np.ndarray,
+        pushed: bool = False,
+    ):
         self.me, self.vector, self.shared, self.head, self.counters = me, vector, shared, head, counters
+        self.pushed, self.held = pushed, -1  # held: the version that its copy is of at least
         self.fresh = me.index == 0 and not head[_READY]
         self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
 
@@ -318,9 +333,17 @@ class Central:
     def ready(self) -> bool:
         return bool(self.head[_READY])
 
+    def push(self) -> None:
+        """An update begins that renews the copy: with all that was done before it, and itself."""
+        self.held = self.version + 1
+
     def newest(self) -> int:
-        """Copies the shared weights, which others may be changing meanwhile; their version."""
-        version = self.version
+        """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
+        copy, that is done once, at the beginning.
+        """
+        if self.pushed and self.held >= 0:
+            return self.held
+        version = self.held = self.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
             self.buffers.copy_(self.vector.flat[self.vector.weights :])

@@ -88,7 +88,7 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     snapshot.flow(me, checkpoint.Part(tmp_path, 5), stream, [1])
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert snapshot.read(two, consumers=1) == {}
-    assert snapshot.taken(one, stream, updates=5, n=1) == [0, 0]
+    assert snapshot.taken(one, stream, batches=5, n=1) == [0, 0]
 
 
 def test_an_actor_that_cannot_write_is_left_out(tmp_path):
@@ -104,7 +104,7 @@ def test_an_actor_that_cannot_write_is_left_out(tmp_path):
 
 def test_what_was_taken_in_a_run_of_an_early_version_is_guessed_by_rounds(tmp_path):
     me, _ = me_of(tmp_path)
-    assert snapshot.taken(me, stream_of(2), updates=10, n=2) == [10, 10]
+    assert snapshot.taken(me, stream_of(2), batches=10, n=2) == [10, 10]
 
 
 def test_actors_that_were_not_saved_are_named(tmp_path):

@@ -47,6 +47,8 @@ class Net(NamedTuple):
 NETS = {
     "nature": Net(atari.nature, "orthogonal"),
     "a3c": Net(atari.a3c, "torch"),
+    "accel": Net(atari.accel, "orthogonal"),
+    "accel_large": Net(atari.accel_large, "orthogonal"),
     "ga3c": Net(atari.ga3c, "torch"),
     "ga3c_large4": Net(atari.ga3c_large4, "torch"),
     "ga3c_large3": Net(atari.ga3c_large3, "torch"),

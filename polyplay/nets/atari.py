@@ -35,15 +35,26 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features]."""
 
-    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, same: bool = False, init: str = "torch"):
+    def __init__(
+        self,
+        name: str,
+        obs: Spec,
+        layers: Layers,
+        hidden: int,
+        same: bool = False,
+        init: str = "torch",
+        around: tuple[int, ...] = (),
+    ):
+        """same: TensorFlow's SAME padding; else around: pixels around each layer's input, 0 where it is empty."""
         super().__init__()
         channels, *sides = image(name, obs, 1 if same else _least(layers))
         self.convs, self.pads = nn.ModuleList(), []
-        for out, kernel, stride in layers:
-            after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in sides]
-            left, right, top, bottom = around = _around(sides, after, kernel, stride)
+        for i, (out, kernel, stride) in enumerate(layers):
+            wide = [n + 2 * around[i] for n in sides] if around else sides
+            after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in wide]
+            left, right, top, bottom = sided = (around[i],) * 4 if around else _around(sides, after, kernel, stride)
             even = left == right and top == bottom  # then the convolution pads by itself, without a copy
-            self.pads.append((0, 0, 0, 0) if even else around)
+            self.pads.append((0, 0, 0, 0) if even else sided)
             self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
             channels, sides = out, after
         self.fc = Linear(channels * math.prod(sides), hidden)
@@ -124,6 +135,16 @@ def nature(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Mod
 def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
     """A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters."""
     return Conv("a3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init)
+
+
+def accel(spec: EnvSpec, hidden: int = 256, init: str = "orthogonal") -> nn.Module:
+    """Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there; rlpyt's with hidden=512."""
+    return Conv("accel", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init, around=(0, 1))
+
+
+def accel_large(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
+    """Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there."""
+    return Conv("accel_large", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init, around=(0, 1, 1))
 
 
 def ga3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:

@@ -81,7 +81,7 @@ class Policy(nn.Module):
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        obs = step["obs"] if self.inputs is None else self.inputs(step["obs"])
+        obs = self._seen(step["obs"])
         x = self._features(self.torso, obs)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
@@ -106,8 +106,7 @@ class Policy(nn.Module):
         first: Tensor = batch["first"]
         size = first.shape
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        if self.inputs is not None:
-            rows["obs"] = self.inputs(rows["obs"])
+        rows["obs"] = self._seen(rows["obs"])
         x = self._features(self.torso, rows["obs"], chunk)
         if self.previous:
             before = tree.map(_shifted, state["action"], batch["action"])
@@ -129,6 +128,22 @@ class Policy(nn.Module):
             self.inputs.observe(batch["obs"])
         if self.returns is not None:
             self.returns.observe(batch["reward"], batch["first"])
+
+    def hold(self) -> None:
+        """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
+        due whenever the weights have changed. Who never calls it has them converted in every pass.
+        """
+        for torso in (self.torso, self.critic):
+            for layer in torso.modules() if torso is not None and self.bf16 else ():
+                if isinstance(layer, Linear):
+                    layer.held = layer.weight.detach().to(torch.bfloat16)
+
+    def _seen(self, obs: Tree) -> Tree:
+        """Observations as the torso takes them."""
+        if self.inputs is None or not self.bf16:
+            return obs if self.inputs is None else self.inputs(obs)
+        with mixed(self.value.weight):
+            return self.inputs(obs)
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""

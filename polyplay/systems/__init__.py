@@ -12,8 +12,6 @@ from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 
 COMING = [
-    "accel",
-    "appo",
     "dqn",
     "accel_dqn",
     "rainbow",

@@ -89,5 +89,5 @@ def build(c: Config, crew: Crew) -> System:
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
-    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, task=task)
+    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, task=task, episodic=True)
     return System(envs, policy, loss.metrics, {"workers": workers})

@@ -1,0 +1,114 @@
+"""Accel RL, policy gradients (Stooke & Abbeel 2018): batched inference for two groups of lanes in turn, many replicas.
+
+replica:  envs, group 0 ─┐
+                         ├─► policy ─► rows ─► loss (A2C or PPO) ─► update     while one group is served the other steps
+          envs, group 1 ─┘
+          … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay import clipped, losses, nets
+from polyplay.acting import replica
+from polyplay.chunked import Chunked
+from polyplay.crew import Crew, cores
+from polyplay.envs import Envs
+from polyplay.errors import UserError
+from polyplay.learning import Passes, Task
+from polyplay.params import sizes
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), one replica's 16 environments."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "accel"  # Atari preset, unless --atari names another
+    algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
+    lanes: int = 16  # environments over all replicas
+    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    groups: int = 2  # of a replica's lanes, served in turn
+    unroll: int = 5  # agent steps per lane in a rollout (horizon)
+    epochs: int = 4  # ppo: passes over a rollout
+    minibatches: int = 4  # ppo: parts of a pass, an update each; with a core parts of the lanes
+    clip_range: float = 0.2  # ppo: ε, times the part of the run that is left
+    gamma: float = 0.99  # discount
+    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    learning_rate: float = 7e-4  # at the start; see --anneal
+    optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
+    eps: float = 1e-6  # the optimiser's ε
+    alpha: float = 0.9  # RMSProp's decay
+    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 0.25  # weight of the value loss (R − V)²
+    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
+
+
+def chunked() -> Config:
+    """The paper's asynchronous A2C, which it calls A3C: two replicas of 16 environments at least."""
+    return Config(sync="chunked", lanes=32, replicas=2)
+
+
+def ppo(**more: Any) -> Config:
+    """accel_rl's PPO, table 2's 8 environments a replica. Its horizon is ours: then a rollout is a minibatch of 512."""
+    loss: Any = {"algo": "ppo", "lam": 0.95, "anneal": "linear", "value_cost": 1.0, "minibatches": 1}
+    optim: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 0.0}
+    return Config(**{"lanes": 8, "replicas": 1, "unroll": 64, **loss, **optim, **more})
+
+
+def ppo_chunked() -> Config:
+    """The same asynchronously, which the paper calls APPO: two replicas of 8."""
+    return ppo(sync="chunked", lanes=16, replicas=2)
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    learner: Any = {"learning_rate": 7e-4, "optimizer": "adam", "eps": 1e-5, "clip": 0.5, "normalize_advantage": True}
+    return Config(screen="baselines", network="a3c", unroll=8, lam=0.95, anneal="linear", budget=16_000_000, **learner)
+
+
+PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
+ROW = {
+    "envs": "one pool per replica, 2 groups in turn",
+    "policy runs": "learner's own",
+    "between": "nothing",
+    "pace": "inline",
+    "update": "AllReduce of replicas, or Chunked",
+    "weights travel": "same object; chunked: with each update",
+    "source": "Stooke & Abbeel 2018; astooke/accel_rl",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    least = c.groups * (c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
+    replicas = c.replicas or max((n for n in range(1, cores() + 1) if c.lanes % (n * least) == 0), default=1)
+    if c.lanes % (replicas * least):
+        raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
+    options = atari(c.env, c.screen, crew.atari)
+    share = max(1, cores() // replicas)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
+    policy = nets.Factory(c.network, envs.spec, {"core": c.core})
+    one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
+    ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
+    loss = ppo if c.algo == "ppo" else losses.a2c(c.gamma, c.lam, **one)
+    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    weights, size = sizes(policy())
+    together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
+    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    passes = Passes(c.epochs, c.minibatches) if c.algo == "ppo" else None
+    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes)
+    lost: Any = "replace" if c.sync == "chunked" else "fail"
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, task=task)
+    return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -1,0 +1,101 @@
+"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
+
+act × actors:  envs ─► own copy of the weights ─► rollouts ─► Stream ─► learn × learners: epochs × minibatches:
+                          ▲                                                clipped loss on V-trace ─► update
+                          └─────────────── Params, pulled once per rollout ◄───┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay import clipped, nets
+from polyplay.acting import act
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.errors import UserError
+from polyplay.learning import Passes, Task, learn
+from polyplay.params import Params, sizes
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, rollouts, row_spec
+from polyplay.systems import System, atari
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous, with V-trace, and rewards clipped."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    actors: int = 2  # acting workers, each with its own copy of the weights
+    lanes: int = 4  # environments of one actor; a slot of the stream is one rollout of all of them
+    learners: int = 1  # synchronous learners; their gradients are averaged
+    slots: int = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
+    lag: int = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    unroll: int = 128  # agent steps per lane in a rollout
+    batch: int = 8  # trajectories that passes are made over, over all learners
+    epochs: int = 4  # passes over them
+    minibatches: int = 4  # parts of a pass, whole trajectories, an update each
+    clip_range: float = 0.1  # ε: how far π/μ may go
+    gamma: float = 0.99  # discount
+    lam: float = 0.95  # λ in V-trace's traces
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    learning_rate: float = 2.5e-4  # at the start; see --anneal
+    eps: float = 1e-5  # Adam's ε
+    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    entropy_cost: float = 0.01  # weight of the entropy bonus
+    value_cost: float = 0.5  # weight of the value loss (v − V)²
+    normalize_advantage: bool = True  # advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    budget: int = 40_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    acting: Any = {"lanes": 8, "unroll": 20, "batch": 16, "epochs": 2, "minibatches": 2}
+    return Config(network="a3c", inputs="centre", learning_rate=7e-4, budget=20_000_000, **acting)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "a few lanes per actor",
+    "policy runs": "own copy, CPU",
+    "between": "Stream",
+    "pace": "free + V-trace, several passes",
+    "update": "Local, or AllReduce of learners",
+    "weights travel": "pull each rollout",
+    "source": "Petrenko et al. 2020; Sample Factory",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    slots = rollouts(c.batch, c.lanes, c.actors, c.slots, c.learners, c.lag)
+    if slots * c.lanes < c.minibatches:
+        raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
+    options = atari(c.env, "impala", crew.atari)
+    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
+    features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
+    features["returns"] = c.gamma if c.reward == "scale" else None
+    policy = nets.Factory(c.network, envs.spec, features)
+    net = policy()
+    size = sizes(net)[1]
+    optim = Optim("adam", c.eps, clip=c.clip)
+    more: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
+    loss = clipped.appo(c.gamma, c.lam, c.clip_range, **more)
+    update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    passes = Passes(c.epochs, c.minibatches)
+    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes)
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    room = crew.places("act", c.actors) if c.lag < 0 else c.actors  # in turn, an actor that has left would be awaited
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, c.actors)
+    batches = stream.batches(slots, in_turn=c.lag >= 0)
+    params = Params(size, readers=room)
+    lag = c.lag if c.lag >= 0 else None
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=c.actors)
+    return System(envs, policy, loss.metrics)
