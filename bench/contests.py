@@ -106,9 +106,9 @@ RLPYT_A2C = (
     "lanes=32 workers=2 threads=1",
 )
 RLPYT_PPO = (
-    "lanes=32 workers=2 threads=2",
     "lanes=16 workers=2 threads=2",
-    "lanes=64 workers=2 threads=2",
+    "lanes=8 workers=2 threads=2",
+    "lanes=32 workers=2 threads=2",
     "lanes=16 workers=2 threads=1",
 )
 SF = (

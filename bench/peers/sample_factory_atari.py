@@ -17,7 +17,7 @@ from typing import Any
 
 import ale_py  # noqa: F401 - registers the games, in every process
 from logs import Log, command_line
-from networks import NETWORKS, Torso
+from networks import NETWORKS, ActorCritic, Torso, count
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.context import global_model_factory
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
@@ -98,6 +98,7 @@ def main() -> None:
     asked, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as place:
         cfg = settings(asked, more, place)
+        print(f"{count(ActorCritic(asked.network, 6))} parameters", flush=True)  # as many as its own actor-critic
         global_model_factory().register_encoder_factory(Convolutions)
         _, runner = make_runner(cfg)
         runner.register_observer(Count(Log(asked.log)))
