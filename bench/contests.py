@@ -67,8 +67,8 @@ def both(name: str, system: str, fixed: str, *settings: str) -> tuple[Contender,
 
 # --------------------------------------------------------------------------------------------- settings
 
-A2C = ("lanes=32", "lanes=64", "lanes=32 groups=2", "lanes=64 groups=2", "lanes=32 replicas=1")
-ACCEL = ("lanes=32 groups=2", "lanes=64 groups=2", "lanes=64 groups=1", "lanes=32 groups=2 sync=chunked")
+A2C = ("lanes=64", "lanes=32", "lanes=64 groups=2", "lanes=32 groups=2", "lanes=32 replicas=1")
+ACCEL = ("lanes=64 groups=2", "lanes=32 groups=2", "lanes=64 groups=1", "lanes=64 groups=2 sync=chunked")
 PPO = ("lanes=16", "lanes=8", "lanes=32", "lanes=16 groups=2")
 ACCEL_PPO = ("lanes=16 groups=2", "lanes=8 groups=2", "lanes=32 groups=2", "lanes=16 groups=2 sync=chunked")
 APPO4 = (
@@ -78,14 +78,14 @@ APPO4 = (
     "actors=1 lanes=16 batch=16",
 )
 IMPALA = (
-    "actors=2 lanes=16 batch=32",
-    "actors=2 lanes=32 batch=64",
     "actors=2 lanes=32 batch=32",
     "actors=2 lanes=16 batch=16",
+    "actors=2 lanes=32 batch=64",
+    "actors=2 lanes=16 batch=32",
 )
 APPO1 = (*IMPALA[:3], "actors=1 lanes=32 batch=32")
 
-SB3_A2C = ("n_envs=16 threads=2", "n_envs=32 threads=2", "n_envs=64 threads=2", "n_envs=16 threads=1")
+SB3_A2C = ("n_envs=32 threads=2", "n_envs=64 threads=2", "n_envs=16 threads=2", "n_envs=16 threads=1")
 SB3_PPO = ("n_envs=16 threads=2", "n_envs=8 threads=2", "n_envs=32 threads=2", "n_envs=8 threads=2 vec=dummy")
 CLEANRL_A2C = (
     "n_envs=64 threads=2 env_threads=2",
