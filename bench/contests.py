@@ -135,6 +135,7 @@ RLLIB_IMPALA = (
     "runners=2 envs=8 unroll=20",
     "runners=2 envs=32 unroll=20",
     "runners=1 envs=32 unroll=20",
+    "runners=2 envs=16 unroll=20 threads=2",
 )
 RLLIB_PPO = ("runners=2 envs=8", "runners=2 envs=4", "runners=2 envs=16", "runners=0 envs=16 threads=2")
 
