@@ -94,8 +94,9 @@ def named(asked: argparse.Namespace) -> dict[str, str]:
 
 
 def choices(who: list[Contender], kept: Kept, asked: argparse.Namespace) -> dict[str, str]:
-    """The setting of each: that of --setting, or the fastest of the probe, or its first."""
-    said, answer = named(asked), {}
+    """The setting of each: the one it has played with, or that of --setting, or the fastest of the probe, or its first."""
+    said = named(asked) | {r["who"]: r["setting"] for r in kept["rows"]}
+    answer: dict[str, str] = {}
     for c in who:
         tried = [r for r in kept["probe"] if r["who"] == c.name and r.get("sps")]
         first = c.settings[0] if c.settings else ""

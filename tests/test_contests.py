@@ -96,4 +96,14 @@ def test_float32_follows_the_setting_that_the_probe_chose():
     class Asked:
         setting: tuple = ()
 
-    assert compare.choices(who, {"probe": probe}, Asked) == {"a2c": "lanes=64", "a2c, float32": "lanes=64"}
+    assert compare.choices(who, {"probe": probe, "rows": []}, Asked) == {"a2c": "lanes=64", "a2c, float32": "lanes=64"}
+
+
+def test_after_an_interruption_a_contender_goes_on_with_the_setting_it_has_played():
+    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
+
+    class Asked:
+        setting: tuple = ("a2c: lanes=64",)
+
+    rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
+    assert compare.choices(who, {"probe": [], "rows": rows}, Asked) == {"a2c": "lanes=16", "a2c, float32": "lanes=16"}

@@ -88,10 +88,12 @@ def config(asked: argparse.Namespace) -> Any:
     return config
 
 
-def steps(result: dict, algo: str) -> int:
-    if algo == "ppo":
+def steps(result: dict, asked: argparse.Namespace) -> int:
+    """IMPALA's counter has every rollout's last state, too, from which nothing is learnt but its value: T + 1 for T."""
+    if asked.algo == "ppo":
         return int(result["env_runners"][SAMPLED])
-    return int(result.get("learners", {}).get("__all_modules__", {}).get(LEARNT, 0))
+    rows = result.get("learners", {}).get("__all_modules__", {}).get(LEARNT, 0)
+    return int(rows) * asked.unroll // (asked.unroll + 1)
 
 
 def main() -> None:
@@ -122,7 +124,7 @@ def main() -> None:
     print(f"{count(ActorCritic(asked.network, 6))} parameters", flush=True)
     log = Log(asked.log)
     while True:
-        log.write(steps=steps(algo.train(), asked.algo))
+        log.write(steps=steps(algo.train(), asked))
 
 
 if __name__ == "__main__":
