@@ -94,7 +94,7 @@ def named(asked: argparse.Namespace) -> dict[str, str]:
 
 
 def choices(who: list[Contender], kept: Kept, asked: argparse.Namespace) -> dict[str, str]:
-    """The setting of each: the one it has played with, or that of --setting, or the fastest of the probe, or its first."""
+    """The setting of each: what it has played, or --setting, or the fastest of the probe, or its first."""
     said = named(asked) | {r["who"]: r["setting"] for r in kept["rows"]}
     answer: dict[str, str] = {}
     for c in who:
