@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-import ale_py  # noqa: F401 - registers the games, in every process
+import gymnasium
 from logs import Log, command_line
 from networks import NETWORKS, ActorCritic, Torso, count
 from sample_factory.algo.runners.runner import AlgoObserver
@@ -27,6 +27,8 @@ from sample_factory.train import make_runner
 from torch import Tensor
 
 GAME = "atari_pong"
+ALE = {"game": "pong", "obs_type": "rgb", "frameskip": 1, "repeat_action_probability": 0.0}
+gymnasium.register("PongNoFrameskip-v4", "ale_py.env:AtariEnv", kwargs=ALE)  # in every process; ale-py leaves it out
 
 
 class Convolutions(Encoder):
