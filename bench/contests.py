@@ -117,7 +117,6 @@ SF = (
     "num_workers=2 env_agents=16 rollout=32 batch_size=512",
     "num_workers=1 num_envs_per_worker=2 worker_num_splits=2 env_agents=16 rollout=32 batch_size=512",
     "num_workers=1 env_agents=32 rollout=32 batch_size=1024 serial_mode=True async_rl=False",
-    "envs=gym num_workers=2 num_envs_per_worker=8 worker_num_splits=2 rollout=32 batch_size=512 batched_sampling=False async_rl=True",
 )
 SF4 = (
     "num_workers=2 env_agents=16 rollout=128 batch_size=1024",
