@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 Row = dict[str, Any]
+QUIET = 0.1  # cores that others may take before a row is marked
 
 
 def command_line(text: str | None) -> argparse.ArgumentParser:

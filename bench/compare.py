@@ -1,150 +1,237 @@
-"""Training speed and memory on Pong, Nature CNN: polyplay a2c, Stable-Baselines3's A2C and polyplay impala.
+"""Ours against other libraries on Pong, in turn, each at its own best settings: contests of contests.py.
 
-Every round runs each of them once, in turn; ratios are taken within a round. Rates are agent steps per second
-over a window after a warm-up; memory is the peak, from the start on, of the sum of PSS over all processes.
+    python bench/compare.py a2c-nature a2c-small --peers PEERS --probe      # every setting first, the fastest plays
+    python bench/compare.py ppo-nature --peers PEERS --probe 2 --drop 0.6   # the first 2 settings of each
+    python bench/compare.py all --peers PEERS --short                       # one round of 8 s windows, to see it work
+    python bench/compare.py all --peers PEERS --resume                      # go on after an interruption
+    python bench/compare.py --picture                                       # one picture of every contest measured
+
+PEERS holds a virtual environment per peer and src/ with checkouts (bench/peers/README.md); who is not there is left
+out. Every round runs each contender once, in turn; ratios are taken within a round, to the peer with the best median.
+Rates are agent steps learnt from per second, over a window after the first steps and a warm-up. Every window is kept
+at once in bench/results/compare/CONTEST.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, said, spread, table, verdict
+import contest_report
+from common import QUIET, RESULTS, ROOT, Row, about, command_line, publish
+from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
-SB3 = [f"n_envs={n} threads={t}" for n, t in ((16, 2), (8, 2), (32, 2), (64, 2), (16, 1))]
-A2C = ["lanes=32", "lanes=16", "lanes=64", "lanes=32 groups=2", "lanes=32 replicas=1"]
-IMPALA = ["lanes=16 batch=32", "lanes=32 batch=32", "lanes=32 batch=64", "lanes=16 batch=16"]
-FIXED = {"a2c": "network=nature unroll=5", "impala": "network=nature actors=2", "sb3": "n_steps=5"}
-TARGETS = {"a2c / sb3": 1.6, "impala / a2c": 1.0}
-SB3_PACKAGES = ["stable-baselines3", "torch", "gymnasium", "ale-py", "opencv-python-headless", "numpy"]
-MEMORY_MB = 1500.0
-COLUMNS = {
-    "agent steps/s": "sps",
-    "window s": "window_s",
-    "own cores": "own_cores",
-    "core-ms/step": "core_ms_per_step",
-    "peak PSS MB": "pss_mb",
-    "processes": "processes",
-}
-QUIET = 0.1  # cores that others may take before a row is marked
+from polyplay.record import write_json
+from polyplay.systems import names
+
+Kept = dict[str, Any]  # what a contest's JSON holds
 
 
-def flags(setting: str) -> list[str]:
-    """'n_envs=16 threads=2' → --n-envs 16 --threads 2"""
-    pairs = [word.split("=", 1) for word in setting.split()]
-    return [word for k, v in pairs for word in (f"--{k.replace('_', '-')}", v)]
-
-
-def one(who: str, setting: str, window: float, asked: argparse.Namespace, number: int) -> Row:
-    """A window of `who`; a program that does not come that far is a row without a rate."""
+def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.Namespace) -> Row:
+    """A window; a program that does not come that far is a row without a rate."""
+    row: Row = {"who": who.name, "setting": setting}
     with tempfile.TemporaryDirectory() as place:
-        own = [*flags(FIXED[who]), *flags(setting), "--seed", str(number)]
-        if who == "sb3":
-            log = Path(place) / "log.jsonl"
-            budget = ["--warm", str(asked.warm), "--seconds", str(window + 3), "--log", str(log)]
-            words = [asked.sb3_python, str(ROOT / "bench/peers/sb3_a2c.py"), *own, *budget]
-        else:
-            log = Path(place) / "run/metrics.jsonl"
-            seconds = asked.warm + window + asked.report_every + 2.0
-            budget = ["--minutes", f"{seconds / 60.0:.4f}", "--report-every", str(asked.report_every)]
-            words = [sys.executable, "-m", "polyplay", "train", who, "--env", "ALE/Pong-v5", *own, *budget]
-            words += ["--run", str(log.parent)]
-        row: Row = {"who": who, "setting": setting}
+        line, log = words(who, setting, Path(place), seed, asked.peers, asked.report_every)
         try:
-            row |= measure(words, log, asked.warm, window, ROOT)
+            row |= measure(line, log, asked.warm, window, ROOT, stop=True)
             del row["lines"]
         except RuntimeError as e:
-            print(f"compare: {e}", file=sys.stderr)
-            row["failed"] = str(e).splitlines()[0]
-    note = "  (machine not quiet)" if row.get("others_cores", 0.0) > QUIET else ""
-    print(f"{who:<7} {setting:<22} {row.get('sps', 0.0):7.0f} steps/s{note}", flush=True)
+            print(f"compare: {neutral(str(e), asked)}", file=sys.stderr)
+            row["failed"] = neutral(str(e).splitlines()[0], asked)
+    busy = "  (machine not quiet)" if row.get("others_cores", 0.0) > QUIET else ""
+    told = f"{row['sps']:7.0f} steps/s{busy}" if "sps" in row else "FAILED"
+    print(f"  {who.name:<18} {setting:<50} {told}", flush=True)
     return row
 
 
-def probe(who: str, settings: list[str], asked: argparse.Namespace) -> tuple[str, list[Row]]:
-    """The fastest of several settings by one short window each."""
-    rows = [one(who, s, asked.probe_window, asked, 1000 + i) for i, s in enumerate(settings)]
-    return str(max(rows, key=lambda r: r.get("sps", 0.0))["setting"]), rows
+def neutral(text: str, asked: argparse.Namespace) -> str:
+    """Without the places of this machine."""
+    for place, name in ((asked.peers, "PEERS"), (asked.out, "OUT")):
+        for word in (str(place.absolute()), str(place)):
+            text = text.replace(word, name)
+    return text.replace(f"{ROOT}/", "")
 
 
-def ratios(rows: list[Row], a: str, b: str) -> list[float]:
-    """sps of `a` over that of `b`, round by round, where both ran."""
-    of = {(r["who"], r["round"]): r["sps"] for r in rows if r.get("sps")}
-    return [of[a, k] / of[b, k] for w, k in of if w == a and (b, k) in of]
+# ------------------------------------------------------------------------------------------- a contest
 
 
-def shown(rows: list[Row]) -> list[str]:
-    """Rows as a table."""
-
-    def cells(r: Row) -> Row:
-        others = r.get("others_cores", 0.0)
-        return {
-            **({"round": r["round"]} if "round" in r else {}),
-            "who": r["who"],
-            "setting": f"{r['setting']} {FIXED[r['who']]}",
-            **{head: r.get(key) for head, key in COLUMNS.items()},
-            "others' cores": f"{others:.2f}{' BUSY' if others > QUIET else ''}",
-        }
-
-    return table([cells(r) for r in rows])
+def players(contest: Contest, asked: argparse.Namespace) -> list[Contender]:
+    """Who can play; a line for each that cannot."""
+    answer, systems = [], names()
+    for who in contest.contenders:
+        why = missing(who, asked.peers, systems)
+        if why:
+            print(f"compare: {who.name} is left out: {why}", file=sys.stderr)
+        elif not asked.only or who.name in asked.only:
+            answer.append(who)
+    return answer
 
 
-def report(rows: list[Row], probed: list[Row], asked: argparse.Namespace) -> None:
-    """bench/results/speed.json and speed.md"""
-    whos = list(dict.fromkeys(r["who"] for r in rows))
-    rates = {w: spread(r["sps"] for r in rows if r["who"] == w and "sps" in r) for w in whos}
-    memory = {w: max(r.get("pss_mb", 0.0) for r in rows if r["who"] == w) for w in whos}
-    pairs = {name: ratios(rows, *name.split(" / ")) for name in TARGETS}
-    where = about() | {"sb3_versions": asked.sb3_versions}
-    text = ["# Training speed and memory: Pong, Nature CNN", "", *lines_about(where)]
-    text += [f"- the peer's versions: {asked.sb3_versions}", ""]
-    text += ["Agent steps/s, median (least to greatest) of the rounds:", ""]
-    text += [f"- {w}: {said(rates[w], 0)}, peak {memory[w]:.0f} MB" for w in whos] + [""]
-    for name, least in TARGETS.items():
-        s = spread(pairs[name])
-        text.append(verdict(f"{name}, round by round {said(s)}; median", s["median"], least=least))
-    text.append(verdict("a2c's peak memory, MB", memory.get("a2c"), most=MEMORY_MB))
-    busy = sum(r.get("others_cores", 0.0) > QUIET for r in rows)
-    text += ["", f"Others took more than {QUIET} core (marked BUSY) in {busy} of {len(rows)} rows.", ""]
-    text += ["## Rounds", "", *shown(rows)]
-    if probed:
-        text += ["", f"## Settings tried first, {asked.probe_window:g} s each", "", *shown(probed)]
-    found = {"rates": rates, "ratios": pairs, "peak_pss_mb": memory, "rows": rows, "probe": probed}
-    publish(asked.out, {**where, **found}, text)
+def probe(who: list[Contender], kept: Kept, asked: argparse.Namespace, save: Any) -> None:
+    """One short window for each setting; those of --setting need none, peers far behind no further ones."""
+    there = {(r["who"], r["setting"]) for r in kept["probe"]}
+    who = [c for c in who if c.name not in named(asked)]
+    for number in range(asked.probe or max((len(c.settings) for c in who), default=0)):
+        out = dropped(who, kept, asked.drop)
+        for c in who:
+            fresh = number < len(c.settings) and (c.name, c.settings[number]) not in there
+            if fresh and c.name not in out:
+                kept["probe"].append(one(c, c.settings[number], asked.probe_window, 1000 + number, asked))
+                save()
+
+
+def named(asked: argparse.Namespace) -> dict[str, str]:
+    """What --setting says."""
+    return dict(word.split(": ", 1) for word in asked.setting)
+
+
+def choices(who: list[Contender], kept: Kept, asked: argparse.Namespace) -> dict[str, str]:
+    """The setting of each: what it has played, or --setting, or the fastest of the probe, or its first."""
+    said = named(asked) | {r["who"]: r["setting"] for r in kept["rows"]}
+    answer: dict[str, str] = {}
+    for c in who:
+        tried = [r for r in kept["probe"] if r["who"] == c.name and r.get("sps")]
+        first = c.settings[0] if c.settings else ""
+        answer[c.name] = said.get(c.name) or (max(tried, key=lambda r: r["sps"])["setting"] if tried else first)
+    every = {c.name: c for contest in CONTESTS.values() for c in contest.contenders}
+    for c in who:
+        if c.like and c.name not in said:
+            answer[c.name] = answer.get(c.like) or said.get(c.like) or every[c.like].settings[0]
+    return answer
+
+
+def dropped(who: list[Contender], kept: Kept, share: float) -> set[str]:
+    """Peers that reached less than this share of the best peer, in probe or round 1: they do not play on."""
+    best: dict[str, float] = {}
+    for row in [*kept["probe"], *(r for r in kept["rows"] if r["round"] == 1)]:
+        best[row["who"]] = max(best.get(row["who"], 0.0), row.get("sps", 0.0))
+    theirs = {c.name: best[c.name] for c in who if not c.ours and c.name in best}
+    return {name for name, rate in theirs.items() if rate < share * max(theirs.values())}
+
+
+def rounds(who: list[Contender], contest: Contest, kept: Kept, asked: argparse.Namespace, save: Any) -> None:
+    window = asked.window or contest.window
+    for number in range(1, asked.rounds + 1):
+        there = {r["who"] for r in kept["rows"] if r["round"] == number and r.get("sps")}
+        out = dropped(who, kept, asked.drop) if number > 1 else set()
+        for c in who:
+            if c.name not in there | out:
+                row = one(c, kept["choices"][c.name], window, number, asked)
+                kept["rows"].append({"round": number, **row})
+                save()
+
+
+def hold(name: str, asked: argparse.Namespace) -> None:
+    """A whole contest; Ctrl-C writes the page with what there is."""
+    contest, out = CONTESTS[name], asked.out / name
+    who = players(contest, asked)
+    where = about()
+    where["command"] = neutral(where["command"], asked)
+    fixed = {"commit": where["commit"], "warm": asked.warm, "window": asked.window or contest.window}
+    fixed |= {"probe_window": asked.probe_window, "report_every": asked.report_every}
+    kept: Kept = {"contest": name, **where, "peers": inventory(who, asked), "settings": fixed}
+    kept |= earlier(out, fixed, asked)
+
+    def save() -> None:
+        write_json(out.with_suffix(".json"), kept)
+
+    print(f"{contest.title}: {', '.join(c.name for c in who)}", flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if asked.probe is not None:
+            probe(who, kept, asked, save)
+        kept["choices"] = choices(who, kept, asked)
+        rounds(who, contest, kept, asked, save)
+    finally:
+        if kept["rows"] or kept["probe"]:
+            publish(out, kept, contest_report.page(name, contest, kept))
+
+
+def earlier(out: Path, fixed: Row, asked: argparse.Namespace) -> Kept:
+    """Rows to go on from with --resume. SystemExit where they had other settings."""
+    file = out.with_suffix(".json")
+    if not asked.resume or not file.exists():
+        return {"rows": [], "probe": [], "choices": {}}
+    old = json.loads(file.read_text())
+    if old["settings"] != fixed:
+        raise SystemExit(f"--resume: {file.name} is of other settings or another commit; leave --resume out")
+    good = {k: [r for r in old[k] if r.get("sps")] for k in ("rows", "probe")}
+    return {**good, "choices": old["choices"]}
+
+
+def inventory(who: list[Contender], asked: argparse.Namespace) -> dict[str, str]:
+    """What each peer is: versions of its packages, commit of its checkout."""
+    answer = {}
+    for key in dict.fromkeys(c.program for c in who if not c.ours):
+        peer = PEERS[key]
+        try:
+            answer[key] = versions(str(python(peer, asked.peers)), peer.packages)
+        except (OSError, subprocess.CalledProcessError):
+            answer[key] = "versions unknown"
+        if peer.checkout:
+            place = str(asked.peers / "src" / peer.checkout)
+            found = subprocess.run(["git", "-C", place, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+            answer[key] += f"; checkout of {peer.checkout} at {found.stdout.strip() or 'unknown commit'}"
+    return answer
+
+
+# ------------------------------------------------------------------------------------------------ main
+
+
+def arguments() -> argparse.Namespace:
+    parser = command_line(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("contests", nargs="*", metavar="CONTEST", help=f"{', '.join(CONTESTS)}; all")
+    parser.add_argument("--peers", type=Path, help="directory of the peers' environments, see bench/peers/README.md")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=float, default=5.0, help="seconds after the first steps that do not count")
+    parser.add_argument("--window", type=float, help="seconds that do (default: the contest's own)")
+    parser.add_argument("--report-every", type=float, default=1.0, help="of polyplay")
+    parser.add_argument("--probe", type=int, nargs="?", const=0, help="try this many settings of each (default: all)")
+    parser.add_argument("--probe-window", type=float, default=10.0)
+    parser.add_argument(
+        "--drop", type=float, default=0.0, help="peers below this share of the best peer try and play no more"
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these contenders")
+    parser.add_argument("--setting", nargs="+", default=[], metavar="'NAME: flags'", help="instead of the probe's")
+    parser.add_argument("--short", action="store_true", help="1 round, windows of 8 s after 2 s")
+    parser.add_argument("--resume", action="store_true", help="keep the windows of CONTEST.json")
+    parser.add_argument("--picture", action="store_true", help="draw what is there")
+    parser.add_argument("--out", type=Path, default=RESULTS / "compare", help="directory")
+    asked = parser.parse_args()
+    asked.contests = list(CONTESTS) if "all" in asked.contests else asked.contests
+    unknown = [c for c in asked.contests if c not in CONTESTS]
+    if unknown or not (asked.contests or asked.picture):
+        parser.error(f"CONTEST: {shlex.join(unknown) or 'none'} given, allowed: {', '.join(CONTESTS)}, all")
+    if asked.contests and (asked.peers is None or not asked.peers.is_dir()):
+        parser.error(f"--peers: {asked.peers} is no directory; see bench/peers/README.md")
+    if any(": " not in word for word in asked.setting):
+        parser.error("--setting: 'NAME: flags' is allowed, as --setting 'a2c: lanes=64'")
+    if asked.short:
+        asked.rounds, asked.warm, asked.window, asked.probe_window = 1, 2.0, 8.0, 8.0
+    return asked
 
 
 def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--sb3-python", required=True, help="see bench/peers/README.md")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=float, default=8.0, help="seconds that do not count")
-    parser.add_argument("--window", type=float, default=25.0, help="seconds that do")
-    parser.add_argument("--report-every", type=float, default=5.0, help="of polyplay (its default is 5)")
-    parser.add_argument("--probe", action="store_true", help="try all settings, keep each one's fastest")
-    parser.add_argument("--probe-window", type=float, default=10.0)
-    parser.add_argument("--a2c", nargs="+", default=A2C, help="settings; without --probe the first counts")
-    parser.add_argument("--sb3", nargs="+", default=SB3)
-    parser.add_argument("--impala", nargs="+", default=IMPALA)
-    parser.add_argument("--out", type=Path, default=RESULTS / "speed")
-    asked = parser.parse_args()
+    asked = arguments()
+    for stop in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop, signal.default_int_handler)  # measure() ends what it started
     try:
-        asked.sb3_versions = versions(asked.sb3_python, SB3_PACKAGES)
-    except (OSError, subprocess.CalledProcessError) as e:
-        parser.error(f"--sb3-python: {asked.sb3_python} does not work ({e}); see bench/peers/README.md")
-    chosen = {who: getattr(asked, who)[0] for who in ("a2c", "sb3", "impala")}
-    probed: list[Row] = []
-    for who in chosen if asked.probe else ():
-        chosen[who], tried = probe(who, getattr(asked, who), asked)
-        probed += tried
-    rows: list[Row] = []
-    for number in range(asked.rounds):
-        for who, setting in chosen.items():
-            rows.append({"round": number + 1, **one(who, setting, asked.window, asked, number)})
-    report(rows, probed, asked)
+        for name in asked.contests:
+            hold(name, asked)
+    except KeyboardInterrupt:
+        print("compare: interrupted; --resume goes on from here", file=sys.stderr)
+        raise SystemExit(130) from None
+    if asked.picture:
+        print(contest_report.picture(asked.out))
 
 
 if __name__ == "__main__":

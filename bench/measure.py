@@ -31,9 +31,9 @@ def measure(
     """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
     with wall_seconds and steps.
 
-    The rate is taken from the first line at or after `warm` seconds (with `stop`: after the first step) to the first
-    one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what the program said
-    when it gave no such lines.
+    The rate is taken from the first line with new steps at or after `warm` seconds (with `stop`: after the first step)
+    to the first such one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what
+    the program said when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK

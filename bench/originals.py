@@ -21,8 +21,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import parts
-from common import RESULTS, ROOT, Row, about, command_line, kept, lines_about, publish, said, spread, table, verdict
-from compare import QUIET, flags
+from common import (
+    QUIET,
+    RESULTS,
+    ROOT,
+    Row,
+    about,
+    command_line,
+    kept,
+    lines_about,
+    publish,
+    said,
+    spread,
+    table,
+    verdict,
+)
+from contests import flags
 from measure import measure, versions
 
 from polyplay.record import write_json

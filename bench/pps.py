@@ -18,8 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, ROOT, Row, about, command_line, kept, lines_about, publish, said, spread, table
-from compare import QUIET
+from common import QUIET, RESULTS, ROOT, Row, about, command_line, kept, lines_about, publish, said, spread, table
 from measure import measure
 from originals import ours
 

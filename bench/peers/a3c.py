@@ -21,7 +21,8 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
-from oldgym import Env, Log, install
+from logs import Log
+from oldgym import Env, install
 from torch import Tensor, multiprocessing, nn
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from ga3c_network import NetworkVP
-from oldgym import Env, Log, imresize, install
+from logs import Log
+from oldgym import Env, imresize, install
 
 
 def fast(frame: np.ndarray) -> np.ndarray:

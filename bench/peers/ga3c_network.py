@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from oldgym import Log
+from logs import Log
 from torch import Tensor
 
 SIDES, CHANNELS, HIDDEN = 11, 32, 256  # 84 → 21 → 11 with SAME padding

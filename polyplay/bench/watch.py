@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import pairwise
 from typing import Any
 
 import psutil
@@ -57,14 +58,16 @@ def begun(marks: list[Mark]) -> float:
 
 
 def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5) -> dict[str, Any] | None:
-    """From the first line at or after `warm` seconds to the first one `window` seconds later; "lines" are these two and
-    those between. None: there is no such window yet. A window may be `slack` seconds short.
+    """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter had
+    just moved: where rollouts are long it moves in jumps. "lines" are these two and those between. None: there is no
+    such window yet. A window may be `slack` seconds short.
     """
-    begin = next((m for m in marks if m[0]["wall_seconds"] >= warm), None)
+    moved = [b for a, b in pairwise(marks) if b[0]["steps"] > a[0]["steps"]]
+    begin = next((m for m in moved if m[0]["wall_seconds"] >= warm), None)
     if begin is None:
         return None
     last = begin[0]["wall_seconds"] + window - slack
-    end = next((m for m in marks if m[0]["wall_seconds"] >= last and m is not begin), None)
+    end = next((m for m in moved if m[0]["wall_seconds"] >= last and m is not begin), None)
     if end is None:
         return None
     wall = end[0]["wall_seconds"] - begin[0]["wall_seconds"]

@@ -1,0 +1,230 @@
+"""Who plays in which contest of compare.py, with which settings: the table, and nothing that measures.
+
+A setting is a program's own flags, `lanes=32 groups=2` for `--lanes 32 --groups 2`. `fixed` is the task and the same
+for all; of `settings` the first is the guess that plays without --probe. `like` follows another contender's choice.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TORCH = ("torch", "numpy")
+ATARI = ("gymnasium", "ale-py", "opencv-python-headless")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A script of bench/peers, run by the Python of the environment `venv`; perhaps on a checkout."""
+
+    script: str
+    venv: str
+    packages: tuple[str, ...]
+    checkout: str = ""
+    dashes: bool = True  # --n-envs rather than --n_envs
+
+
+PEERS = {
+    "sb3": Peer("sb3.py", "sb3", ("stable-baselines3", *TORCH, *ATARI)),
+    "cleanrl-like": Peer("cleanrl_like.py", "envpool", ("envpool", *TORCH)),
+    "rlpyt": Peer("rlpyt_atari.py", "classics", (*TORCH, *ATARI), "rlpyt"),
+    "monobeast": Peer("monobeast.py", "classics", (*TORCH, *ATARI), "torchbeast", dashes=False),
+    "sample-factory": Peer(
+        "sample_factory_atari.py", "sf", ("sample-factory", "envpool", "gymnasium", *TORCH), dashes=False
+    ),
+    "rllib": Peer("rllib.py", "rllib", ("ray", *TORCH, *ATARI)),
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    program: str  # a system of Polyplay's, or a key of PEERS
+    fixed: str
+    settings: tuple[str, ...] = ()
+    like: str = ""
+
+    @property
+    def ours(self) -> bool:
+        return self.program not in PEERS
+
+
+@dataclass(frozen=True)
+class Contest:
+    title: str
+    least: float | None  # what ours / the best peer shall be; None: only reported
+    contenders: tuple[Contender, ...]
+    window: float = 25.0  # seconds
+
+
+def both(name: str, system: str, fixed: str, *settings: str) -> tuple[Contender, Contender]:
+    """Ours in whatever precision is fastest here, and in float32."""
+    auto = Contender(name, system, f"{fixed} precision=auto", settings)
+    return auto, Contender(f"{name}, float32", system, f"{fixed} precision=float32", like=name)
+
+
+# --------------------------------------------------------------------------------------------- settings
+
+A2C = ("lanes=64", "lanes=32", "lanes=64 groups=2", "lanes=32 groups=2", "lanes=32 replicas=1")
+ACCEL = ("lanes=64 groups=2", "lanes=32 groups=2", "lanes=64 groups=1", "lanes=64 groups=2 sync=chunked")
+PPO = ("lanes=16", "lanes=8", "lanes=32", "lanes=16 groups=2")
+ACCEL_PPO = ("lanes=16 groups=2", "lanes=8 groups=2", "lanes=32 groups=2", "lanes=16 groups=2 sync=chunked")
+APPO4 = (
+    "actors=2 lanes=4 batch=8",
+    "actors=2 lanes=8 batch=16",
+    "actors=2 lanes=8 batch=8 slots=3",
+    "actors=1 lanes=16 batch=16",
+)
+IMPALA = (
+    "actors=2 lanes=32 batch=32",
+    "actors=2 lanes=16 batch=16",
+    "actors=2 lanes=32 batch=64",
+    "actors=2 lanes=16 batch=32",
+)
+APPO1 = (*IMPALA[:3], "actors=1 lanes=32 batch=32")
+
+SB3_A2C = ("n_envs=32 threads=2", "n_envs=64 threads=2", "n_envs=16 threads=2", "n_envs=16 threads=1")
+SB3_PPO = ("n_envs=16 threads=2", "n_envs=8 threads=2", "n_envs=32 threads=2", "n_envs=8 threads=2 vec=dummy")
+CLEANRL_A2C = (
+    "n_envs=64 threads=2 env_threads=2",
+    "n_envs=32 threads=2 env_threads=2",
+    "n_envs=64 threads=2",
+    "n_envs=64 threads=1 env_threads=2",
+)
+CLEANRL_PPO = (
+    "n_envs=16 threads=2 env_threads=2",
+    "n_envs=8 threads=2 env_threads=2",
+    "n_envs=32 threads=2 env_threads=2",
+    "n_envs=16 threads=2",
+)
+RLPYT_A2C = (
+    "lanes=32 workers=2 threads=2",
+    "lanes=64 workers=2 threads=2",
+    "lanes=16 workers=2 threads=2",
+    "lanes=32 workers=2 threads=1",
+)
+RLPYT_PPO = (
+    "lanes=16 workers=2 threads=2",
+    "lanes=8 workers=2 threads=2",
+    "lanes=32 workers=2 threads=2",
+    "lanes=16 workers=2 threads=1",
+)
+SF = (
+    "num_workers=2 env_agents=32 rollout=32 batch_size=1024",
+    "num_workers=2 env_agents=64 rollout=32 batch_size=2048",
+    "num_workers=2 env_agents=16 rollout=32 batch_size=512",
+    "num_workers=1 num_envs_per_worker=2 worker_num_splits=2 env_agents=16 rollout=32 batch_size=512",
+    "num_workers=1 env_agents=32 rollout=32 batch_size=1024 serial_mode=True async_rl=False",
+)
+SF4 = (
+    "num_workers=2 env_agents=16 rollout=128 batch_size=1024",
+    "num_workers=2 env_agents=8 rollout=128 batch_size=512",
+    "num_workers=1 num_envs_per_worker=2 worker_num_splits=2 env_agents=8 rollout=128 batch_size=512",
+    "num_workers=1 env_agents=16 rollout=128 batch_size=512 serial_mode=True async_rl=False",
+)
+MONOBEAST = (
+    "num_actors=4 batch_size=8 unroll_length=20 num_learner_threads=1",
+    "num_actors=4 batch_size=8 unroll_length=80 num_learner_threads=1",
+    "num_actors=8 batch_size=16 unroll_length=20 num_learner_threads=1",
+    "num_actors=4 batch_size=8 unroll_length=20 num_learner_threads=2",
+)
+RLLIB_IMPALA = (
+    "runners=2 envs=16 unroll=20",
+    "runners=2 envs=8 unroll=20",
+    "runners=2 envs=32 unroll=20",
+    "runners=1 envs=32 unroll=20",
+    "runners=2 envs=16 unroll=20 threads=2",
+)
+RLLIB_PPO = ("runners=2 envs=8", "runners=2 envs=4", "runners=2 envs=16", "runners=0 envs=16 threads=2")
+
+
+# --------------------------------------------------------------------------------------------- contests
+
+
+def a2c(ours: str, theirs: str) -> tuple[Contender, ...]:
+    """Five steps per environment and update on both sides."""
+    return (
+        *both("a2c", "a2c", f"network={ours} unroll=5", *A2C),
+        *both("accel", "accel", f"network={ours} unroll=5 algo=a2c atari=baselines", *ACCEL),
+        Contender("sb3", "sb3", f"algo=a2c network={theirs}", SB3_A2C),
+        Contender("cleanrl-like", "cleanrl-like", f"algo=a2c network={theirs}", CLEANRL_A2C),
+        Contender("rlpyt", "rlpyt", f"algo=a2c network={theirs}", RLPYT_A2C),
+    )
+
+
+def ppo(ours: str, theirs: str) -> tuple[Contender, ...]:
+    """128 steps per environment, four passes in four parts each on both sides."""
+    task = f"network={ours} unroll=128 epochs=4 minibatches=4"
+    return (
+        *both("ppo", "ppo", task, *PPO),
+        *both("accel, PPO", "accel", f"{task} algo=ppo atari=baselines", *ACCEL_PPO),
+        *both("appo, 4 epochs", "appo", task, *APPO4),
+        Contender("sb3", "sb3", f"algo=ppo network={theirs}", SB3_PPO),
+        Contender("cleanrl-like", "cleanrl-like", f"algo=ppo network={theirs}", CLEANRL_PPO),
+        Contender("rlpyt", "rlpyt", f"algo=ppo network={theirs}", RLPYT_PPO),
+        Contender("sample-factory", "sample-factory", f"epochs=4 network={theirs}", SF4),
+        Contender("rllib", "rllib", f"algo=ppo network={theirs}", RLLIB_PPO),
+    )
+
+
+def impala(ours: str, theirs: str) -> tuple[Contender, ...]:
+    """Acting and learning at the same time, every step learnt from once."""
+    return (
+        *both("impala", "impala", f"network={ours} unroll=20", *IMPALA),
+        *both("appo", "appo", f"network={ours} unroll=20 epochs=1 minibatches=1", *APPO1),
+        Contender("sample-factory", "sample-factory", f"epochs=1 network={theirs}", SF),
+        Contender("monobeast", "monobeast", f"network={theirs}", MONOBEAST),
+        Contender("rllib", "rllib", f"algo=impala network={theirs}", RLLIB_IMPALA),
+    )
+
+
+CONTESTS = {
+    "a2c-nature": Contest("A2C, Nature CNN (1,687,719 parameters)", 2.0, a2c("nature", "nature")),
+    "a2c-small": Contest("A2C, A3C's small network (677,943 parameters)", 2.0, a2c("a3c", "small")),
+    "ppo-nature": Contest("PPO, Nature CNN (1,687,719 parameters)", 2.0, ppo("nature", "nature"), 30.0),
+    "impala-nature": Contest("IMPALA and APPO, Nature CNN (1,687,719 parameters)", 2.0, impala("nature", "nature")),
+    "impala-small": Contest("IMPALA and APPO, A3C's small network (677,943 parameters)", 1.7, impala("a3c", "small")),
+    "impala-deep": Contest(
+        "IMPALA and APPO, IMPALA's deep network (1,091,031 parameters)", None, impala("impala", "deep")
+    ),
+}
+
+
+# -------------------------------------------------------------------------------------- command lines
+
+
+def flags(setting: str, dashes: bool = True) -> list[str]:
+    """'n_envs=16 threads=2' → --n-envs 16 --threads 2"""
+    pairs = [word.split("=", 1) for word in setting.split()]
+    return [word for k, v in pairs for word in (f"--{k.replace('_', '-') if dashes else k}", v)]
+
+
+def python(peer: Peer, peers: Path) -> Path:
+    return peers / peer.venv / "bin/python"
+
+
+def missing(who: Contender, peers: Path, systems: list[str]) -> str:
+    """Why a contender cannot play; empty if it can."""
+    if who.ours:
+        return "" if who.program in systems else f"no system {who.program} in this version"
+    peer = PEERS[who.program]
+    if not python(peer, peers).exists():
+        return f"no {peer.venv}/bin/python in --peers"
+    if peer.checkout and not (peers / "src" / peer.checkout).is_dir():
+        return f"no checkout src/{peer.checkout} in --peers"
+    return ""
+
+
+def words(who: Contender, setting: str, place: Path, seed: int, peers: Path, report: float) -> tuple[list[str], Path]:
+    """Its command line, and the file of its lines; it runs until it is ended."""
+    if who.ours:
+        run = place / "run"
+        own = [*flags(who.fixed), *flags(setting), "--seed", str(seed), "--report-every", f"{report:g}"]
+        train = [sys.executable, "-m", "polyplay", "train", who.program, "--env", "ALE/Pong-v5", *own]
+        return [*train, "--minutes", "20", "--run", str(run)], run / "metrics.jsonl"
+    peer, log = PEERS[who.program], place / "log.jsonl"
+    own = [*flags(who.fixed, peer.dashes), *flags(setting, peer.dashes), "--seed", str(seed), "--log", str(log)]
+    code = ["--path", str((peers / "src" / peer.checkout).resolve())] if peer.checkout else []
+    return [str(python(peer, peers).absolute()), str(HERE / "peers" / peer.script), *code, *own], log

@@ -1,0 +1,109 @@
+"""The contests of bench/compare.py: their table is well-formed, ratios are taken within a round."""
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyplay import systems
+from polyplay.config import RunOptions
+
+BENCH = Path(__file__).parent.parent / "bench"
+sys.path.append(str(BENCH))
+
+import compare  # noqa: E402
+import contest_report  # noqa: E402
+import contests  # noqa: E402
+
+ALL = {f"{name}: {c.name}": c for name, contest in contests.CONTESTS.items() for c in contest.contenders}
+
+
+def keys(setting):
+    return {word.split("=", 1)[0] for word in setting.split()}
+
+
+@pytest.mark.parametrize("name", [n for n, c in ALL.items() if c.ours and c.program in systems.names()])
+def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
+    who = ALL[name]
+    allowed = {f.name for kind in (systems.load(who.program).Config, RunOptions) for f in dataclasses.fields(kind)}
+    for setting in (who.fixed, *who.settings):
+        assert keys(setting) <= allowed
+
+
+@pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
+def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
+    who = ALL[name]
+    text = (BENCH / "peers" / contests.PEERS[who.program].script).read_text()
+    text += (BENCH / "peers" / "logs.py").read_text()
+    if "parse_known_args" in text:  # the rest is the library's own
+        return
+    known = {k.replace("-", "_") for k in re.findall(r'add_argument\("--([a-z-]+)"', text)}
+    for setting in (who.fixed, *who.settings):
+        assert keys(setting) <= known
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_contender_has_four_settings_or_follows_another_of_its_contest(name):
+    who = ALL[name]
+    if who.like:
+        assert f"{name.split(':')[0]}: {who.like}" in ALL
+        assert not who.settings
+    else:
+        assert len(set(who.settings)) >= 4
+        assert len({frozenset(keys(s)) & keys(who.fixed) for s in who.settings} - {frozenset()}) == 0
+
+
+@pytest.mark.parametrize("contest", contests.CONTESTS.values(), ids=contests.CONTESTS)
+def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
+    names = [c.name for c in contest.contenders]
+    assert len(set(names)) == len(names)
+    assert {c.ours for c in contest.contenders} == {True, False}
+
+
+def test_flags_are_written_as_the_program_has_them():
+    assert contests.flags("n_envs=16 threads=2") == ["--n-envs", "16", "--threads", "2"]
+    assert contests.flags("num_workers=2", dashes=False) == ["--num_workers", "2"]
+
+
+ROWS = [
+    {"who": who, "round": k, "sps": sps}
+    for k, each in enumerate([{"a2c": 200.0, "sb3": 100.0, "rlpyt": 90.0}, {"a2c": 300.0, "rlpyt": 150.0}], 1)
+    for who, sps in each.items()
+]
+
+
+def test_ratios_are_taken_within_a_round_to_the_peer_with_the_best_median():
+    found = contest_report.rates(ROWS)
+    assert list(found) == ["a2c", "rlpyt", "sb3"]
+    assert contest_report.best_peer(found, contests.CONTESTS["a2c-nature"]) == "rlpyt"
+    assert contest_report.ratios(ROWS, "a2c", "rlpyt") == pytest.approx([200 / 90, 2.0])
+    assert contest_report.ratios(ROWS, "a2c", "sb3") == [2.0]
+
+
+def test_a_slow_peer_plays_no_second_round_ours_always_do():
+    who = [c for c in contests.CONTESTS["a2c-nature"].contenders if c.name in ("a2c", "sb3", "rlpyt")]
+    rows = [{"who": w, "round": 1, "sps": s} for w, s in (("a2c", 10.0), ("sb3", 40.0), ("rlpyt", 100.0))]
+    assert compare.dropped(who, {"rows": rows, "probe": []}, 0.6) == {"sb3"}
+    assert compare.dropped(who, {"rows": rows, "probe": []}, 0.0) == set()
+
+
+def test_float32_follows_the_setting_that_the_probe_chose():
+    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
+    probe = [{"who": "a2c", "setting": "lanes=32", "sps": 1.0}, {"who": "a2c", "setting": "lanes=64", "sps": 2.0}]
+
+    class Asked:
+        setting: tuple = ()
+
+    assert compare.choices(who, {"probe": probe, "rows": []}, Asked) == {"a2c": "lanes=64", "a2c, float32": "lanes=64"}
+
+
+def test_after_an_interruption_a_contender_goes_on_with_the_setting_it_has_played():
+    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
+
+    class Asked:
+        setting: tuple = ("a2c: lanes=64",)
+
+    rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
+    assert compare.choices(who, {"probe": [], "rows": rows}, Asked) == {"a2c": "lanes=16", "a2c, float32": "lanes=16"}
