@@ -77,7 +77,7 @@ class _Chunked:
         self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
         self.parts = what.parts()
         self.optimizers = [self._make(what, part, statistics, False) for part in self.parts]
-        self.mine = what.claims.join(me.index)
+        self.mine, self.before = what.claims.join(me.index), np.zeros(what.chunks, np.int64)
 
     def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
         """An optimiser of a part of the central weights, and Adam's count of its updates."""
@@ -89,7 +89,6 @@ class _Chunked:
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
-        self.counts.push()
         sums[2] = self.me.control.finishing
         norm = clip_(self.vector, self.clip)
         n = len(self.parts)
@@ -103,6 +102,8 @@ class _Chunked:
                 self.waited += POLL
         if self.step is not None:
             self.step.fill_(int(self.done.max()) + self.counts.begun)
+        if math.isfinite(norm):
+            self.counts.renewed(self.before)
         return norm, sums
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
@@ -110,6 +111,7 @@ class _Chunked:
         if not self.mine.take(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
+        self.before[chunk] = self.done[chunk]
         if step is not None:
             step.fill_(int(self.done[chunk]) + self.counts.begun)
         optimizer.param_groups[0]["lr"] = learning_rate
