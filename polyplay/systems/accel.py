@@ -34,7 +34,6 @@ class Config:
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
     lanes: int = 16  # environments over all replicas
     replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
-    chunks: int = 3  # chunked: parts of the central vector, each updated by one replica at a time
     groups: int = 2  # of a replica's lanes, served in turn
     unroll: int = 5  # agent steps per lane in a rollout (horizon)
     epochs: int = 4  # ppo: passes over a rollout
@@ -106,7 +105,7 @@ def build(c: Config, crew: Crew) -> System:
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     weights, size = sizes(policy())
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
-    update = Chunked(optim, weights, size, replicas, c.chunks) if c.sync == "chunked" else together
+    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = Passes(c.epochs, c.minibatches) if c.algo == "ppo" else None
     task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
