@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
 
 def test_workers_begin_at_different_chunks():
     """So that two who come together do not wait for each other."""
-    update, vectors, bound = made(PLAIN, 3)
+    _, vectors, bound = made(PLAIN, 3)
     order: list[int] = []
     for i in range(3):
         visit = bound[i]._visit
@@ -241,7 +240,7 @@ def test_lag_over_several_own_updates_is_never_told_too_small_either(monkeypatch
     """As PPO's passes have it: rows were acted before several updates."""
     monkeypatch.setattr("polyplay.chunked.POLL", 0.0)
     for seed in range(20):
-        update, vectors, bound = made(PLAIN, 2, 3)
+        update, _, bound = made(PLAIN, 2, 3)
         told, rng = Told(update, bound), np.random.default_rng(seed)
         others = update.claims.join(99)
         begun = [(told.copied[i].copy(), bound[i].counts.newest()) for i in range(2)]
