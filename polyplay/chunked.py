@@ -17,7 +17,6 @@ from torch import nn
 
 from polyplay import optim
 from polyplay.claims import Claims
-from polyplay.errors import UserError
 from polyplay.params import Vector
 from polyplay.shared import Block, Layout
 from polyplay.updates import Apply, Bound, Central, Optim, Sums, clip_
@@ -29,17 +28,17 @@ POLL = 0.001  # seconds between two tries where all chunks left are taken, as in
 class Chunked:
     """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (params.sizes). The gradient is clipped by its own
-    global norm, then for each chunk, in the order in which they come free: claim it, apply this worker's gradient to
-    the central weights and statistics, copy the result into this worker's weights, give it back. A chunk whose worker
-    dies in it is free again, half updated.
+    `weights`, `size`: of the parameters, and of the whole vector (params.sizes); chunks: accel_rl's are 3. The gradient
+    is clipped by its own global norm, then for each chunk, in the order in which they come free: claim it, apply this
+    worker's gradient to the central weights and statistics, copy the result into this worker's weights, give it back. A
+    chunk whose worker dies in it is free again, half updated.
     """
 
     apart, copy = True, True
 
     def __init__(self, optim: Optim, weights: int, size: int, workers: int, chunks: int = 3):
         if not 1 <= chunks <= weights:
-            raise UserError(f"--chunks: {chunks} given, allowed: a whole number from 1 up, at most {weights} weights")
+            raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
         self.optim, self.weights, self.size, self.workers, self.chunks = optim, weights, size, workers, chunks
         layout = Layout()
         self._fields = (
@@ -77,7 +76,7 @@ class _Chunked:
         self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
         self.parts = what.parts()
         self.optimizers = [self._make(what, part, statistics, False) for part in self.parts]
-        self.mine = what.claims.join(me.index)
+        self.mine, self.before = what.claims.join(me.index), np.zeros(what.chunks, np.int64)
 
     def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
         """An optimiser of a part of the central weights, and Adam's count of its updates."""
@@ -89,7 +88,6 @@ class _Chunked:
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
-        self.counts.push()
         sums[2] = self.me.control.finishing
         norm = clip_(self.vector, self.clip)
         n = len(self.parts)
@@ -103,6 +101,8 @@ class _Chunked:
                 self.waited += POLL
         if self.step is not None:
             self.step.fill_(int(self.done.max()) + self.counts.begun)
+        if math.isfinite(norm):
+            self.counts.renewed(self.before)
         return norm, sums
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
@@ -110,6 +110,7 @@ class _Chunked:
         if not self.mine.take(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
+        self.before[chunk] = self.done[chunk]
         if step is not None:
             step.fill_(int(self.done[chunk]) + self.counts.begun)
         optimizer.param_groups[0]["lr"] = learning_rate

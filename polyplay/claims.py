@@ -16,9 +16,8 @@ import numpy as np
 
 from polyplay.shared import Block
 
-_SET = getattr(
-    fcntl, "F_OFD_SETLK", None
-)  # Linux; elsewhere a lock belongs to a process, so its threads would share it
+# Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
+_SET = getattr(fcntl, "F_OFD_SETLK", None)
 NOBODY = -1
 
 
@@ -33,7 +32,7 @@ class Claims:
 
     def _attach(self) -> None:
         self._holders = self._block.array(self.n, np.int64)
-        self._locks = [threading.Lock() for _ in range(self.n)]  # where the system has no such locks
+        self._locks = [threading.Lock() for _ in range(self.n)]  # among threads, where the system's are processes'
 
     def holder(self, place: int) -> int:
         """Who claimed it last and has not given it back; one that died meanwhile is still named."""
@@ -67,17 +66,23 @@ class Claimant:
 
     def give(self, place: int) -> None:
         self.claims._holders[place] = NOBODY
-        if _SET is None:
-            self.claims._locks[place].release()
-        else:
+        if _SET is not None:
             fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_UNLCK, place))
+            return
+        fcntl.lockf(self.claims._block.fd, fcntl.LOCK_UN, 1, place)
+        self.claims._locks[place].release()
 
     def _lock(self, place: int) -> bool:
-        if _SET is None:
-            return self.claims._locks[place].acquire(blocking=False)
+        if _SET is None and not self.claims._locks[place].acquire(blocking=False):
+            return False
         try:
-            fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_WRLCK, place))
+            if _SET is not None:
+                fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_WRLCK, place))
+            else:
+                fcntl.lockf(self.claims._block.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except (BlockingIOError, PermissionError):
+            if _SET is None:
+                self.claims._locks[place].release()
             return False
         return True
 

@@ -392,7 +392,7 @@ def threads_each(roles: list[Role]) -> int:
 
 
 def apart(role: Role) -> bool:
-    """Whether a role's workers learn without waiting for each other (updates.Hogwild)."""
+    """Whether a role's workers learn without waiting for each other (Hogwild, Chunked)."""
     return bool(getattr(getattr(role.kw.get("task"), "update", None), "apart", False))
 
 

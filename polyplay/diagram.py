@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from polyplay.chunked import Chunked
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
 from polyplay.stream import Batches, Stream
@@ -39,7 +40,8 @@ def _holds(role: Any) -> list[str]:
     if "T" in kw:
         passes = getattr(kw.get("task"), "passes", None)
         most = 0 if passes is None else passes.epochs * passes.minibatches - 1
-        rows.append(f"rollout {kw['T']} steps, lag {f'at most {most}' if most else 0}")
+        free = role.n > 1 and kw["task"].update.apart
+        rows.append(f"rollout {kw['T']} steps, {'free' if free else f'lag at most {most}' if most else 'lag 0'}")
     if "out" in kw:
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
@@ -72,6 +74,8 @@ def _update(update: Any) -> str:
         return f"AllReduce({update.optim.name}) of {update.replicas}"
     if isinstance(update, Hogwild):
         return f"Hogwild({update.optim.name}), no lock"
+    if isinstance(update, Chunked):
+        return f"Chunked({update.optim.name}), {update.chunks} parts"
     return f"Local({update.optim.name})" if isinstance(update, Local) else type(update).__name__
 
 
@@ -92,7 +96,7 @@ def _shared(crew: Any) -> dict[tuple, str]:
             elif isinstance(inner, Params):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1 if role.learner else 2].append(role.name)
-            elif isinstance(inner, Hogwild):
+            elif isinstance(inner, Hogwild | Chunked):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1].extend([role.name] * role.learner)
                 entry[2].append(role.name)
@@ -102,7 +106,7 @@ def _shared(crew: Any) -> dict[tuple, str]:
 def _label(thing: Any) -> str:
     if isinstance(thing, Stream):
         return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
-    if isinstance(thing, Hogwild):
+    if isinstance(thing, Hogwild | Chunked):
         return f"shared: {thing.weights:,} weights and {thing.optim.name}'s {', '.join(thing.optim.statistics)}"
     if isinstance(thing, Queue):
         return f"training queue: at most {thing.capacity} chunks × {thing.T + 1} rows"

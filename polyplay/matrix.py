@@ -11,7 +11,7 @@ from typing import Any
 
 TEST = "tests/test_matrix.py"
 HOW = {"thread": "threads", "process": "processes"}
-HEADS = {"thread": "thread", "process": "procs"}
+MARKS = {"learns": "L", "trains": "t", "untried": "-"}
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,17 @@ class Case:
 
 
 REST = ("mask", "dict", "hybrid", "continuous")
-SYSTEMS = ("a2c", "a3c", "ga3c", "impala", "ppo")
+SYSTEMS = ("a2c", "a3c", "accel", "appo", "ga3c", "impala", "ppo")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [
     Case("a2c", "thread", ("lstm", *REST), 0.6),
     Case("a2c", "thread", ("gru", *REST)),
     Case("a3c", "thread", ("lstm", *REST)),
     Case("a3c", "thread", ("gru", *REST)),
+    Case("accel", "thread", ("lstm", *REST)),
+    Case("accel", "thread", ("gru", *REST)),
+    Case("appo", "thread", ("lstm", *REST)),
+    Case("appo", "thread", ("gru", *REST)),
     Case("ga3c", "thread", ("lstm", *REST)),
     Case("ga3c", "thread", ("gru", *REST)),
     Case("impala", "thread", ("lstm", *REST)),
@@ -100,21 +104,21 @@ def table() -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0), caption=_caption(), caption_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(), caption_justify="left")
     made.add_column("traits", style="bold", no_wrap=True)
-    columns = [(system, on) for system in SYSTEMS for on in HOW]
-    for system, on in columns:
-        made.add_column(f"{system}\n{HEADS[on]}", no_wrap=True)
+    for system in SYSTEMS:
+        made.add_column(system, no_wrap=True, justify="center")
     for pair in pairs():
         title = " + ".join(TRAITS[name].title for name in pair)
-        made.add_row(title, *(verdict(*column, pair) for column in columns))
+        made.add_row(title, *(" ".join(MARKS[verdict(system, on, pair)] for on in HOW) for system in SYSTEMS))
     return made
 
 
 def _caption() -> str:
     learn = sum(c.goal is not None for c in CASES)
     return (
-        f"Proved by {TEST}: {len(CASES)} runs of toy:traits with these traits on.\n"
-        f"learns: the mean return of 100 games passes a bar ({learn} runs); "
-        "trains: some updates without error, weights finite and changed."
+        f"First as {', then as '.join(HOW.values())}; proved by {TEST}:\n"
+        f"{len(CASES)} runs of toy:traits with these traits on.\n"
+        f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
+        "t trains: some updates without error, weights finite and changed."
     )

@@ -98,8 +98,8 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     roles = {role.work: role for role in crew.roles}
     if any(apart(role) for role in crew.roles):
         raise UserError(
-            f"RUN: {kept['system']}'s workers change the weights without a lock, so nothing tells which bits met: it "
-            "cannot be done again; a run with --serial repeats itself exactly with the same seed"
+            f"RUN: {kept['system']}'s workers change the weights without a lock or in any order, and nothing tells "
+            "what met: it cannot be done again; a run with --serial repeats itself exactly with the same seed"
         )
     if act not in roles or learn not in roles:
         raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")

@@ -300,7 +300,8 @@ class _Hogwild:
 class Central:
     """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
 
-    `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew.
+    `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew, part by
+    part, and that is told so by `renewed`.
     """
 
     def __init__(
@@ -313,7 +314,7 @@ class Central:
         pushed: bool = False,
     ):
         self.me, self.vector, self.shared, self.head, self.counters = me, vector, shared, head, counters
-        self.pushed, self.held = pushed, -1  # held: the version that its copy is of at least
+        self.pushed, self.held, self.met = pushed, -1, -1  # versions that its copy is of, and the update met, at least
         self.fresh = me.index == 0 and not head[_READY]
         self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
 
@@ -333,9 +334,11 @@ class Central:
     def ready(self) -> bool:
         return bool(self.head[_READY])
 
-    def push(self) -> None:
-        """An update begins that renews the copy: with all that was done before it, and itself."""
-        self.held = self.version + 1
+    def renewed(self, before: np.ndarray) -> None:
+        """An update has renewed the copy. before: how many each part had had then; others may be in mid-update, so what
+        it met is the most, and what the copy has now the least of them: no row's lag is told too small.
+        """
+        self.met, self.held = self.begun + int(before.max()), self.begun + int(before.min()) + 1
 
     def newest(self) -> int:
         """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
@@ -354,9 +357,11 @@ class Central:
         at = self.vector.weights
         if self.shared is not None and self.vector.size > at:
             self.shared[at:] += self.vector.flat[at:] - self.buffers
+            if self.pushed:
+                self.vector.flat[at:] = self.shared[at:]
             self.buffers.copy_(self.vector.flat[at:])
 
     def add(self, rows: float) -> int:
-        at = self.version
+        at = self.met if self.pushed else self.version
         self.counters[self.me.index] += (1, int(rows))
         return at

@@ -33,6 +33,8 @@ OF = {
     "a3c": {"workers": 2, "core_size": 32},
     "ga3c": {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 64, "correction": "none"},
     "ppo": {"replicas": 1, "lam": 0.95, "core_size": 32, "epochs": 2, "minibatches": 2},
+    "accel": {"replicas": 1, "lam": 0.95},
+    "appo": {"actors": 1, "lag": 0, "batch": 16, "epochs": 2, "minibatches": 2, "learning_rate": 3e-3},
     "impala": {"actors": 1, "lag": 0, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
@@ -42,7 +44,13 @@ def settings(case):
     steps = FEW if case.goal is None else STEPS[len(case.traits)]
     cost = 0.0 if "continuous" in case.traits else 0.01
     given = {**NET, **OF[case.system], **case.settings, "steps": steps, "entropy_cost": cost}
-    lacks = {"a3c": {"lanes"}, "ga3c": {"lanes"}, "ppo": {"optimizer"}}.get(case.system, set())
+    lacks = {
+        "a3c": {"lanes"},
+        "accel": {"reward"},  # its sign: these are 0 to 1
+        "appo": {"optimizer"},
+        "ga3c": {"lanes"},
+        "ppo": {"optimizer"},
+    }.get(case.system, set())
     return {k: v for k, v in given.items() if k not in lacks}
 
 
@@ -112,10 +120,14 @@ def test_the_command_prints_the_table_and_what_proves_it(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert cli.main(["systems", "--matrix"]) == 0
     out = capsys.readouterr().out
-    for words in ("LSTM + masks", "hybrid act. + continuous", "impala", "procs", "trains"):
+    for words in ("LSTM + masks", "hybrid act. + continuous", "appo", "then as processes", "L learns", "t trains"):
         assert words in out
     assert matrix.TEST in out
     assert __file__.endswith(matrix.TEST)
-    assert "untried" not in out
     assert max(map(len, out.splitlines())) <= 100
+    n = 2 * len(matrix.SYSTEMS)
+    rows = [line.split() for line in out.splitlines() if line.endswith((" t ", " L "))]
+    assert len(rows) == len(matrix.pairs())
+    assert {mark for row in rows for mark in row[-n:]} == {"L", "t"}, "none is untried"
+    assert next(row for row in rows if row[:3] == ["LSTM", "+", "masks"])[3:5] == ["L", "t"], "a2c, threads first"
     assert matrix.verdict("a2c", "process", ("nothing",)) == "untried"

@@ -56,6 +56,69 @@ def test_with_memory_whole_lanes_are_taken_with_the_state_before_them():
     assert parts.places.tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def _whole(state=None):
+    rows, _ = _parts()
+    version = rows["version"].numpy()
+    return rows, Minibatches(rows, state or {}, clipped.appo().prepare(rows), version, whole=True)
+
+
+def test_whole_lanes_have_all_their_rows_for_a_loss_that_makes_its_own_targets():
+    rows, parts = _whole()
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also of lanes with a void transition"
+    taken, state, version = parts.take(np.array([4, 0]))
+    assert state == {}
+    for name, x in taken.items():
+        assert torch.equal(x, rows[name][:, [4, 0]]), name
+    assert taken["obs"].shape == (5, 2, 5), "the last row too"
+    assert {"reward", "terminated", "first"} <= taken.keys()
+    valid = ~rows["first"][1:, [4, 0]].numpy()
+    assert version.tolist() == rows["version"][:-1, [4, 0]].numpy()[valid].tolist()
+    assert len(version) == 7
+    assert 7 in version
+
+
+def test_all_lanes_in_one_part_are_the_rows_themselves():
+    """No copy of observations, whatever the pass's order."""
+    rows, parts = _whole({"h": torch.arange(6.0)})
+    taken, state, version = parts.take(np.array([5, 3, 0, 1, 2, 4]))
+    assert taken["obs"].data_ptr() == rows["obs"].data_ptr()
+    assert taken["obs"].shape == rows["obs"].shape
+    assert state["h"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "in the rows' order"
+    assert len(version) == 22
+    fewer, _, _ = parts.take(np.array([5, 3, 0, 1, 2]))
+    assert fewer["obs"].data_ptr() != rows["obs"].data_ptr()
+
+
+def test_updates_are_those_of_all_passes():
+    assert Passes(3, 4).updates == 12
+    assert Passes(1, 1).updates == 1
+    me, each = _me(), Passes(3, 2)
+    learner = _learner(me, each)
+    _finish(learner.step(_rows(0), {}))
+    assert learner.version == each.updates
+
+
+def test_a_loss_on_whole_lanes_counts_as_others_do():
+    me = _me()
+    learner = _learner(me, Passes(3, 2), loss=clipped.appo())
+    for i in range(2):
+        _finish(learner.step(_rows(i, version=6 * i), {}))
+    assert (learner.version, learner.learnt) == (12, 2 * 22)
+    assert me.meter.get("lag_count") == 2 * 3 * 22
+    assert me.meter.get("lag_max") == 5
+
+
+def test_whole_lanes_of_one_part_are_one_update_on_all_rows():
+    """With one pass in one part the gradient is that of the loss on the rollout itself."""
+    loss, rows = clipped.appo(normalize_advantage=False), _rows(2)
+    learner, twin = (_learner(_me(), Passes(1, 1), loss=loss) for _ in range(2))
+    batch = {k: torch.from_numpy(v) for k, v in rows.items()}
+    loss(twin.policy.unroll(batch, {}), batch, twin.task.knobs).loss.backward()
+    _finish(learner.step(rows, {}))
+    assert twin.vector.grad.any()
+    torch.testing.assert_close(learner.vector.grad, twin.vector.grad)
+
+
 def _learner(me, passes, **more):
     task = _task(loss=clipped.ppo(anneal_clip=False), total=1e6, passes=passes)
     return Learner(me, replace(task, **more))

@@ -17,8 +17,8 @@ from polyplay.replaying import replay
 BASE = {"trace": True, "seed": 2, "network": "mlp", "tensorboard": False, "lanes": 4, "unroll": 5, "actors": 2}
 
 
-def run_of(tmp_path: Path, steps: int = 900, **kw) -> Path:
-    return polyplay.train("impala", run=str(tmp_path / "run"), steps=steps, **{**BASE, **kw}).directory
+def run_of(tmp_path: Path, steps: int = 900, system: str = "impala", **kw) -> Path:
+    return polyplay.train(system, run=str(tmp_path / "run"), steps=steps, **{**BASE, **kw}).directory
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,33 @@ def test_a_run_that_went_on_is_done_again_whole(tmp_path):
     run = run_of(tmp_path, 500, env="toy:catch", batch=4, anneal="constant", on="thread")
     before = len(rows(run / "updates.jsonl"))
     polyplay.resume(str(run), steps=900)
+    found = replay(run)
+    assert found["losses_equal"] == len(rows(run / "updates.jsonl")) > before
+    assert found["checkpoints_equal"] == 2
+
+
+APPO = {"system": "appo", "env": "toy:catch", "batch": 8, "epochs": 2, "minibatches": 3}  # 6 updates from a batch
+
+
+@pytest.mark.parametrize(
+    "kw",
+    [{"on": "process"}, {"on": "thread", "learners": 2, "minibatches": 2}, {"on": "thread", "core": "gru"}],
+    ids=["processes", "2 learners", "memory"],
+)
+def test_with_several_updates_from_each_batch(kw, tmp_path):
+    run = run_of(tmp_path, 500, **{**APPO, **kw})
+    found, done = replay(run), len(rows(run / "updates.jsonl"))
+    assert found == {"updates": done, "losses_equal": done, "checkpoints_equal": 1}
+    each = 4 if "learners" in kw else 6
+    assert done % each == 0
+    assert done > 8 * each
+    assert replay(run, each + 1)["updates"] == 2 * each, "whole batches"
+
+
+def test_with_several_updates_a_run_that_went_on_is_done_again_whole(tmp_path):
+    run = run_of(tmp_path, 300, anneal="constant", on="thread", **APPO)
+    before = len(rows(run / "updates.jsonl"))
+    polyplay.resume(str(run), steps=600)
     found = replay(run)
     assert found["losses_equal"] == len(rows(run / "updates.jsonl")) > before
     assert found["checkpoints_equal"] == 2

@@ -46,12 +46,12 @@ class Config:
     learning_rate: float = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     eps: float = 1e-6  # the optimiser's ε
-    alpha: float = 0.9  # RMSProp's decay
     clip: float = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: float = 0.01  # weight of the entropy bonus
     value_cost: float = 0.25  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 
@@ -75,7 +75,8 @@ def ppo_chunked() -> Config:
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner: Any = {"learning_rate": 7e-4, "optimizer": "adam", "eps": 1e-5, "clip": 0.5, "normalize_advantage": True}
-    return Config(screen="baselines", network="a3c", unroll=8, lam=0.95, anneal="linear", budget=16_000_000, **learner)
+    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre"}
+    return Config(unroll=8, lam=0.95, anneal="linear", budget=16_000_000, **seen, **learner)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
@@ -98,11 +99,11 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     share = max(1, cores() // replicas)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"core": c.core})
+    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs})
     one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
     ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
     loss = ppo if c.algo == "ppo" else losses.a2c(c.gamma, c.lam, **one)
-    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    optim = Optim(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
     weights, size = sizes(policy())
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together

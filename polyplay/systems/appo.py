@@ -25,7 +25,7 @@ from polyplay.updates import AllReduce, Local, Optim
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous, with V-trace, and rewards clipped."""
+    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     actors: int = 2  # acting workers, each with its own copy of the weights

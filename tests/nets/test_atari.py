@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from polyplay import nets
 from polyplay.errors import UserError
@@ -26,6 +27,44 @@ COUNTS = {
 def test_parameters_with_heads_for_six_actions(name, count):
     assert parameters(nets.make(name, discrete(image()))) == count
     assert f"{count:,} parameters" in getattr(atari, name).__doc__
+
+
+ACCEL = {
+    "accel": (899_127, 256, [(16, 25, 19), (32, 12, 9)]),
+    "accel_large": (3_621_031, 512, [(32, 25, 19), (64, 12, 9), (64, 12, 9)]),
+}
+SCREEN = image()._replace(shape=(4, 104, 80))
+
+
+@pytest.mark.parametrize("name", ACCEL)
+def test_accels_parameters_and_sides_on_its_own_screen(name):
+    count, hidden, sides = ACCEL[name]
+    net, seen = nets.make(name, discrete(SCREEN)), []
+    assert parameters(net) == count
+    assert f"{count:,} parameters" in getattr(atari, name).__doc__
+    for conv in net.torso.convs:
+        conv.register_forward_hook(lambda _, args, out: seen.append(tuple(out.shape[1:])))
+    assert net.torso(torch.zeros(1, 4, 104, 80, dtype=torch.uint8)).shape == (1, hidden)
+    assert seen == sides
+    assert net.torso.fc.in_features == 12 * 9 * sides[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("accel", [(4, 16, 8, 4, 0), (16, 32, 4, 2, 1)]),
+        ("accel_large", [(4, 32, 8, 4, 0), (32, 64, 4, 2, 1), (64, 64, 3, 1, 1)]),
+    ],
+)
+@pytest.mark.parametrize("sides", [(104, 80), (84, 84), (61, 47)])
+def test_accels_padding_is_torchs_own(name, layers, sides):
+    torso = getattr(atari, name)(discrete(image()._replace(shape=(4, *sides))))
+    plain = nn.Sequential(*(x for layer in layers for x in (nn.Conv2d(*layer), nn.ReLU())), nn.Flatten())
+    for mine, theirs in zip(torso.convs, [x for x in plain if isinstance(x, nn.Conv2d)], strict=True):
+        theirs.load_state_dict(mine.state_dict())
+    obs = torch.randint(0, 256, (3, 4, *sides), dtype=torch.uint8)
+    want = F.relu(F.linear(plain(obs.float() / 255), torso.fc.weight, torso.fc.bias))
+    torch.testing.assert_close(torso(obs), want)
 
 
 LARGE = {4: (21, 11, 6), 3: (28, 14, 7), 2: (42, 21, 11), 1: (84, 42, 21)}
@@ -68,7 +107,7 @@ def test_parameters_of_impala_on_dmlab_less_the_instruction_encoder(name, count)
 def test_features_and_input_scale():
     spec = discrete(image())
     dark = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
-    for build in (atari.nature, atari.a3c, atari.ga3c, atari.impala):
+    for build in (atari.nature, atari.a3c, atari.ga3c, atari.impala, atari.accel, atari.accel_large):
         torso = build(spec)
         assert torso(dark).shape == (2, torso.features)
         bright = dark + 255
@@ -98,7 +137,7 @@ def test_pooling_is_tensorflows_same_pooling(sides):
     assert torch.equal(seen[0], want)
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", [*COUNTS, *ACCEL])
 def test_other_observations_are_refused(name):
     with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
         nets.make(name, discrete(vector(4)))
