@@ -59,7 +59,7 @@ def begun(marks: list[Mark]) -> float:
 
 def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5) -> dict[str, Any] | None:
     """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
-    had just moved: where rollouts are long it moves in jumps. "lines" are these two and those between. None: there is no
+    had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
     such window yet. A window may be `slack` seconds short.
     """
     moved = [b for a, b in pairwise(marks) if b[0]["steps"] > a[0]["steps"]]
