@@ -42,7 +42,7 @@ EVERY = "--env toys:Catch --network a3c --no-tensorboard --report-every 2 --chec
 OTHER = ("--preset quick", 60_000)
 LEARN: dict[str, tuple[str, int]] = {
     "a2c": ("--preset quick --inputs raw --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
-    "accel": ("--preset quick --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
+    "accel": ("--preset quick --algo a2c --inputs raw --unroll 10 --learning-rate 2.5e-3 --anneal constant", 40_000),
     "a3c": ("--preset quick --inputs raw --unroll 18 --learning-rate 1.5e-3 --anneal constant", 50_000),
     "ga3c": ("--preset quick --inputs raw --learning-rate 2e-3 --anneal constant", 50_000),
     "impala": ("--preset quick --inputs raw --learning-rate 2e-3 --anneal constant", 50_000),
