@@ -29,7 +29,7 @@ class BenchOptions:
     """of the systems' networks, as train's"""
     cores: int | None = None
     """use so many of the machine's cores, as train (none: all that this process may use)"""
-    seconds: float = 8.0
+    seconds: float = 3.5
     """how long each system's run is watched; its parts an eighth of that each, at most a second"""
     without: tuple[Literal["env", "network"], ...] = ()
     """run every system once more with this made free (both: once each), to see whether it is what holds it up"""

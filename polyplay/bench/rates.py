@@ -22,7 +22,7 @@ from polyplay.bench.watch import Watch, begun, rate
 from polyplay.errors import UserError, WorkerLost
 from polyplay.record import read_lines
 
-WARM = 3.0  # seconds after the first steps that don't count, at most
+WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
 FRACTIONS = ("env", "infer", "learn", "wait")
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
