@@ -39,7 +39,7 @@ def test_settings_suit_machines_of_all_sizes(system: str):
 
 SIZES: dict[str, tuple[Any, ...]] = {  # lanes acted for at once, T, B, passes, workers: of preset quick and SETTINGS
     "a2c": (16, 8, 16, 1, 2),
-    "accel": (16, 8, 32, 1, 2),
+    "accel": (16, 32, 32, 3, 2),
     "appo": (32, 20, 32, 2, 3),
     "a3c": (1, 20, 1, 1, 2),
     "ga3c": (1, 10, 16, 1, 2),
