@@ -126,7 +126,7 @@ def test_a_function_may_stand_for_its_name(custom):
         (
             "natur",
             {},
-            "--network: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, accel, accel_large, ga3c, ga3c_large4",
+            "--network: 'natur' is unknown, did you mean 'nature'\\?; there are auto, nature, a3c, accel, accel_large",
         ),
         (
             "mlp",
