@@ -215,7 +215,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("begin", ["go", "first", "terminate", "truncate"])
 def test_appo_ends_where_episodes_do(name, begin):
-    same(clipped.appo(0.9, 0.8, 0.3, reward="none"), *trajectory(3, CASES[name], begin))
+    loss, (out, batch) = clipped.appo(0.9, 0.8, 0.3, reward="none"), trajectory(3, CASES[name], begin)
+    scored = same(loss, out, batch)
+    assert scored.loss.isfinite()
+    valid = ~batch["first"][1:, 0]
+    assert valid.any() != (name == "nothing is valid"), "what the case is about, in the first lane"
 
 
 def test_a_truncated_episode_goes_on_in_its_value_and_a_terminated_one_does_not():
