@@ -19,7 +19,7 @@ from polyplay import optim
 from polyplay.claims import Claims
 from polyplay.params import Vector
 from polyplay.shared import Block, Layout
-from polyplay.updates import Apply, Bound, Central, Optim, Sums, clip_
+from polyplay.updates import Agree, Apply, Bound, Central, Optim, Sums, clip_
 from polyplay.worker import Me
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
@@ -104,6 +104,11 @@ class _Chunked:
         if math.isfinite(norm):
             self.counts.renewed(self.before)
         return norm, sums
+
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield  # a generator, like its siblings
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""

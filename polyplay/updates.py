@@ -24,6 +24,7 @@ from polyplay.worker import Me
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 Apply = Generator[None, None, "tuple[float, Sums]"]
+Agree = Generator[None, None, "Sums"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Counts:
         self.learnt += rows
         return self.version - 1
 
+    def rest(self, rows: float) -> None:
+        """Agent steps without an update."""
+        self.learnt += rows
+
 
 class Bound(Protocol):
     optimizer: torch.optim.Optimizer
@@ -77,6 +82,10 @@ class Bound(Protocol):
     counts: Any  # Counts, or what stands in its place
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+
+    def agree(self, sums: Sums) -> Agree:
+        """The sums over all replicas, without an update."""
+        ...
 
 
 class Update(Protocol):
@@ -132,6 +141,10 @@ class _Local:
         return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
 
+    def agree(self, sums: Sums) -> Agree:
+        return sums
+        yield
+
 
 class AllReduce:
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
@@ -176,12 +189,19 @@ class _AllReduce:
         self.turn, self.waited, self.counts = 0, 0.0, Counts()
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        mine, weights, gradient = (self.turn + 1) % 2, self.vector.weights, self.vector.grad.numpy()
+        self.gradients[mine, self.rank, :weights] = gradient
+        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
+        total = yield from self.agree(sums)
+        parts = self.gradients[mine]
+        _mean(parts[:, :weights], gradient)
+        _mean(parts[:, weights:], self.vector.read()[weights:])
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+
+    def agree(self, sums: Sums) -> Agree:
         # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
         self.turn += 1
         mine = self.turn % 2
-        weights, gradient = self.vector.weights, self.vector.grad.numpy()
-        self.gradients[mine, self.rank, :weights] = gradient
-        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
         self.sums[mine, self.rank, : len(sums)] = sums
         self.arrived[self.rank] = self.turn
         for other in range(self.n):
@@ -195,11 +215,7 @@ class _AllReduce:
                 yield
                 self.bells[self.rank].wait(0.02)
         self.waited += time.perf_counter() - before
-        parts = self.gradients[mine]
-        _mean(parts[:, :weights], gradient)
-        _mean(parts[:, weights:], self.vector.read()[weights:])
-        total = self.sums[mine, :, : len(sums)].sum(0)
-        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+        return self.sums[mine, :, : len(sums)].sum(0)
 
 
 def _mean(parts: np.ndarray, out: np.ndarray) -> None:
@@ -296,6 +312,11 @@ class _Hogwild:
         return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
 
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield
+
 
 class Central:
     """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
@@ -365,3 +386,6 @@ class Central:
         at = self.met if self.pushed else self.version
         self.counters[self.me.index] += (1, int(rows))
         return at
+
+    def rest(self, rows: float) -> None:
+        self.counters[self.me.index, 1] += int(rows)

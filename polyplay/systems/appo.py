@@ -15,7 +15,8 @@ from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
 from polyplay.errors import UserError
-from polyplay.learning import Passes, Task, learn
+from polyplay.feeding import learn
+from polyplay.learning import Passes, Task
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, rollouts, row_spec

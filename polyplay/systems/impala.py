@@ -14,7 +14,8 @@ from polyplay import losses, nets
 from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
-from polyplay.learning import Task, learn
+from polyplay.feeding import learn
+from polyplay.learning import Task
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, rollouts, row_spec
