@@ -40,6 +40,7 @@ class Task:
     acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
+    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
     target: int = 0  # updates after which the target network is the network again; 0: there is none
 
 
@@ -131,7 +132,8 @@ class Learner:
         self.now = self.left()
 
         def score() -> Scored:
-            out = self.task.loss.outputs(self.policy, self.aim, batch)  # type: ignore[attr-defined]
+            assert self.task.outputs is not None
+            out = self.task.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
             scored = self.task.loss(out, batch, self.task.knobs)
             self.priority = scored.priority
             return scored

@@ -17,7 +17,7 @@ REPORT = 100  # updates between two looks at the memory
 
 
 class Rehearsal:
-    """A learner's memory, and how many updates it owes: ratio × rows remembered after `start` / rows of a batch.
+    """A learner's memory, and how many updates it owes: ratio × rows remembered after `start` / rows learnt from in a batch.
 
     Rows are counted and not transitions, which are fewer by one a game, so that equal replicas owe the same at the same
     time.
@@ -46,7 +46,8 @@ class Rehearsal:
         replay = self.replay
         if self.rows < replay.start:
             return 0
-        return int((self.rows - replay.start) * replay.ratio / replay.batch) - self.updates
+        each = replay.batch * max(replay.sequence, 1)
+        return int((self.rows - replay.start) * replay.ratio / each) - self.updates
 
     def update(self, fresh: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.revise."""

@@ -68,3 +68,11 @@ def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipe
     how = how or pipeline
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
+
+
+def shares(replicas: int, **wholes: int) -> list[int]:
+    """Each replica's share of every whole. Raises UserError: one does not divide, or there is nothing to divide."""
+    for name, whole in wholes.items():
+        if replicas < 1 or whole % replicas or whole // replicas < (name != "start"):
+            raise UserError(f"--{name} {whole} does not divide among --replicas {replicas}: make it a multiple of that")
+    return [whole // replicas for whole in wholes.values()]

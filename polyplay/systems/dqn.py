@@ -9,6 +9,7 @@ replica:  envs ─► ε-greedy policy ─► rows ─► Replay ─► `ratio` 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from polyplay import nets, values
@@ -100,11 +101,12 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler = Proportional(c.priority, c.weighting) if c.priority else Uniform()
     replay = Replay(rows, {}, lanes, capacity, batch, sampler, c.n_step, c.gamma, start, c.ratio, reward="sign")
-    loss = values.q(c.double, c.reduction)
+    loss = values.q(c.reduction)
     optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate)
-    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), "constant", target=c.target)
+    outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay.metrics))
