@@ -131,6 +131,9 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 def rows_per_update(crew: Any) -> int:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
+    replay = memory.replay_of(role.kw)
+    if replay is not None:
+        return max(1, round((1 if apart(role) else role.n) * replay.batch * max(replay.sequence, 1) / replay.ratio))
     if "source" in role.kw:
         source = role.kw["source"]
         return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
@@ -151,6 +154,8 @@ def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.kw]
     learners = [r for r in crew.roles if "source" in r.kw]
+    if any(memory.replay_of(r.kw) is not None for r in learners):
+        return False
     waits = all(r.kw.get("lag") == 0 for r in actors)
     return waits and all(r.kw["source"].n * r.n == sum(a.n for a in actors) for r in learners)
 

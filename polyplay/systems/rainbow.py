@@ -39,8 +39,8 @@ class Config:
     n_step: int = 3  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     atoms: int = 51  # of the distribution of returns
-    low: float = -10.0  # the least return that it knows
-    high: float = 10.0  # the largest
+    full: bool = True  # double and dueling too; Dopamine's Rainbow is neither
+    bound: float = 10.0  # the largest return that it knows; the least is minus that
     sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
     batch: int = 32  # transitions in one update, over all replicas
     ratio: float = 8.0  # draws per agent step: 32 every 4 steps
@@ -59,7 +59,7 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    return Config(screen="dopamine", sigma=0.0, epsilon_over=250_000)
+    return Config(screen="dopamine", full=False, sigma=0.0, epsilon_over=250_000)
 
 
 def quick() -> Config:
@@ -84,17 +84,17 @@ def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    atoms: Any = {"atoms": c.atoms, "low": c.low, "high": c.high, "sigma": c.sigma}
-    policy = nets.Factory(c.network, envs.spec, {"head": "dueling_categorical", "init": "torch", **atoms})
+    atoms: Any = {"atoms": c.atoms, "low": -c.bound, "high": c.bound, "sigma": c.sigma}
+    policy = nets.Factory(c.network, envs.spec, {"head": f"{'dueling_' * c.full}categorical", "init": "torch", **atoms})
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler = Proportional(c.priority, c.weighting)
     replay = Replay(rows, {}, lanes, capacity, batch, sampler, c.n_step, c.gamma, start, c.ratio, reward="sign")
-    loss = values.categorical(c.low, c.high)
+    loss = values.categorical(-c.bound, c.bound)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate)
-    outputs, steps = partial(values.outputs, double=True), crew.total(envs, c.budget)
+    outputs, steps = partial(values.outputs, double=c.full), crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)

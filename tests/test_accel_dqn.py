@@ -1,0 +1,51 @@
+"""Accel RL's value learning: in groups, in step or in chunks, with each of its three losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import checkpoint
+from polyplay.run import diagram
+
+PACE: Any = {"lanes": 8, "unroll": 2, "batch": 64, "ratio": 4.0, "capacity": 20_000, "start": 1_000, "target": 50}
+CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}
+CATCH |= {"epsilon_over": 5_000, "replicas": 2, "tensorboard": False, "report_every": 0.5}
+
+
+def trained(path, **settings: Any) -> Any:
+    return polyplay.train("accel_dqn", run=str(path), **{**CATCH, **settings})
+
+
+@pytest.mark.parametrize("algo", ["dqn", "catdqn", "rainbow"])
+def test_every_loss_learns_catch(algo, tmp_path):
+    run = trained(tmp_path / "run", algo=algo, steps=30_000, until_return=0.5, serial=True)
+    assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
+
+
+@pytest.mark.parametrize("on", ["thread", "process"])
+@pytest.mark.parametrize("sync", ["allreduce", "chunked"])
+def test_it_learns_in_step_and_in_chunks(sync, on, tmp_path):
+    run = trained(tmp_path / "run", sync=sync, on=on, steps=40_000, until_return=0.4)
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.4
+
+
+def test_replicas_in_step_repeat_to_the_bit_and_go_on_so(tmp_path):
+    trained(tmp_path / "whole", steps=4_000, serial=True)
+    trained(tmp_path / "parts", steps=2_500, serial=True)
+    polyplay.resume(str(tmp_path / "parts"), steps=4_000)
+    ends = [checkpoint.everything(tmp_path / name)[-1] for name in ("whole", "parts")]
+    mine, theirs = (checkpoint.open_checkpoint(end).arrays("agents/0/policy") for end in ends)
+    assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
+
+
+def test_its_picture_shows_groups_and_memories():
+    text = diagram("accel_dqn", env="toy:catch", network="mlp", replicas=2)
+    assert "replica × 2" in text
+    assert "in 2 groups" in text
+    assert "AllReduce(adam) of 2" in text
+    assert "replay  500,000 agent steps" in text
