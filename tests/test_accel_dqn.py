@@ -11,9 +11,9 @@ import polyplay
 from polyplay import checkpoint
 from polyplay.run import diagram
 
-PACE: Any = {"lanes": 8, "unroll": 2, "batch": 64, "ratio": 4.0, "capacity": 20_000, "start": 1_000, "target": 50}
+PACE: Any = {"lanes": 8, "unroll": 2, "batch": 128, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}
-CATCH |= {"epsilon_over": 5_000, "replicas": 2, "tensorboard": False, "report_every": 0.5}
+CATCH |= {"epsilon_over": 3_000, "replicas": 2, "tensorboard": False, "report_every": 0.5}
 
 
 def trained(path, **settings: Any) -> Any:
@@ -22,22 +22,22 @@ def trained(path, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("algo", ["dqn", "catdqn", "rainbow"])
 def test_every_loss_learns_catch(algo, tmp_path):
-    run = trained(tmp_path / "run", algo=algo, steps=30_000, until_return=0.5, serial=True)
-    assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
+    run = trained(tmp_path / "run", algo=algo, steps=16_000, until_return=0.3, serial=True)
+    assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6
 
 
 @pytest.mark.parametrize("on", ["thread", "process"])
 @pytest.mark.parametrize("sync", ["allreduce", "chunked"])
 def test_it_learns_in_step_and_in_chunks(sync, on, tmp_path):
-    run = trained(tmp_path / "run", sync=sync, on=on, steps=40_000, until_return=0.4)
+    run = trained(tmp_path / "run", sync=sync, on=on, steps=16_000, until_return=0.2)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.4
+    assert run.summary["episodic_return_mean_best"] >= 0.2
 
 
 def test_replicas_in_step_repeat_to_the_bit_and_go_on_so(tmp_path):
-    trained(tmp_path / "whole", steps=4_000, serial=True)
-    trained(tmp_path / "parts", steps=2_500, serial=True)
-    polyplay.resume(str(tmp_path / "parts"), steps=4_000)
+    trained(tmp_path / "whole", steps=1_500, serial=True)
+    trained(tmp_path / "parts", steps=1_000, serial=True)
+    polyplay.resume(str(tmp_path / "parts"), steps=1_500)
     ends = [checkpoint.everything(tmp_path / name)[-1] for name in ("whole", "parts")]
     mine, theirs = (checkpoint.open_checkpoint(end).arrays("agents/0/policy") for end in ends)
     assert all(np.array_equal(mine[k], theirs[k]) for k in mine)

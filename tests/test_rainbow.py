@@ -11,9 +11,9 @@ import polyplay
 from polyplay import checkpoint
 from polyplay.run import diagram
 
-PACE: Any = {"lanes": 8, "unroll": 1, "batch": 32, "ratio": 4.0, "capacity": 20_000, "start": 1_000, "target": 100}
-CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 1e-3, "bound": 2.0, "atoms": 21}
-CATCH |= {"epsilon": 0.05, "epsilon_over": 5_000, "tensorboard": False, "report_every": 0.5}
+PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
+CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "bound": 2.0, "atoms": 21}
+CATCH |= {"epsilon": 0.05, "epsilon_over": 3_000, "tensorboard": False, "report_every": 0.5}
 
 
 def trained(path, **settings: Any) -> Any:
@@ -22,15 +22,15 @@ def trained(path, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True, "full": False, "sigma": 0.0}])
 def test_it_learns_catch(how, tmp_path):
-    run = trained(tmp_path / "run", steps=30_000, until_return=0.6, **how)
+    run = trained(tmp_path / "run", steps=12_000, until_return=0.4, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.6  # random play: -0.6
+    assert run.summary["episodic_return_mean_best"] >= 0.4  # random play: -0.6
 
 
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path):
-    trained(tmp_path / "whole", steps=3_000, serial=True)
-    trained(tmp_path / "parts", steps=2_000, serial=True)
-    polyplay.resume(str(tmp_path / "parts"), steps=3_000)
+    trained(tmp_path / "whole", steps=1_500, serial=True)
+    trained(tmp_path / "parts", steps=1_000, serial=True)
+    polyplay.resume(str(tmp_path / "parts"), steps=1_500)
     ends = [checkpoint.everything(tmp_path / name)[-1] for name in ("whole", "parts")]
     mine, theirs = (checkpoint.open_checkpoint(end).arrays("agents/0/policy") for end in ends)
     assert all(np.array_equal(mine[k], theirs[k]) for k in mine)

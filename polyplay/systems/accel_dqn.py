@@ -96,8 +96,8 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), options=options, **crew.stepping)
     rainbow, many = c.algo == "rainbow", c.algo != "dqn"
-    head = ("dueling_" if c.dueling or rainbow else "") + ("categorical" if many else "q")
-    policy = nets.Factory(c.network, envs.spec, {"head": head, "init": "torch"})
+    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many}
+    policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler: Any = Proportional(0.5, 0.4) if rainbow else Uniform()

@@ -96,7 +96,7 @@ def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"head": "dueling" if c.dueling else "q", "init": "torch"})
+    policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling}, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler = Proportional(c.priority, c.weighting) if c.priority else Uniform()

@@ -79,8 +79,8 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
-    features: Any = {"core": "lstm", "core_size": c.core_size, "head": "dueling_q", "previous": True, "init": "torch"}
-    policy = nets.Factory(c.network, envs.spec, features)
+    features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True}
+    policy = nets.Factory(c.network, envs.spec, features, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler, parts = Proportional(c.priority, c.weighting, c.weighting), (c.sequence, c.burn_in, c.unroll)

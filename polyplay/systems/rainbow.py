@@ -84,8 +84,9 @@ def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    atoms: Any = {"atoms": c.atoms, "low": -c.bound, "high": c.bound, "sigma": c.sigma}
-    policy = nets.Factory(c.network, envs.spec, {"head": f"{'dueling_' * c.full}categorical", "init": "torch", **atoms})
+    head: Any = {"dueling": c.full, "atoms": c.atoms, "support": (-c.bound, c.bound)}
+    noise: Any = {"noisy": "factorised", "sigma": c.sigma} if c.sigma else {}
+    policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     sampler = Proportional(c.priority, c.weighting)
