@@ -49,7 +49,9 @@ def _holds(role: Any) -> list[str]:
     if replay is not None:
         rows += _remembers(replay)
     if "explore" in kw:
-        rows.append(f"ε       {type(kw['explore']).__name__} to {_least(kw['explore']):.3g}" if kw["explore"] else "ε       0")
+        rows.append(
+            f"ε       {type(kw['explore']).__name__} to {_least(kw['explore']):.3g}" if kw["explore"] else "ε       0"
+        )
     if "out" in kw:
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")

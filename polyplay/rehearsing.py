@@ -51,13 +51,19 @@ class Rehearsal:
 
     def update(self, fresh: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.revise."""
-        item = self.memory.sample()
+        item = self.memory.sample(self._beta())
         yield from self.learner.revise(item, fresh)
         if self.learner.priority is not None:
             self.memory.feedback(item["id"], self.learner.priority.numpy())
         self.updates += 1
         if self.updates % REPORT == 0:
             self.me.meter.losses(self.memory.metrics())
+
+    def _beta(self) -> float | None:
+        """The exponent of importance weights: from the sampler's β to its last one, over the run."""
+        sampler = self.replay.sampler
+        last = getattr(sampler, "last", None)
+        return None if last is None else last + (sampler.beta - last) * self.learner.left()
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""

@@ -76,3 +76,8 @@ def shares(replicas: int, **wholes: int) -> list[int]:
         if replicas < 1 or whole % replicas or whole // replicas < (name != "start"):
             raise UserError(f"--{name} {whole} does not divide among --replicas {replicas}: make it a multiple of that")
     return [whole // replicas for whole in wholes.values()]
+
+
+def planes(envs: Any) -> int:
+    """How many planes an observation is a stack of; 0: it is none."""
+    return envs.spec.obs.shape[0] if envs.title.startswith("ALE/") and envs.spec.obs.shape[0] > 1 else 0

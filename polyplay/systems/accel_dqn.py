@@ -23,7 +23,7 @@ from polyplay.params import sizes
 from polyplay.replay import Proportional, Replay, Uniform
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
-from polyplay.systems import System, atari, shares
+from polyplay.systems import System, atari, planes, shares
 from polyplay.updates import AllReduce, Local, Optim
 
 
@@ -100,9 +100,9 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    sampler: Any = Proportional(0.5, 0.4) if rainbow else Uniform()
-    steps = 3 if rainbow else 1
-    replay = Replay(rows, {}, lanes, capacity, batch, sampler, steps, c.gamma, start, c.ratio, reward="sign")
+    drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": 3 if rainbow else 1}
+    drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start, "stack": planes(envs)}
+    replay = Replay(rows, lanes, capacity, batch, **drawn)
     loss = values.categorical() if many else values.q(reduction="mean")
     optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
@@ -112,5 +112,15 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     lost: Any = "replace" if c.sync == "chunked" else "fail"
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
+    crew.add(
+        replica,
+        n=replicas,
+        learner=True,
+        on_loss=lost,
+        envs=envs,
+        T=c.unroll,
+        task=task,
+        replay=replay,
+        explore=explore,
+    )
     return System(envs, policy, (*loss.metrics, *replay.metrics), {"replicas": replicas})

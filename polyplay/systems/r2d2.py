@@ -22,7 +22,7 @@ from polyplay.params import Params, sizes
 from polyplay.replay import Proportional, Replay
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
-from polyplay.systems import System, atari
+from polyplay.systems import System, atari, planes
 from polyplay.updates import Local, Optim
 
 
@@ -83,11 +83,10 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, features, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    sampler, parts = Proportional(c.priority, c.weighting, c.weighting), (c.sequence, c.burn_in, c.unroll)
-    everyone = c.actors * c.lanes
-    replay = Replay(
-        rows, net.state_spec(), everyone, c.capacity, c.batch, sampler, c.n_step, c.gamma, c.start, c.ratio, *parts
-    )
+    everyone, state = c.actors * c.lanes, net.state_spec()
+    drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
+    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll, "stack": planes(envs)}
+    replay = Replay(rows, everyone, c.capacity, c.batch, state, start=c.start, ratio=c.ratio, **drawn)
     loss = values.sequence(c.gamma, c.n_step, rescale=c.rescale)
     update = Local(Optim("adam", c.eps, clip=c.clip))
     knobs = Knobs(learning_rate=c.learning_rate)
@@ -95,10 +94,8 @@ def build(c: Config, crew: Crew) -> System:
     steps = crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", target=c.target, outputs=outputs)
     params = Params(sizes(net)[1], readers=c.actors)
-    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * c.slots, c.actors)
+    stream = Stream(rows, state, c.unroll, c.lanes, c.actors * c.slots, c.actors)
     explore = Ladder(everyone, c.epsilon)
-    crew.add(
-        act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore
-    )
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
     crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
     return System(envs, policy, (*loss.metrics, *replay.metrics))

@@ -22,7 +22,7 @@ from polyplay.params import sizes
 from polyplay.replay import Proportional, Replay
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
-from polyplay.systems import System, atari, shares
+from polyplay.systems import System, atari, planes, shares
 from polyplay.updates import AllReduce, Local, Optim
 
 
@@ -85,12 +85,13 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
     head: Any = {"dueling": c.full, "atoms": c.atoms, "support": (-c.bound, c.bound)}
-    noise: Any = {"noisy": "factorised", "sigma": c.sigma} if c.sigma else {}
+    noise: Any = {"noisy": "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    sampler = Proportional(c.priority, c.weighting)
-    replay = Replay(rows, {}, lanes, capacity, batch, sampler, c.n_step, c.gamma, start, c.ratio, reward="sign")
+    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, last=1.0), "n_step": c.n_step, "gamma": c.gamma}
+    drawn |= {"ratio": c.ratio, "reward": "sign", "start": start, "stack": planes(envs)}
+    replay = Replay(rows, lanes, capacity, batch, **drawn)
     loss = values.categorical(-c.bound, c.bound)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
