@@ -10,6 +10,8 @@ from typing import Any
 
 from polyplay.envs.presets import preset
 from polyplay.errors import UserError
+from polyplay.replay import Replay
+from polyplay.stream import row_spec
 
 COMING = [
     "dqn",
@@ -78,6 +80,10 @@ def shares(replicas: int, **wholes: int) -> list[int]:
     return [whole // replicas for whole in wholes.values()]
 
 
-def planes(envs: Any) -> int:
-    """How many planes an observation is a stack of; 0: it is none."""
-    return envs.spec.obs.shape[0] if envs.title.startswith("ALE/") and envs.spec.obs.shape[0] > 1 else 0
+def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
+    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay."""
+    spec, stack = envs.spec, 0
+    if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
+        stack = spec.obs.shape[0]
+    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in ("agent", "value", "chosen")}
+    return Replay(rows, lanes, capacity, batch, net.state_spec(), stack=stack, **drawn)

@@ -20,10 +20,9 @@ from polyplay.envs import Envs
 from polyplay.exploring import Anneal
 from polyplay.learning import Task
 from polyplay.params import sizes
-from polyplay.replay import Proportional, Replay, Uniform
+from polyplay.replay import Proportional, Uniform
 from polyplay.shared import Knobs
-from polyplay.stream import row_spec
-from polyplay.systems import System, atari, planes, shares
+from polyplay.systems import System, atari, kept, shares
 from polyplay.updates import AllReduce, Local, Optim
 
 
@@ -55,11 +54,6 @@ class Config:
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def dqn() -> Config:
-    """accel_rl's DQN: the same with a head of single values."""
-    return Config(algo="dqn")
-
-
 def rainbow() -> Config:
     """accel_rl's ε-Rainbow: double, dueling, categorical, 3 steps, priorities; target every 8,000 agent steps."""
     return Config(algo="rainbow", start=20_000, target=250, epsilon_over=62_500, learning_rate=6.25e-5, clip=10.0)
@@ -77,7 +71,7 @@ def quick() -> Config:
     return Config(screen="baselines", network="a3c", **paced, **some)
 
 
-PRESETS = {"paper": Config, "dqn": dqn, "rainbow": rainbow, "chunked": chunked, "quick": quick}
+PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
 ROW = {
     "envs": "one pool per replica, 2 groups in turn",
     "policy runs": "learner's own",
@@ -99,10 +93,9 @@ def build(c: Config, crew: Crew) -> System:
     head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many}
     policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": 3 if rainbow else 1}
-    drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start, "stack": planes(envs)}
-    replay = Replay(rows, lanes, capacity, batch, **drawn)
+    drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
     loss = values.categorical() if many else values.q(reduction="mean")
     optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
@@ -112,15 +105,6 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     lost: Any = "replace" if c.sync == "chunked" else "fail"
-    crew.add(
-        replica,
-        n=replicas,
-        learner=True,
-        on_loss=lost,
-        envs=envs,
-        T=c.unroll,
-        task=task,
-        replay=replay,
-        explore=explore,
-    )
+    works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
     return System(envs, policy, (*loss.metrics, *replay.metrics), {"replicas": replicas})

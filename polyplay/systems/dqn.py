@@ -19,10 +19,9 @@ from polyplay.envs import Envs
 from polyplay.exploring import Anneal
 from polyplay.learning import Task
 from polyplay.params import sizes
-from polyplay.replay import Proportional, Replay, Uniform
+from polyplay.replay import Proportional, Uniform
 from polyplay.shared import Knobs
-from polyplay.stream import row_spec
-from polyplay.systems import System, atari, planes, shares
+from polyplay.systems import System, atari, kept, shares
 from polyplay.updates import AllReduce, Local, Optim
 
 
@@ -98,13 +97,12 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
     policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling}, values=True)
     net = policy()
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     drawn: Any = {
         "sampler": Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform(),
         "ratio": c.ratio,
     }
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start, "stack": planes(envs)}
-    replay = Replay(rows, lanes, capacity, batch, **drawn)
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
     loss = values.q(c.reduction)
     optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)

@@ -19,10 +19,10 @@ from polyplay.exploring import Ladder
 from polyplay.feeding import Drawn, learn
 from polyplay.learning import Task
 from polyplay.params import Params, sizes
-from polyplay.replay import Proportional, Replay
+from polyplay.replay import Proportional
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec
-from polyplay.systems import System, atari, planes
+from polyplay.systems import System, atari, kept
 from polyplay.updates import Local, Optim
 
 
@@ -85,8 +85,8 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     everyone, state = c.actors * c.lanes, net.state_spec()
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
-    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll, "stack": planes(envs)}
-    replay = Replay(rows, everyone, c.capacity, c.batch, state, start=c.start, ratio=c.ratio, **drawn)
+    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
+    replay = kept(envs, net, everyone, c.capacity, c.batch, start=c.start, ratio=c.ratio, **drawn)
     loss = values.sequence(c.gamma, c.n_step, rescale=c.rescale)
     update = Local(Optim("adam", c.eps, clip=c.clip))
     knobs = Knobs(learning_rate=c.learning_rate)

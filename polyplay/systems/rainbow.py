@@ -1,4 +1,4 @@
-"""Rainbow (Hessel et al. 2018): DQN with six improvements at once: double, dueling, categorical, n-step, prioritized, noisy.
+"""Rainbow (Hessel et al. 2018): DQN that is double, dueling, categorical, n-step, prioritized and noisy at once.
 
 replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─► draws: projected distribution, KL ─► update
                        ▲                        ▲ priorities ◄──────────┘                              │
@@ -19,10 +19,9 @@ from polyplay.envs import Envs
 from polyplay.exploring import Anneal
 from polyplay.learning import Task
 from polyplay.params import sizes
-from polyplay.replay import Proportional, Replay
+from polyplay.replay import Proportional
 from polyplay.shared import Knobs
-from polyplay.stream import row_spec
-from polyplay.systems import System, atari, planes, shares
+from polyplay.systems import System, atari, kept, shares
 from polyplay.updates import AllReduce, Local, Optim
 
 
@@ -88,10 +87,9 @@ def build(c: Config, crew: Crew) -> System:
     noise: Any = {"noisy": "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
     net = policy()
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting, last=1.0), "n_step": c.n_step, "gamma": c.gamma}
-    drawn |= {"ratio": c.ratio, "reward": "sign", "start": start, "stack": planes(envs)}
-    replay = Replay(rows, lanes, capacity, batch, **drawn)
+    drawn |= {"ratio": c.ratio, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
     loss = values.categorical(-c.bound, c.bound)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
