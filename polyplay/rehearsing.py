@@ -14,6 +14,8 @@ from polyplay.tree import Batch
 from polyplay.worker import Me
 
 REPORT = 100  # updates between two looks at the memory
+METRICS = ("ratio", "size", "age", "bytes", "never_sampled", "late", "priority_p50", "priority_max", "beta")  # told of it
+NAMES = tuple(f"replay_{name}" for name in METRICS)
 
 
 class Rehearsal:
@@ -57,7 +59,8 @@ class Rehearsal:
             self.memory.feedback(item["id"], self.learner.priority.numpy())
         self.updates += 1
         if self.updates % REPORT == 0:
-            self.me.meter.losses(self.memory.metrics())
+            told = self.memory.metrics()
+            self.me.meter.losses({f"replay_{name}": told[name] for name in METRICS if name in told})
 
     def _beta(self) -> float | None:
         """The exponent of importance weights: from the sampler's β to its last one, over the run."""

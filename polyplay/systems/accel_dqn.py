@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, values
+from polyplay import nets, rehearsing, values
 from polyplay.acting import replica
 from polyplay.chunked import Chunked
 from polyplay.crew import Crew, cores
@@ -107,4 +107,4 @@ def build(c: Config, crew: Crew) -> System:
     lost: Any = "replace" if c.sync == "chunked" else "fail"
     works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
     crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
-    return System(envs, policy, (*loss.metrics, *replay.metrics), {"replicas": replicas})
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas})

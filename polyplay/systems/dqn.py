@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, values
+from polyplay import nets, rehearsing, values
 from polyplay.acting import replica
 from polyplay.crew import Crew
 from polyplay.envs import Envs
@@ -111,4 +111,4 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *replay.metrics))
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from polyplay import nets, values
+from polyplay import nets, rehearsing, values
 from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
@@ -98,4 +98,4 @@ def build(c: Config, crew: Crew) -> System:
     explore = Ladder(everyone, c.epsilon)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
     crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
-    return System(envs, policy, (*loss.metrics, *replay.metrics))
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
