@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from polyplay.chunked import Chunked
-from polyplay.memory import replay_of
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
+from polyplay.replay import replay_of
 from polyplay.stream import Batches, Stream
 from polyplay.updates import AllReduce, Hogwild, Local
 

@@ -18,6 +18,7 @@ from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
 from polyplay.queues import Queue
+from polyplay.replay import replay_of
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 
@@ -186,11 +187,6 @@ def _kept(net: Any, spec: Any) -> float:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         out = net.unroll(tree.map(torch.from_numpy, batch), net.initial(lanes))  # held: so no address comes twice
     return sum(kept.values()) / (rows * lanes) if out else 0.0
-
-
-def replay_of(kw: Any) -> Any:
-    """What a role learns from by drawing, or None."""
-    return kw.get("replay") or getattr(kw.get("source"), "replay", None)
 
 
 def _batch(kw: Any) -> int:

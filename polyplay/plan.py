@@ -19,6 +19,7 @@ from polyplay.crew import apart, cores, threads_each
 from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
+from polyplay.replay import replay_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
@@ -131,7 +132,7 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 def rows_per_update(crew: Any) -> int:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
-    replay = memory.replay_of(role.kw)
+    replay = replay_of(role.kw)
     if replay is not None:
         return max(1, round((1 if apart(role) else role.n) * replay.batch * max(replay.sequence, 1) / replay.ratio))
     if "source" in role.kw:
@@ -154,7 +155,7 @@ def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.kw]
     learners = [r for r in crew.roles if "source" in r.kw]
-    if any(memory.replay_of(r.kw) is not None for r in learners):
+    if any(replay_of(r.kw) is not None for r in learners):
         return False
     waits = all(r.kw.get("lag") == 0 for r in actors)
     return waits and all(r.kw["source"].n * r.n == sum(a.n for a in actors) for r in learners)

@@ -9,7 +9,6 @@ import pytest
 
 import polyplay
 from polyplay import checkpoint
-from polyplay.run import diagram
 
 PACE: Any = {"lanes": 8, "unroll": 2, "batch": 128, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}
@@ -44,7 +43,7 @@ def test_replicas_in_step_repeat_to_the_bit_and_go_on_so(tmp_path):
 
 
 def test_its_picture_shows_groups_and_memories():
-    text = diagram("accel_dqn", env="toy:catch", network="mlp", replicas=2)
+    text = picture(env="toy:catch", network="mlp", replicas=2)
     assert "replica × 2" in text
     assert "in 2 groups" in text
     assert "AllReduce(adam) of 2" in text

@@ -11,7 +11,6 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.crew import Crew
-from polyplay.run import diagram
 
 SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97, "lanes": 8}
 PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
@@ -37,7 +36,7 @@ def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
 
 
 def test_its_picture_shows_stream_replay_and_ladder():
-    text = diagram("r2d2", env="toy:memory", network="mlp", actors=2)
+    text = picture(env="toy:memory", network="mlp", actors=2)
     assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
     assert "ε       Ladder to 0.000655" in text
     assert "act ──► Stream: " in text

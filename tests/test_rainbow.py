@@ -9,7 +9,6 @@ import pytest
 
 import polyplay
 from polyplay import checkpoint
-from polyplay.run import diagram
 
 PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "bound": 2.0, "atoms": 21}
@@ -37,5 +36,5 @@ def test_a_resumed_run_goes_on_to_the_bit(tmp_path):
 
 
 def test_its_picture_says_how_it_explores():
-    assert "ε       0" in diagram("rainbow", env="toy:catch", network="mlp")
-    assert "ε       Anneal to 0.01" in diagram("rainbow", preset="dopamine", env="toy:catch", network="mlp")
+    assert "ε       0" in picture(env="toy:catch", network="mlp")
+    assert "ε       Anneal to 0.01" in picture(PAGE.dopamine(), env="toy:catch", network="mlp")
