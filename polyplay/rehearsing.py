@@ -13,13 +13,13 @@ from polyplay.replay import Replay
 from polyplay.tree import Batch
 from polyplay.worker import Me
 
-REPORT = 100  # updates between two looks at the memory
-METRICS = ("ratio", "size", "age", "bytes", "never_sampled", "late", "priority_p50", "priority_max", "beta")  # told of it
+REPORT = 100  # updates between two looks at the memory, of whose metrics these are reported
+METRICS = ("ratio", "size", "age", "bytes", "never_sampled", "late", "priority_p50", "priority_max", "beta")
 NAMES = tuple(f"replay_{name}" for name in METRICS)
 
 
 class Rehearsal:
-    """A learner's memory, and how many updates it owes: ratio × rows remembered after `start` / rows learnt from in a batch.
+    """A learner's memory, and how many updates it owes: ratio × rows remembered after `start` ÷ rows learnt in a batch.
 
     Rows are counted and not transitions, which are fewer by one a game, so that equal replicas owe the same at the same
     time.

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay import checkpoint
+from polyplay import checkpoint, systems
 
 PACE: Any = {"lanes": 8, "unroll": 2, "batch": 128, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}
 CATCH |= {"epsilon_over": 3_000, "replicas": 2, "tensorboard": False, "report_every": 0.5}
+
+
+def picture(**settings: Any) -> str:
+    return diagram("accel_dqn", systems.load("accel_dqn").Config(**settings), RunOptions())
 
 
 def trained(path, **settings: Any) -> Any:

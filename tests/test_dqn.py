@@ -1,4 +1,4 @@
-"""DQN learns however its workers run, with every improvement; goes on to the bit with its memory; stops before it began."""
+"""DQN learns however its workers run, with every improvement, and goes on to the bit with its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R2D2 learns a task of memory, which the same without a core's memory cannot; its actors are replaced at their own ε."""
+"""R2D2 learns a task of memory; its actors are replaced at their own ε; its pace is kept on both sides."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size"
 PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
 MEMORY: Any = {**SHORT, **PACE, "env": "toy:memory", "network": "mlp", "learning_rate": 3e-3, "eps": 1e-5}
 MEMORY |= {"tensorboard": False, "report_every": 0.5}
+
+
+def picture(**settings: Any) -> str:
+    return diagram("r2d2", systems.load("r2d2").Config(**settings), RunOptions())
 
 
 def trained(path, **settings: Any) -> Any:
