@@ -9,6 +9,8 @@ import pytest
 
 import polyplay
 from polyplay import checkpoint, systems
+from polyplay.config import RunOptions
+from polyplay.run import diagram
 
 PACE: Any = {"lanes": 8, "unroll": 2, "batch": 128, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}

@@ -10,7 +10,9 @@ import pytest
 
 import polyplay
 from polyplay import systems
+from polyplay.config import RunOptions
 from polyplay.crew import Crew
+from polyplay.run import diagram
 
 SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97, "lanes": 8}
 PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
