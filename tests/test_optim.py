@@ -47,9 +47,11 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
         ("rmsprop_a3c", -0.3015, -0.4506),
         ("rmsprop_tf", -0.0953, -0.1432),
         ("rmsprop_torch", -0.5, -0.7366),
+        ("rmsprop_dqn", -0.3016, -0.4509),
+        ("adagrad", -0.0909, -0.1320),
     ],
 )
-def test_reference_vectors_of_the_three_flavours(name: str, first: float, second: float) -> None:
+def test_reference_vectors_of_every_flavour(name: str, first: float, second: float) -> None:
     path = run(optim.make(name, vector(), lr=0.1, eps=0.1), torch.tensor([[1.0], [0.5]], dtype=torch.float64))
     assert path[:, 0].tolist() == pytest.approx([first, second], abs=5e-5)
 

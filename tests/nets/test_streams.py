@@ -52,7 +52,7 @@ def test_one_bias_for_all_actions_or_none() -> None:
     assert torch.equal(shared(x), shared.shared.expand(2, 3))
     shared(x).sum().backward()
     assert shared.shared.grad.item() == 6.0
-    assert float(shared.shared.abs()) <= 7**-0.5
+    assert shared.shared.abs().item() <= 7**-0.5
     assert torch.equal(Head(7, 3, 5, bias="none")(x), torch.zeros(2, 3, 5))
     assert torch.equal(Head(7, 3, 5, dueling=True, bias="none")(x), torch.zeros(2, 3, 5))
 

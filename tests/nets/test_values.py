@@ -251,6 +251,28 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert set(values.outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
+def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
+    spec, made = discrete(image(1, 40)), []
+    for how in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        made.append(precision.use(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how))
+    batch = {**arrivals(spec.obs, 4, 8, 3), "action": torch.randint(6, (4, 8))}
+    (full, half), state = made, made[0].initial(8)
+    exact, near = (net.scores(batch, state) for net in made)
+    assert near.dtype == torch.float32
+    assert not torch.equal(near, exact)
+    torch.testing.assert_close(near, exact, atol=0.02, rtol=0.1)
+    near.square().sum().backward()
+    assert half.core.input.weight.grad.abs().sum() > 0
+    with torch.no_grad():
+        half.hold()
+        assert half.core.input.held is not None
+        assert torch.equal(half.scores(batch, state, held=True), near)
+        half.core.input.weight.mul_(2.0)
+        assert not torch.equal(half.scores(batch, state), near)
+    assert full.core.input.held is None
+
+
 def test_inputs_and_user_torsos() -> None:
     spec = discrete(image(1, 40))
     centred = nets.make_values("a3c", spec, inputs="centre")
@@ -298,7 +320,9 @@ def test_mistakes_are_one_clear_line(name: str, options: dict, message: str) -> 
 
 
 def test_only_discrete_actions_have_values() -> None:
-    with pytest.raises(UserError, match="actions: values are of Discrete actions, the environment's are .*; use a policy"):
+    with pytest.raises(
+        UserError, match=r"actions: values are of Discrete actions, the environment's are .*; use a policy"
+    ):
         nets.make_values("mlp", continuous(vector(3), 2))
     policy = nets.make_values("mlp", discrete(vector(4)))
     with pytest.raises(ValueError, match="head or core takes 64 numbers, not 71"):
