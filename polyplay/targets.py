@@ -63,14 +63,14 @@ def scalar(
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 
-def support(low: float, high: float, atoms: int, device: Any = None) -> Tensor:
-    """The atoms z float32 [K]: evenly from `low` to `high`."""
-    return torch.linspace(low, high, atoms, device=device)
+def support(low: float, high: float, like: Tensor) -> Tensor:
+    """The atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
+    return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def expected(logits: Tensor, low: float, high: float) -> Tensor:
     """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
-    return (logits.softmax(-1) * support(low, high, logits.shape[-1], logits.device)).sum(-1)
+    return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     if not low < high:
         raise ValueError(f"the support must rise; got {low} to {high}")
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
-    z = support(low, high, size, chances.device)
+    z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
     place = ((moved - low) * ((size - 1) / (high - low))).clamp(max=size - 1)
     below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN goes into the masses: the learner shall see it

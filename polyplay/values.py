@@ -101,7 +101,7 @@ class Categorical:
         loss = _reduced(weight * each, self.reduction)
 
         def metrics() -> dict[str, Tensor]:
-            q, mean = targets.expected(logits, *where), goal @ targets.support(*where, goal.shape[1], goal.device)
+            q, mean = targets.expected(logits, *where), goal @ targets.support(*where, goal)
             common = _common(loss, q, mean, (mean - q).abs(), weight)
             return {**common, "kl": apart.mean(), "entropy": floor.mean()}
 

@@ -131,7 +131,7 @@ def test_projections_equal_the_plain_twin_and_conserve_mass(size: int, seed: int
     discount = np.array([again, 1.0, 0.0, 0.99])
     made = targets.project(*(torch.tensor(x).float() for x in (chances, ret, discount)), -10.0, 10.0)
     each = zip(chances.tolist(), ret, discount, strict=True)
-    expected = torch.tensor([twins.project(p, g, d, -10.0, 10.0) for p, g, d in each])
+    expected = torch.tensor([twins.project(p, g, d, -10.0, 10.0) for p, g, d in each], dtype=torch.float32)
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=2e-5)
     torch.testing.assert_close(made.sum(1), torch.ones(4))
     assert (made >= 0).all()
@@ -141,7 +141,7 @@ def test_an_unmoved_distribution_stays_and_its_mean_moves_with_the_target() -> N
     chances = randn(5, 51).softmax(1)
     same = targets.project(chances, torch.zeros(5), torch.ones(5), -10.0, 10.0)
     torch.testing.assert_close(same, chances, atol=1e-5, rtol=1e-4)
-    z = targets.support(-10.0, 10.0, 51)
+    z = targets.support(-10.0, 10.0, chances)
     moved = targets.project(chances, torch.full((5,), 0.37), torch.full((5,), 0.8), -10.0, 10.0)
     torch.testing.assert_close(moved @ z, 0.37 + 0.8 * (chances @ z), atol=1e-4, rtol=1e-4)  # nothing was clipped
 

@@ -83,14 +83,13 @@ class Head(nn.Module):
             x.register_hook(lambda grad: grad * self.scale)
         at = self.advantage.noise
         advantage = self.advantage(x, None if noise is None else noise[:, :at], context())
-        shape = (len(x), self.actions, self.atoms) if self.atoms else (len(x), self.actions)
-        made = advantage.view(shape)
+        made = advantage.unflatten(1, (self.actions, self.atoms)) if self.atoms else advantage
         if self.shared is not None:
             made = made + self.shared
         if self.value is None:
             return made
         value = self.value(x, None if noise is None else noise[:, at:], context())
-        return value.view(len(x), 1, *shape[2:]) + made - made.mean(1, keepdim=True)
+        return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
 
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""

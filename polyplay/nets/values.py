@@ -154,6 +154,8 @@ class Values(nn.Module):
     def _halves(self) -> Iterator[Linear]:
         yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))
         yield from self.head.halves()
+        if self.core is not None:
+            yield self.core.input
 
     @contextlib.contextmanager
     def _unheld(self) -> Iterator[None]:
@@ -177,10 +179,12 @@ class Values(nn.Module):
             x = chunked(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
         if self.previous:
             before = state["action"] if "action" not in rows else shifted(state["action"], rows["action"])
-            x = torch.cat([x.float(), self._before(before, rows["reward"].flatten(), rows["first"].flatten())], 1)
+            heard = self._before(before, rows["reward"].flatten(), rows["first"].flatten())
+            x = torch.cat([x, heard.to(x.dtype)], 1)
         if self.core is None:
             return x, {}
-        y, after = self.core.unroll(x.float().unflatten(0, rows["first"].shape), rows["first"], state)
+        first = rows["first"]
+        y, after = self.core.unroll(x.unflatten(0, first.shape), first, state, self._context())
         return y.flatten(0, 1), after
 
     def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
