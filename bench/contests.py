@@ -217,13 +217,15 @@ def missing(who: Contender, peers: Path, systems: list[str]) -> str:
     return ""
 
 
-def words(who: Contender, setting: str, place: Path, seed: int, peers: Path, report: float) -> tuple[list[str], Path]:
-    """Its command line, and the file of its lines; it runs until it is ended."""
+def words(
+    who: Contender, setting: str, place: Path, seed: int, peers: Path, report: float, minutes: float = 20.0
+) -> tuple[list[str], Path]:
+    """Its command line, and the file of its lines; it runs until it is ended, ours for so many minutes at most."""
     if who.ours:
         run = place / "run"
         own = [*flags(who.fixed), *flags(setting), "--seed", str(seed), "--report-every", f"{report:g}"]
         train = [sys.executable, "-m", "polyplay", "train", who.program, "--env", "ALE/Pong-v5", *own]
-        return [*train, "--minutes", "20", "--run", str(run)], run / "metrics.jsonl"
+        return [*train, "--minutes", f"{minutes:g}", "--run", str(run)], run / "metrics.jsonl"
     peer, log = PEERS[who.program], place / "log.jsonl"
     own = [*flags(who.fixed, peer.dashes), *flags(setting, peer.dashes), "--seed", str(seed), "--log", str(log)]
     code = ["--path", str((peers / "src" / peer.checkout).resolve())] if peer.checkout else []

@@ -20,6 +20,7 @@ from logs import Log, command_line
 from networks import NETWORKS, ActorCritic, Torso, count
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.context import global_model_factory
+from sample_factory.algo.utils.misc import EPISODIC
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.model.encoder import Encoder
@@ -46,13 +47,20 @@ class Convolutions(Encoder):
 
 
 class Count(AlgoObserver):
-    """Writes the learner's counter down from a thread."""
+    """Writes the learner's counter down from a thread, and the games that its workers' statistics tell of: `r` is the
+    sum of EnvPool's unclipped rewards over a whole episode.
+    """
 
     def __init__(self, log: Log):
         self.log = log
 
     def on_start(self, runner: Any) -> None:
+        runner.register_episodic_stats_handler(self.games)
         threading.Thread(target=self.watch, args=(runner,), daemon=True).start()
+
+    def games(self, runner: Any, message: dict, policy: int) -> None:
+        for score in message[EPISODIC].get("r", ()):
+            self.log.game(score)
 
     def watch(self, runner: Any) -> None:
         last = -1
