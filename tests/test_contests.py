@@ -35,7 +35,8 @@ def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
 @pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
 def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
     who = ALL[name]
-    text = (BENCH / "peers" / contests.PEERS[who.program].script).read_text()
+    script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
+    text = (BENCH / script).read_text()
     text += (BENCH / "peers" / "logs.py").read_text()
     if "parse_known_args" in text:  # the rest is the library's own
         return
@@ -60,6 +61,7 @@ def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
     names = [c.name for c in contest.contenders]
     assert len(set(names)) == len(names)
     assert {c.ours for c in contest.contenders} == {True, False}
+    assert any(c.limit for c in contest.contenders) == (contest.share is not None)
 
 
 def test_flags_are_written_as_the_program_has_them():

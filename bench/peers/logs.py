@@ -47,3 +47,13 @@ def command_line(text: str | None, networks: tuple[str, ...], own: bool = False)
     parser.add_argument("--network", choices=networks, default="nature", help="of networks.py; own: the peer's")
     parser.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def dqn_command_line(text: str | None) -> argparse.ArgumentParser:
+    """What every peer of the DQN contest is told: batch 32, Nature's network, an update for every 4 agent steps."""
+    parser = command_line(text, ("nature",))
+    parser.add_argument("--capacity", type=int, default=100_000, help="transitions that the replay keeps")
+    parser.add_argument("--start", type=int, default=1_000, help="steps before the first update; they are not counted")
+    parser.add_argument("--epsilon", type=float, default=0.05, help="from the first step on")
+    parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads")
+    return parser
