@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import statistics
 import subprocess
@@ -36,7 +37,8 @@ from polyplay.bench.watch import Watch
 from polyplay.record import write_json
 from polyplay.systems import names
 
-POLL = 0.5  # seconds between two looks at a racer's lines
+POLL = 1.0  # seconds between two looks at a racer's lines
+SHORT = 10  # games of --short
 
 
 class Tail:
@@ -94,18 +96,20 @@ class Curve:
         }
 
 
-def follow(child: subprocess.Popen, log: Path, games: Path | None, cap: float, begun: float) -> tuple[Curve, Row]:
+def follow(
+    child: subprocess.Popen, log: Path, games: Path | None, begun: float, asked: argparse.Namespace
+) -> tuple[Curve, Row]:
     """A racer until the goal, the cap or its own end. `games`: ours, whose finished games have a file of their own."""
     curve, watch, frames = Curve(), Watch(child.pid), 0.0
     lines, ended = Tail(log), Tail(games) if games else None
     first = last = watch.cpu()
-    while child.poll() is None and not curve.reached and time.monotonic() - begun < cap:
+    enough = SHORT if asked.short else math.inf
+    while child.poll() is None and not curve.reached and time.monotonic() - begun < asked.cap and curve.games < enough:
         time.sleep(POLL)
         watch.look()
         rows, now = lines.rows(), round(time.monotonic() - begun, 2)
-        if rows:
-            frames = rows[-1].get("frames", 4 * rows[-1]["steps"])
-            last = watch.cpu()
+        last = watch.cpu() if child.poll() is None else last
+        frames = rows[-1].get("frames", 4 * rows[-1]["steps"]) if rows else frames
         if ended is None:
             found = [value for row in rows for value in row.get("returns", ())]
         else:
@@ -127,7 +131,7 @@ def one(who: Racer, seed: int, asked: argparse.Namespace) -> Row:
         begun = time.monotonic()
         child = subprocess.Popen(line, stdout=spoken, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
         try:
-            curve, said = follow(child, log, games, asked.cap, begun)
+            curve, said = follow(child, log, games, begun, asked)
             status = child.poll()
         finally:
             end(child)
@@ -190,6 +194,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cap", type=float, default=600.0, help="seconds a racer may take")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these racers")
+    parser.add_argument("--short", action="store_true", help=f"until {SHORT} games have ended, to see it work")
     parser.add_argument("--resume", action="store_true", help="keep the runs of race.json")
     parser.add_argument("--draw", action="store_true", help="page and picture of what is there, nothing is run")
     parser.add_argument("--out", type=Path, default=RESULTS / "race", help="results, without suffix")
