@@ -70,9 +70,9 @@ class Curve:
 
     def add(self, seconds: float, frames: float, returns: list[float]) -> None:
         """Games that are known of since `seconds`; nothing after the goal counts."""
+        if self.reached:
+            return
         for value in returns:
-            if self.reached:
-                return
             self.last.append(value)
             self.games += 1
             mean = statistics.fmean(self.last)
@@ -80,6 +80,7 @@ class Curve:
                 self.best = mean if self.best is None else max(self.best, mean)
                 if mean >= GOAL:
                     self.reached = {"seconds": seconds, "frames": frames}
+                    break
         if returns:
             mean = statistics.fmean(self.last)
             self.points.append({"seconds": seconds, "frames": frames, "games": self.games, "mean": mean})

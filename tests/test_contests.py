@@ -40,7 +40,7 @@ def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
     text += (BENCH / "peers" / "logs.py").read_text()
     if "parse_known_args" in text:  # the rest is the library's own
         return
-    known = {k.replace("-", "_") for k in re.findall(r'add_argument\("--([a-z-]+)"', text)}
+    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
     for setting in (who.fixed, *who.settings):
         assert keys(setting) <= known
 

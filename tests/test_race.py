@@ -29,6 +29,7 @@ def test_a_racer_arrives_with_the_game_that_brings_the_mean_of_its_last_100_to_1
     assert curve.reached == {"seconds": 2.0, "frames": 2000.0}
     assert curve.games == 100, "nothing after the goal counts"
     curve.add(3.0, 3000.0, [-21.0] * 5)
+    assert len(curve.row()["curve"]) == 2
     assert curve.row()["curve"][-1] == {"seconds": 3.0, "frames": 3000.0, "games": 100, "mean": 18.0}
 
 
@@ -88,7 +89,7 @@ def test_half_of_the_seeds_arriving_is_not_arriving():
 def test_every_flag_of_a_racing_peer_is_in_its_script_or_passed_on(racer):
     text = (BENCH / "peers" / contests.PEERS[racer.program].script).read_text()
     text += (BENCH / "peers" / "logs.py").read_text()
-    known = {k.replace("-", "_") for k in re.findall(r'add_argument\("--([a-z-]+)"', text)}
+    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
     given = {word.split("=", 1)[0] for word in racer.fixed.split()}
     assert given <= known or "parse_known_args" in text
 

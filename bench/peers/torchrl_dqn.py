@@ -4,8 +4,8 @@
 
 Collector, ε-greedy, replay, loss and target updater are TorchRL's, put together as its sota-implementations/dqn. The
 environment is Gymnasium's AtariPreprocessing and FrameStackObservation in uint8, which are faster here than TorchRL's
-transforms. --frames steps are collected, then --frames / 4 updates made. Its collector sets torch to one thread; here it
-is set back. Steps count from the first update on. Knows nothing of Polyplay.
+transforms. --frames steps are collected, then --frames / 4 updates made. Its collector sets torch to one thread, which
+is undone. Steps count from the first update on. Knows nothing of Polyplay.
 """
 
 from __future__ import annotations
