@@ -30,7 +30,7 @@ def test_a_racer_arrives_with_the_game_that_brings_the_mean_of_its_last_100_to_1
     assert curve.games == 100, "nothing after the goal counts"
     curve.add(3.0, 3000.0, [-21.0] * 5)
     assert len(curve.row()["curve"]) == 2
-    assert curve.row()["curve"][-1] == {"seconds": 3.0, "frames": 3000.0, "games": 100, "mean": 18.0}
+    assert curve.row()["curve"][-1] == {"seconds": 2.0, "frames": 2000.0, "games": 100, "mean": 18.0}
 
 
 def test_games_fall_out_of_the_window_and_the_best_mean_stays():
