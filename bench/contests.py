@@ -165,7 +165,14 @@ ACCEL_DQN = (
     "lanes=16 unroll=1 groups=2 replicas=2",
     "lanes=8 unroll=1 groups=1 replicas=2",
 )
-CEILING = ("threads=2", "threads=1", "threads=1 processes=2", "threads=2 layout=channels_last")
+CEILING = (
+    "threads=2",
+    "threads=1",
+    "threads=1 processes=2",
+    "threads=2 layout=channels_last",
+    "threads=2 net=ours",
+    "threads=1 processes=2 net=ours",
+)
 SB3_DQN = (
     "n_envs=8 threads=2",
     "n_envs=4 threads=2",

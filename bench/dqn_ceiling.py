@@ -5,7 +5,9 @@
 
 An update is the target network's forward pass of 32 next observations, the network's forward and backward pass of 32,
 the error clipped as DQN's, and Adam in one fused pass. Observations are uint8, taken from a few batches that lie in
-memory; Nature's network, in plain PyTorch. Counted are 4 agent steps an update, as if it had played them.
+memory. Counted are 4 agent steps an update, as if they had been played.
+
+--net plain is Nature's network in plain PyTorch, --net ours of the library's own layers, its weights one vector.
 --processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what is gained by
 the target passes of 8 updates in one.
 """
@@ -26,10 +28,28 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 
 from logs import Log
-from networks import NETWORKS, QNetwork, count
+from networks import QNetwork, count
+
+from polyplay.nets.atari import Conv
+from polyplay.nets.layers import Linear
+from polyplay.params import Vector
+from polyplay.tree import Field
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 KEPT = 64  # batches that lie in memory
+
+
+class Ours(torch.nn.Module):
+    """QNetwork of the library's own layers, as `dqn` learns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torso = Conv("nature", Field((4, 84, 84), "uint8"), NATURE, 512)
+        self.values = Linear(512, ACTIONS)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.values(self.torso(obs))
 
 
 class Updates:
@@ -39,8 +59,13 @@ class Updates:
         torch.manual_seed(asked.seed)
         self.half, self.last = asked.precision == "bfloat16", asked.layout == "channels_last"
         layout: Any = torch.channels_last if self.last else torch.contiguous_format
-        self.net, self.target = (QNetwork(asked.network, ACTIONS).to(memory_format=layout) for _ in range(2))
-        self.optim = torch.optim.Adam(self.net.parameters(), 1e-4, fused=True)
+        if asked.net == "ours":
+            self.net, self.target = Ours(), Ours()
+            weights: Any = [Vector(self.net).parameter]
+        else:
+            self.net, self.target = (QNetwork("nature", ACTIONS).to(memory_format=layout) for _ in range(2))
+            weights = self.net.parameters()
+        self.optim = torch.optim.Adam(weights, 1e-4, fused=True)
         self.seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         self.actions, self.rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
         self.ahead, self.number, self.aims = asked.targets, 0, list[Tensor]()
@@ -62,7 +87,7 @@ class Updates:
             values = self.net(self.images(self.seen[which, 0]))
         said = values.float().gather(1, self.actions[which, :, None]).squeeze(1)
         loss = F.smooth_l1_loss(said, self.aims.pop(0), reduction="sum")
-        self.optim.zero_grad()
+        self.optim.zero_grad(set_to_none=not isinstance(self.net, Ours))
         loss.backward()
         self.optim.step()
         self.number += 1
@@ -80,7 +105,7 @@ def work(asked: argparse.Namespace, made: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--network", choices=NETWORKS, default="nature", help="of peers/networks.py")
+    parser.add_argument("--net", choices=("plain", "ours"), default="plain")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads of each process")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
@@ -89,7 +114,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", help="file for lines of counters")
     asked = parser.parse_args()
-    print(f"{count(QNetwork(asked.network, ACTIONS))} parameters", flush=True)
+    print(f"{count(QNetwork('nature', ACTIONS))} parameters", flush=True)
     context = multiprocessing.get_context("spawn")
     made = [context.Value("L", 0, lock=False) for _ in range(asked.processes)]
     workers = [context.Process(target=work, args=(asked, m), daemon=True) for m in made]
