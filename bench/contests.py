@@ -193,7 +193,13 @@ RLPYT_DQN = (
     "lanes=16 unroll=1 threads=2 sampler=served",
 )
 TIANSHOU_DQN = ("n_envs=8 threads=2", "n_envs=1 threads=2", "n_envs=4 threads=2", "n_envs=8 threads=2 vec=subproc")
-TORCHRL_DQN = ("frames=64 threads=2", "frames=16 threads=2", "frames=256 threads=2", "frames=64 threads=1")
+TORCHRL_DQN = (
+    "frames=64 threads=2",
+    "frames=64 threads=2 storage=tensor",
+    "frames=16 threads=2",
+    "frames=256 threads=2",
+    "frames=64 threads=1",
+)
 RLLIB_DQN = ("runners=0 fragment=4", "runners=0 fragment=16", "runners=1 fragment=16", "runners=0 fragment=4 threads=2")
 
 

@@ -23,7 +23,7 @@ class Racer:
         return self.program not in PEERS
 
 
-SF = "epochs=4 rollout=128 batch_size=256 lr_schedule=linear_decay train_for_env_steps=10000000"
+SF = "epochs=4 rollout=128 batch_size=256 anneal=10000000"
 ATARI = "num_workers=1 env_agents=8 serial_mode=True async_rl=False normalize_input=True normalize_returns=True"
 RACERS = (
     Racer("ppo", "ppo", "preset=quick precision=auto", "`quick`"),

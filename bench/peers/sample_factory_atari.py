@@ -96,7 +96,8 @@ def settings(asked: Any, more: list[str], place: str) -> Any:
     if asked.envs == "envpool":
         presets.add_atari_env_args(part.env, parser)
     presets.atari_override_defaults(part.env, parser)
-    parser.set_defaults(train_for_env_steps=10**10, lr_schedule="constant")
+    falls = "linear_decay" if asked.anneal else "constant"
+    parser.set_defaults(train_for_env_steps=asked.anneal or 10**10, lr_schedule=falls)
     parser.add_argument("--network", default=asked.network)
     return parse_full_cfg(parser, words)
 
@@ -104,6 +105,7 @@ def settings(asked: Any, more: list[str], place: str) -> Any:
 def main() -> None:
     parser = command_line(__doc__, NETWORKS)
     parser.add_argument("--epochs", type=int, default=1, help="passes over each sample; in 4 parts if more than one")
+    parser.add_argument("--anneal", type=int, default=0, help="steps until the learning rate is 0, and that it trains")
     parser.add_argument("--envs", choices=("envpool", "gym"), default="envpool")
     asked, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as place:
