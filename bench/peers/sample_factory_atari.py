@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import gymnasium
+import torch
 from logs import Log, command_line
 from networks import NETWORKS, ActorCritic, Torso, count
 from sample_factory.algo.runners.runner import AlgoObserver
@@ -47,9 +48,7 @@ class Convolutions(Encoder):
 
 
 class Count(AlgoObserver):
-    """Writes the learner's counter down from a thread, and the games that its workers' statistics tell of: `r` is the
-    sum of EnvPool's unclipped rewards over a whole episode.
-    """
+    """Writes the learner's counter down from a thread, and the games that its workers' statistics tell of."""
 
     def __init__(self, log: Log):
         self.log = log
@@ -59,7 +58,7 @@ class Count(AlgoObserver):
         threading.Thread(target=self.watch, args=(runner,), daemon=True).start()
 
     def games(self, runner: Any, message: dict, policy: int) -> None:
-        for score in message[EPISODIC].get("r", ()):
+        for score in message[EPISODIC].get("score", ()):
             self.log.game(score)
 
     def watch(self, runner: Any) -> None:
@@ -72,13 +71,25 @@ class Count(AlgoObserver):
             time.sleep(0.25)
 
 
+class Scores(gymnasium.Wrapper):
+    """Its BatchedRecordEpisodeStatistics sums EnvPool's unclipped rewards, as `r`; only a tensor comes further."""
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self.num_agents = env.num_agents
+
+    def step(self, action: Any) -> tuple:
+        *seen, info = self.env.step(action)
+        return (*seen, {"score": torch.tensor(info["r"])})
+
+
 def pool(name: str, cfg: Any, env_config: Any, render_mode: str | None = None) -> Any:
     """Its EnvPool; today's EnvPool and the Gymnasium that it asks for disagree on how a pool is closed."""
     from sf_examples.envpool.atari.envpool_atari_utils import make_atari_env
 
     env = make_atari_env(name, cfg, env_config, render_mode)
     env.unwrapped.closed = True
-    return env
+    return Scores(env)
 
 
 def settings(asked: Any, more: list[str], place: str) -> Any:
