@@ -42,7 +42,7 @@ def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.
         line, log = words(who, setting, Path(place), seed, asked.peers, asked.report_every)
         try:
             row |= measure(line, log, asked.warm, window, ROOT, stop=True)
-            del row["lines"]
+            row |= per_update(row.pop("lines"))
         except RuntimeError as e:
             print(f"compare: {neutral(str(e), asked)}", file=sys.stderr)
             row["failed"] = neutral(str(e).splitlines()[0], asked)
@@ -50,6 +50,12 @@ def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.
     told = f"{row['sps']:7.0f} steps/s{busy}" if "sps" in row else "FAILED"
     print(f"  {who.name:<18} {setting:<50} {told}", flush=True)
     return row
+
+
+def per_update(lines: list[Row]) -> Row:
+    """Agent steps an update, from lines that count both: what a replay's ratio really was."""
+    updates = lines[-1].get("updates", 0) - lines[0].get("updates", 0) if lines else 0
+    return {"steps_per_update": (lines[-1]["steps"] - lines[0]["steps"]) / updates} if updates > 0 else {}
 
 
 def neutral(text: str, asked: argparse.Namespace) -> str:
@@ -113,7 +119,7 @@ def dropped(who: list[Contender], kept: Kept, share: float) -> set[str]:
     best: dict[str, float] = {}
     for row in [*kept["probe"], *(r for r in kept["rows"] if r["round"] == 1)]:
         best[row["who"]] = max(best.get(row["who"], 0.0), row.get("sps", 0.0))
-    theirs = {c.name: best[c.name] for c in who if not c.ours and c.name in best}
+    theirs = {c.name: best[c.name] for c in who if c.peer and c.name in best}
     return {name for name, rate in theirs.items() if rate < share * max(theirs.values())}
 
 
@@ -170,7 +176,7 @@ def earlier(out: Path, fixed: Row, asked: argparse.Namespace) -> Kept:
 def inventory(who: list[Contender], asked: argparse.Namespace) -> dict[str, str]:
     """What each peer is: versions of its packages, commit of its checkout."""
     answer = {}
-    for key in dict.fromkeys(c.program for c in who if not c.ours):
+    for key in dict.fromkeys(c.program for c in who if c.peer):
         peer = PEERS[key]
         try:
             answer[key] = versions(str(python(peer, asked.peers)), peer.packages)

@@ -11,7 +11,7 @@ from contests import CONTESTS, Contest
 
 from polyplay.plots import COLOURS, FAINT, INK
 
-KINDS = {"Polyplay": COLOURS[0], "Polyplay, float32": COLOURS[5], "a peer": COLOURS[1]}
+KINDS = {"Polyplay": COLOURS[0], "Polyplay, float32": COLOURS[5], "a peer": COLOURS[1], "a limit": "#999999"}
 
 Spread = dict[str, Any]
 
@@ -25,8 +25,14 @@ def rates(rows: list[Row]) -> dict[str, Spread]:
 
 def best_peer(found: dict[str, Spread], contest: Contest) -> str | None:
     """The peer with the greatest median."""
-    theirs = {c.name for c in contest.contenders if not c.ours}
+    theirs = {c.name for c in contest.contenders if c.peer}
     return next((w for w, s in found.items() if w in theirs and s["n"]), None)
+
+
+def highest(found: dict[str, Spread], contest: Contest) -> str | None:
+    """The limit with the greatest median."""
+    limits = {c.name for c in contest.contenders if c.limit}
+    return next((w for w, s in found.items() if w in limits and s["n"]), None)
 
 
 def ratios(rows: list[Row], a: str, b: str) -> list[float]:
@@ -63,7 +69,7 @@ def page(name: str, contest: Contest, kept: Row) -> list[str]:
 def judged(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: str | None) -> list[str]:
     """A line for each of ours."""
     if peer is None:
-        return ["No peer was measured."]
+        return ["No peer was measured.", *shares(rows, contest, found)]
     text = []
     for c in contest.contenders:
         if not c.ours or c.name not in found:
@@ -71,23 +77,37 @@ def judged(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: st
         s = spread(ratios(rows, c.name, peer))
         told = f"{c.name} / {peer}, the best peer, round by round {said(s)}; median"
         text.append(f"- {told}" if contest.least is None else verdict(told, s["median"], least=contest.least))
+    return text + shares(rows, contest, found)
+
+
+def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[str]:
+    """A line for each of ours against the highest limit, where the contest has limits."""
+    limit, text = highest(found, contest), []
+    for c in contest.contenders if limit and contest.share else ():
+        if c.ours and c.name in found:
+            s = spread(ratios(rows, c.name, limit or ""))
+            told = f"{c.name} / {limit}, the highest limit, round by round {said(s)}; median"
+            text.append(verdict(told, s["median"], least=contest.share))
     return text
 
 
 def medians(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: str | None, kept: Row) -> list[Row]:
     """A row per contender."""
-    ours = {c.name for c in contest.contenders if c.ours}
+    kind = {c.name: "Polyplay" if c.ours else "peer" if c.peer else "limit" for c in contest.contenders}
+    limit = highest(found, contest)
 
     def middle(who: str, key: str) -> float | None:
         return spread(r[key] for r in rows if r["who"] == who and r.get(key) is not None)["median"]
 
     return [
         {
-            "": "Polyplay" if w in ours else "peer",
+            "": kind[w],
             "who": w,
             "setting": f"`{kept['choices'].get(w, '')}`",
             "agent steps/s": said(s, 0),
             "/ best peer": said(spread(ratios(rows, w, peer))) if peer else None,
+            **({"/ limit": said(spread(ratios(rows, w, limit)))} if limit else {}),
+            **({"steps/update": middle(w, "steps_per_update")} if contest.share else {}),
             "CPU, cores": middle(w, "own_cores"),
             "core-ms/step": middle(w, "core_ms_per_step"),
             "peak PSS MB": max((r.get("pss_mb", 0.0) for r in rows if r["who"] == w), default=None),
@@ -149,7 +169,9 @@ def picture(place: Path) -> Path:
 def _bars(axes: Any, contest: Contest, rows: list[Row]) -> None:
     found = {w: s for w, s in rates(rows).items() if s["n"]}
     ours = {c.name for c in contest.contenders if c.ours}
-    kind = ["a peer" if w not in ours else "Polyplay, float32" if "float32" in w else "Polyplay" for w in found]
+    own = {w: "Polyplay, float32" if "float32" in w else "Polyplay" for w in ours}
+    own |= {c.name: "a limit" for c in contest.contenders if c.limit}
+    kind = [own.get(w, "a peer") for w in found]
     colour = [KINDS[k] for k in kind]
     middle = [s["median"] for s in found.values()]
     reach = [[s["median"] - s["min"] for s in found.values()], [s["max"] - s["median"] for s in found.values()]]

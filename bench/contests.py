@@ -35,20 +35,37 @@ PEERS = {
         "sample_factory_atari.py", "sf", ("sample-factory", "envpool", "gymnasium", *TORCH), dashes=False
     ),
     "rllib": Peer("rllib.py", "rllib", ("ray", *TORCH, *ATARI)),
+    "sb3-dqn": Peer("sb3_dqn.py", "sb3", ("stable-baselines3", *TORCH, *ATARI)),
+    "cleanrl-like-dqn": Peer("cleanrl_like_dqn.py", "envpool", ("envpool", *TORCH)),
+    "rlpyt-dqn": Peer("rlpyt_dqn.py", "classics", (*TORCH, *ATARI), "rlpyt"),
+    "tianshou-dqn": Peer("tianshou_dqn.py", "tianshou", ("tianshou", *TORCH, *ATARI)),
+    "torchrl-dqn": Peer("torchrl_dqn.py", "torchrl", ("torchrl", *TORCH, *ATARI)),
+    "rllib-dqn": Peer("rllib_dqn.py", "rllib", ("ray", *TORCH, *ATARI)),
 }
+
+
+LIMITS = {"dqn-ceiling": "dqn_ceiling.py"}  # programs of this folder that do a part of the work and nothing else
 
 
 @dataclass(frozen=True)
 class Contender:
     name: str
-    program: str  # a system of Polyplay's, or a key of PEERS
+    program: str  # a system of Polyplay's, or a key of PEERS or LIMITS
     fixed: str
     settings: tuple[str, ...] = ()
     like: str = ""
 
     @property
     def ours(self) -> bool:
-        return self.program not in PEERS
+        return not self.peer and not self.limit
+
+    @property
+    def peer(self) -> bool:
+        return self.program in PEERS
+
+    @property
+    def limit(self) -> bool:
+        return self.program in LIMITS
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,7 @@ class Contest:
     least: float | None  # what ours / the best peer shall be; None: only reported
     contenders: tuple[Contender, ...]
     window: float = 25.0  # seconds
+    share: float | None = None  # what ours / the highest limit shall be; None: the contest has no limits
 
 
 def both(name: str, system: str, fixed: str, *settings: str) -> tuple[Contender, Contender]:
@@ -139,6 +157,51 @@ RLLIB_IMPALA = (
 )
 RLLIB_PPO = ("runners=2 envs=8", "runners=2 envs=4", "runners=2 envs=16", "runners=0 envs=16 threads=2")
 
+# Of DQN: every setting keeps an update of 32 per 4 agent steps.
+DQN = ("lanes=8 unroll=1", "lanes=4 unroll=1", "lanes=1 unroll=4", "lanes=8 unroll=1 replicas=2")
+ACCEL_DQN = (
+    "lanes=8 unroll=1 groups=2 replicas=1",
+    "lanes=8 unroll=1 groups=2 replicas=2",
+    "lanes=16 unroll=1 groups=2 replicas=2",
+    "lanes=8 unroll=1 groups=1 replicas=2",
+)
+CEILING = (
+    "threads=2",
+    "threads=1",
+    "threads=1 processes=2",
+    "threads=2 layout=channels_last",
+    "threads=2 net=ours",
+    "threads=1 processes=2 net=ours",
+)
+SB3_DQN = (
+    "n_envs=8 threads=2",
+    "n_envs=4 threads=2",
+    "n_envs=1 threads=2 vec=dummy",
+    "n_envs=16 threads=2",
+    "n_envs=8 threads=1",
+)
+CLEANRL_DQN = (
+    "n_envs=8 threads=2 env_threads=2",
+    "n_envs=1 threads=2",
+    "n_envs=4 threads=2 env_threads=2",
+    "n_envs=16 threads=2 env_threads=2",
+)
+RLPYT_DQN = (
+    "lanes=1 unroll=4 threads=2",
+    "lanes=8 unroll=1 threads=2",
+    "lanes=8 unroll=2 threads=2 sampler=cpu",
+    "lanes=16 unroll=1 threads=2 sampler=served",
+)
+TIANSHOU_DQN = ("n_envs=8 threads=2", "n_envs=1 threads=2", "n_envs=4 threads=2", "n_envs=8 threads=2 vec=subproc")
+TORCHRL_DQN = (
+    "frames=64 threads=2",
+    "frames=64 threads=2 storage=tensor",
+    "frames=16 threads=2",
+    "frames=256 threads=2",
+    "frames=64 threads=1",
+)
+RLLIB_DQN = ("runners=0 fragment=4", "runners=0 fragment=16", "runners=1 fragment=16", "runners=0 fragment=4 threads=2")
+
 
 # --------------------------------------------------------------------------------------------- contests
 
@@ -180,6 +243,23 @@ def impala(ours: str, theirs: str) -> tuple[Contender, ...]:
     )
 
 
+def dqn() -> tuple[Contender, ...]:
+    """An update of 32 for every 4 agent steps on both sides, ε 0.05, a replay of 100,000; the window is of training."""
+    ours = "network=nature batch=32 ratio=8 capacity=100000 start=1000 epsilon=0.05 epsilon_over=1 target=2500"
+    return (
+        *both("dqn", "dqn", f"{ours} screen=baselines optimizer=adam", *DQN),
+        *both("accel_dqn", "accel_dqn", f"{ours} screen=baselines algo=dqn", *ACCEL_DQN),
+        Contender("ceiling, bfloat16", "dqn-ceiling", "precision=bfloat16", CEILING),
+        Contender("ceiling, float32", "dqn-ceiling", "precision=float32", CEILING),
+        Contender("sb3", "sb3-dqn", "", SB3_DQN),
+        Contender("cleanrl-like", "cleanrl-like-dqn", "", CLEANRL_DQN),
+        Contender("rlpyt", "rlpyt-dqn", "", RLPYT_DQN),
+        Contender("torchrl", "torchrl-dqn", "", TORCHRL_DQN),
+        Contender("tianshou", "tianshou-dqn", "", TIANSHOU_DQN),
+        Contender("rllib", "rllib-dqn", "", RLLIB_DQN),
+    )
+
+
 CONTESTS = {
     "a2c-nature": Contest("A2C, Nature CNN (1,687,719 parameters)", 2.0, a2c("nature", "nature")),
     "a2c-small": Contest("A2C, A3C's small network (677,943 parameters)", 2.0, a2c("a3c", "small")),
@@ -188,6 +268,9 @@ CONTESTS = {
     "impala-small": Contest("IMPALA and APPO, A3C's small network (677,943 parameters)", 1.7, impala("a3c", "small")),
     "impala-deep": Contest(
         "IMPALA and APPO, IMPALA's deep network (1,091,031 parameters)", None, impala("impala", "deep")
+    ),
+    "dqn-nature": Contest(
+        "DQN, Nature CNN (1,687,206 parameters), batch 32, 4 steps an update", 2.0, dqn(), 30.0, 0.85
     ),
 }
 
@@ -209,6 +292,8 @@ def missing(who: Contender, peers: Path, systems: list[str]) -> str:
     """Why a contender cannot play; empty if it can."""
     if who.ours:
         return "" if who.program in systems else f"no system {who.program} in this version"
+    if who.limit:
+        return ""
     peer = PEERS[who.program]
     if not python(peer, peers).exists():
         return f"no {peer.venv}/bin/python in --peers"
@@ -217,14 +302,20 @@ def missing(who: Contender, peers: Path, systems: list[str]) -> str:
     return ""
 
 
-def words(who: Contender, setting: str, place: Path, seed: int, peers: Path, report: float) -> tuple[list[str], Path]:
-    """Its command line, and the file of its lines; it runs until it is ended."""
+def words(
+    who: Contender, setting: str, place: Path, seed: int, peers: Path, report: float, minutes: float = 20.0
+) -> tuple[list[str], Path]:
+    """Its command line, and the file of its lines; it runs until it is ended, ours for so many minutes at most."""
     if who.ours:
         run = place / "run"
         own = [*flags(who.fixed), *flags(setting), "--seed", str(seed), "--report-every", f"{report:g}"]
         train = [sys.executable, "-m", "polyplay", "train", who.program, "--env", "ALE/Pong-v5", *own]
-        return [*train, "--minutes", "20", "--run", str(run)], run / "metrics.jsonl"
-    peer, log = PEERS[who.program], place / "log.jsonl"
+        return [*train, "--minutes", f"{minutes:g}", "--run", str(run)], run / "metrics.jsonl"
+    log = place / "log.jsonl"
+    if who.limit:
+        more = [*flags(who.fixed), *flags(setting), "--seed", str(seed), "--log", str(log)]
+        return [sys.executable, str(HERE / LIMITS[who.program]), *more], log
+    peer = PEERS[who.program]
     own = [*flags(who.fixed, peer.dashes), *flags(setting, peer.dashes), "--seed", str(seed), "--log", str(log)]
     code = ["--path", str((peers / "src" / peer.checkout).resolve())] if peer.checkout else []
     return [str(python(peer, peers).absolute()), str(HERE / "peers" / peer.script), *code, *own], log

@@ -49,7 +49,7 @@ def measure(
                     break
                 time.sleep(0.1)
         finally:
-            _end(child)
+            end(child)
         spoken.seek(0)
         text = spoken.read()
     answer = rate(marks, warm + (begun(marks) if stop else 0.0), window)
@@ -59,7 +59,7 @@ def measure(
     return {**answer, "pss_mb": watch.peak_mb, "processes": watch.processes, "exit": child.returncode}
 
 
-def _end(child: subprocess.Popen) -> None:
+def end(child: subprocess.Popen) -> None:
     """It should have ended; if not, it and all that it started do now, even if we are told twice to stop."""
     try:
         if child.poll() is None:

@@ -35,11 +35,12 @@ def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
 @pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
 def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
     who = ALL[name]
-    text = (BENCH / "peers" / contests.PEERS[who.program].script).read_text()
+    script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
+    text = (BENCH / script).read_text()
     text += (BENCH / "peers" / "logs.py").read_text()
     if "parse_known_args" in text:  # the rest is the library's own
         return
-    known = {k.replace("-", "_") for k in re.findall(r'add_argument\("--([a-z-]+)"', text)}
+    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
     for setting in (who.fixed, *who.settings):
         assert keys(setting) <= known
 
@@ -60,6 +61,7 @@ def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
     names = [c.name for c in contest.contenders]
     assert len(set(names)) == len(names)
     assert {c.ours for c in contest.contenders} == {True, False}
+    assert any(c.limit for c in contest.contenders) == (contest.share is not None)
 
 
 def test_flags_are_written_as_the_program_has_them():
@@ -107,3 +109,42 @@ def test_after_an_interruption_a_contender_goes_on_with_the_setting_it_has_playe
 
     rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
     assert compare.choices(who, {"probe": [], "rows": rows}, Asked) == {"a2c": "lanes=16", "a2c, float32": "lanes=16"}
+
+
+DQN = [
+    {"who": who, "round": 1, "sps": sps}
+    for who, sps in (("dqn", 180.0), ("sb3", 90.0), ("rlpyt", 80.0), ("ceiling, bfloat16", 200.0))
+]
+
+
+def test_a_limit_is_no_peer_and_ours_are_held_against_it():
+    contest, found = contests.CONTESTS["dqn-nature"], contest_report.rates(DQN)
+    assert contest_report.best_peer(found, contest) == "sb3"
+    assert contest_report.highest(found, contest) == "ceiling, bfloat16"
+    text = contest_report.judged(DQN, contest, found, "sb3")
+    assert [line.split("**")[1] for line in text] == ["2", "0.9"]
+    assert all(line.endswith("met") and "NOT" not in line for line in text)
+    rows = contest_report.medians(DQN, contest, found, "sb3", {"choices": {}})
+    assert [r[""] for r in rows] == ["limit", "Polyplay", "peer", "peer"]
+    assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
+
+
+def test_contests_without_limits_have_none():
+    contest, found = contests.CONTESTS["a2c-nature"], contest_report.rates(ROWS)
+    assert contest_report.highest(found, contest) is None
+    assert contest_report.shares(ROWS, contest, found) == []
+
+
+def test_steps_an_update_are_those_of_the_window():
+    lines = [{"steps": 100, "updates": 20}, {"steps": 300, "updates": 50}, {"steps": 500, "updates": 120}]
+    assert compare.per_update(lines) == {"steps_per_update": 4.0}
+    assert compare.per_update([{"steps": 1}, {"steps": 9}]) == {}
+
+
+def test_a_limit_runs_with_our_python_and_tells_a_log(tmp_path):
+    who = next(c for c in contests.CONTESTS["dqn-nature"].contenders if c.limit)
+    line, log = contests.words(who, "threads=2 net=ours", tmp_path, 3, tmp_path, 1.0)
+    assert line[0] == sys.executable
+    assert line[1].endswith("dqn_ceiling.py")
+    assert line[2:] == [*contests.flags(f"{who.fixed} threads=2 net=ours"), "--seed", "3", "--log", str(log)]
+    assert contests.missing(who, tmp_path, []) == ""

@@ -3,8 +3,8 @@
     python bench/peers/monobeast.py --path torchbeast --network nature --num_actors 4 --log log.jsonl
 
 Actors, buffers, queues, learner threads, V-trace and environment wrappers are the repository's own; so is every other
-flag. Replaced: `gym` (oldgym.py), its network by the one that all peers train (networks.py), its file of losses by
-this log. Steps are those learnt from. Knows nothing of Polyplay.
+flag. Replaced: `gym` (oldgym.py), its file of losses by this log, and its network by the one that all peers train
+(networks.py), unless --network own. Steps are those learnt from. Knows nothing of Polyplay.
 """
 
 from __future__ import annotations
@@ -59,8 +59,20 @@ class Writer:
         pass
 
 
+def scoring(learn: Any, log: Log) -> Any:
+    """Its learning step, telling the games of the batch: episode_return is unclipped."""
+
+    def scored(*given: Any) -> dict:
+        stats = learn(*given)
+        for score in stats["episode_returns"]:
+            log.game(score)
+        return stats
+
+    return scored
+
+
 def main() -> None:
-    parser = command_line(__doc__, NETWORKS)
+    parser = command_line(__doc__, NETWORKS, own=True)
     parser.add_argument("--path", type=Path, required=True, help="a checkout of facebookresearch/torchbeast")
     parser.add_argument("--threads", type=int, default=1, help="torch.set_num_threads; it sets OMP_NUM_THREADS=1")
     asked, more = parser.parse_known_args()  # the rest is its own: --num_actors, --batch_size, --num_learner_threads …
@@ -72,7 +84,9 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     torch.manual_seed(asked.seed)
     Net.network, Writer.log_file = asked.network, Log(asked.log)
-    monobeast.Net = Net
+    if asked.network != "own":
+        monobeast.Net = Net
+    monobeast.learn = scoring(monobeast.learn, Writer.log_file)
     monobeast.file_writer = types.SimpleNamespace(FileWriter=Writer)
     fixed = ["--disable_checkpoint", "--disable_cuda", "--total_steps", str(10**10)]
     monobeast.main(monobeast.parser.parse_args([*fixed, *more]))

@@ -69,5 +69,17 @@ class ActorCritic(nn.Module):
         return self.policy(x), self.value(x).squeeze(-1)
 
 
+class QNetwork(nn.Module):
+    """uint8 [N, C, H, W] → values of actions [N, actions]; 1,687,206 parameters with nature and 6 actions."""
+
+    def __init__(self, name: str, actions: int, shape: tuple[int, ...] = (4, 84, 84)):
+        super().__init__()
+        self.torso = Torso(name, shape)
+        self.values = nn.Linear(self.torso.features, actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.values(self.torso(obs.float() / 255.0))
+
+
 def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())

@@ -4,7 +4,8 @@
 
 Sampler, workers, collectors, agent, algorithm, runner and Atari environment are the repository's own. Replaced:
 `atari_py` by ale-py; its frames of 104×80 (other networks' 84×84, by its own cropping and resizing), and its model by
-the one that all peers train (networks.py). Every step counted was learnt from. Knows nothing of Polyplay.
+the one that all peers train (networks.py); --network own leaves both. Every step counted was learnt from. Knows nothing
+of Polyplay.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def algorithm(asked: argparse.Namespace) -> Any:
     from rlpyt.algos.pg.ppo import PPO
 
     passes = {"epochs": asked.epochs, "minibatches": asked.minibatches, "gae_lambda": 0.98}
+    passes |= {"linear_lr_schedule": asked.anneal > 0, "entropy_loss_coeff": 0.01}
     return PPO(discount=0.99, learning_rate=1e-3, value_loss_coeff=1.0, clip_grad_norm=1.0, **passes)
 
 
@@ -91,6 +93,18 @@ def counting(algo: Any, size: int, log: Log, agent: Any) -> None:
     algo.optimize_agent = optimize
 
 
+def scoring(runner: Any, log: Log) -> None:
+    """Scores of the games that its trajectories tell of, unclipped."""
+    inner = runner.store_diagnostics
+
+    def store(itr: int, games: list, opt_info: Any) -> None:
+        for game in games:
+            log.game(game["GameScore"])
+        inner(itr, games, opt_info)
+
+    runner.store_diagnostics = store
+
+
 def train(asked: argparse.Namespace) -> None:
     from rlpyt.agents.pg.atari import AtariFfAgent
     from rlpyt.envs.atari import atari_env
@@ -99,27 +113,37 @@ def train(asked: argparse.Namespace) -> None:
     from rlpyt.samplers.parallel.cpu.sampler import CpuSampler
     from rlpyt.utils.logging.context import logger_context
 
-    atari_env.W = atari_env.H = SIDE
+    if asked.network != "own":
+        atari_env.W = atari_env.H = SIDE
     sampler = CpuSampler(
         EnvCls=atari_env.AtariEnv, env_kwargs={"game": asked.game}, CollectorCls=collectors.CpuWaitResetCollector,
-        TrajInfoCls=atari_env.AtariTrajInfo, batch_T=asked.unroll, batch_B=asked.lanes, max_decorrelation_steps=50,
+        TrajInfoCls=atari_env.AtariTrajInfo, batch_T=asked.unroll, batch_B=asked.lanes,
+        max_decorrelation_steps=asked.decorrelation,
     )  # fmt: skip
-    algo, agent = algorithm(asked), AtariFfAgent(ModelCls=model(asked.network))
-    counting(algo, asked.unroll * asked.lanes, Log(asked.log), agent)
+    algo, log = algorithm(asked), Log(asked.log)
+    agent = AtariFfAgent() if asked.network == "own" else AtariFfAgent(ModelCls=model(asked.network))
+    counting(algo, asked.unroll * asked.lanes, log, agent)
     affinity = {"workers_cpus": list(range(asked.workers)), "master_torch_threads": asked.threads}
     affinity |= {"set_affinity": False, "worker_torch_threads": asked.worker_threads}
-    runner = MinibatchRl(algo=algo, agent=agent, sampler=sampler, n_steps=10**9, seed=asked.seed, affinity=affinity)
+    runner = MinibatchRl(
+        algo=algo, agent=agent, sampler=sampler, n_steps=asked.anneal or 10**9, seed=asked.seed, affinity=affinity
+    )
+    scoring(runner, log)
     with tempfile.TemporaryDirectory() as place, logger_context(place, 0, "bench", override_prefix=True):
         runner.train()
 
 
 def main() -> None:
-    parser = command_line(__doc__, NETWORKS)
+    parser = command_line(__doc__, NETWORKS, own=True)
     parser.add_argument("--path", type=Path, required=True, help="a checkout of astooke/rlpyt")
     parser.add_argument("--algo", choices=("a2c", "ppo"), default="a2c")
     parser.add_argument("--game", default="pong")
     parser.add_argument("--lanes", type=int, default=32, help="batch_B")
     parser.add_argument("--unroll", type=int, help="batch_T; default: 5 (A2C), 128 (PPO)")
+    parser.add_argument("--decorrelation", type=int, default=50, help="max_decorrelation_steps")
+    parser.add_argument(
+        "--anneal", type=int, default=0, help="steps until PPO's learning rate is 0, and that it trains"
+    )
     parser.add_argument("--workers", type=int, default=2, help="sampling processes")
     parser.add_argument("--epochs", type=int, default=4, help="of PPO")
     parser.add_argument("--minibatches", type=int, default=4, help="of PPO")

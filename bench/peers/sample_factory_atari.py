@@ -16,10 +16,12 @@ import time
 from typing import Any
 
 import gymnasium
+import torch
 from logs import Log, command_line
 from networks import NETWORKS, ActorCritic, Torso, count
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.context import global_model_factory
+from sample_factory.algo.utils.misc import EPISODIC
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.model.encoder import Encoder
@@ -46,13 +48,18 @@ class Convolutions(Encoder):
 
 
 class Count(AlgoObserver):
-    """Writes the learner's counter down from a thread."""
+    """Writes the learner's counter down from a thread, and the games that its workers' statistics tell of."""
 
     def __init__(self, log: Log):
         self.log = log
 
     def on_start(self, runner: Any) -> None:
+        runner.register_episodic_stats_handler(self.games)
         threading.Thread(target=self.watch, args=(runner,), daemon=True).start()
+
+    def games(self, runner: Any, message: dict, policy: int) -> None:
+        for score in message[EPISODIC].get("score", ()):
+            self.log.game(score)
 
     def watch(self, runner: Any) -> None:
         last = -1
@@ -64,13 +71,25 @@ class Count(AlgoObserver):
             time.sleep(0.25)
 
 
+class Scores(gymnasium.Wrapper):
+    """Its BatchedRecordEpisodeStatistics sums EnvPool's unclipped rewards, as `r`; only a tensor comes further."""
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self.num_agents = env.num_agents
+
+    def step(self, action: Any) -> tuple:
+        *seen, info = self.env.step(action)
+        return (*seen, {"score": torch.tensor(info["r"])})
+
+
 def pool(name: str, cfg: Any, env_config: Any, render_mode: str | None = None) -> Any:
     """Its EnvPool; today's EnvPool and the Gymnasium that it asks for disagree on how a pool is closed."""
     from sf_examples.envpool.atari.envpool_atari_utils import make_atari_env
 
     env = make_atari_env(name, cfg, env_config, render_mode)
     env.unwrapped.closed = True
-    return env
+    return Scores(env)
 
 
 def settings(asked: Any, more: list[str], place: str) -> Any:
@@ -88,7 +107,8 @@ def settings(asked: Any, more: list[str], place: str) -> Any:
     if asked.envs == "envpool":
         presets.add_atari_env_args(part.env, parser)
     presets.atari_override_defaults(part.env, parser)
-    parser.set_defaults(train_for_env_steps=10**10, lr_schedule="constant")
+    falls = "linear_decay" if asked.anneal else "constant"
+    parser.set_defaults(train_for_env_steps=asked.anneal or 10**10, lr_schedule=falls)
     parser.add_argument("--network", default=asked.network)
     return parse_full_cfg(parser, words)
 
@@ -96,6 +116,7 @@ def settings(asked: Any, more: list[str], place: str) -> Any:
 def main() -> None:
     parser = command_line(__doc__, NETWORKS)
     parser.add_argument("--epochs", type=int, default=1, help="passes over each sample; in 4 parts if more than one")
+    parser.add_argument("--anneal", type=int, default=0, help="steps until the learning rate is 0, and that it trains")
     parser.add_argument("--envs", choices=("envpool", "gym"), default="envpool")
     asked, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as place:

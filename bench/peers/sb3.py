@@ -39,18 +39,26 @@ class Extractor(BaseFeaturesExtractor):
 
 
 class Clock(BaseCallback):
-    """Notes the steps learnt from, whenever a rollout begins."""
+    """Notes the steps learnt from, whenever a rollout begins, and the games that its Monitor has seen whole."""
 
     def __init__(self, log: Log):
         super().__init__()
         self.log = log
 
     def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            if "episode" in info:
+                self.log.game(info["episode"]["r"])
         return True
 
     def _on_rollout_start(self) -> None:
         if self.log.due():
             self.log.write(steps=self.num_timesteps)
+
+
+def falling(value: float, steps: int) -> Any:
+    """rl-zoo3's lin_…: to 0 with what remains of the training; without an end to that, always the same."""
+    return (lambda remains: remains * value) if steps else value
 
 
 def build(asked: argparse.Namespace) -> A2C | PPO:
@@ -62,11 +70,12 @@ def build(asked: argparse.Namespace) -> A2C | PPO:
     if asked.network != "nature":
         policy |= {"features_extractor_class": Extractor, "features_extractor_kwargs": {"network": asked.network}}
     fixed: dict[str, Any] = {"n_steps": asked.n_steps, "ent_coef": 0.01, "device": "cpu", "seed": asked.seed}
-    if asked.algo == "a2c":
+    if asked.algo == "a2c":  # its learning rate is A2C's own
         policy |= {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}}
         return A2C("CnnPolicy", env, vf_coef=0.25, policy_kwargs=policy, **fixed)
     part = asked.n_envs * asked.n_steps // asked.minibatches
-    fixed |= {"batch_size": part, "n_epochs": asked.epochs, "learning_rate": 2.5e-4, "clip_range": 0.1}
+    fixed |= {"batch_size": part, "n_epochs": asked.epochs}
+    fixed |= {"learning_rate": falling(2.5e-4, asked.anneal), "clip_range": falling(0.1, asked.anneal)}
     return PPO("CnnPolicy", env, vf_coef=0.5, policy_kwargs=policy, **fixed)
 
 
@@ -78,6 +87,7 @@ def main() -> None:
     parser.add_argument("--n-steps", type=int, help="default: 5 (A2C), 128 (PPO)")
     parser.add_argument("--epochs", type=int, default=4, help="of PPO")
     parser.add_argument("--minibatches", type=int, default=4, help="of PPO")
+    parser.add_argument("--anneal", type=int, default=0, help="steps until PPO's learning rate and clip range are 0")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads")
     parser.add_argument("--vec", choices=VECTORS, default="subproc")
     parser.add_argument("--start", choices=("fork", "forkserver"), default="fork", help="of SubprocVecEnv's processes")
@@ -86,7 +96,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     model = build(asked)
     print(f"{count(model.policy)} parameters", flush=True)
-    model.learn(10**12, callback=Clock(Log(asked.log)))
+    model.learn(asked.anneal or 10**12, callback=Clock(Log(asked.log)))
 
 
 if __name__ == "__main__":

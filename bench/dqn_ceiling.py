@@ -1,0 +1,138 @@
+"""How many updates a second DQN's learner could make if it did nothing else: no environment, no replay, no acting.
+
+    python bench/dqn_ceiling.py --precision bfloat16 --threads 2 --seconds 10       # one, in updates a second
+    python bench/compare.py dqn-nature --peers PEERS                                # in turn with those who play
+
+An update is the target network's forward pass of 32 next observations, the network's forward and backward pass of 32,
+the error clipped as DQN's, and Adam in one fused pass. Observations are uint8, taken from a few batches that lie in
+memory. Counted are 4 agent steps an update, as if they had been played.
+
+--net plain is Nature's network in plain PyTorch, --net ours of the library's own layers, its weights one vector.
+--processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what is gained by
+the target passes of 8 updates in one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parent / "peers"))
+
+from logs import Log
+from networks import QNetwork, count
+
+from polyplay.nets.atari import Conv
+from polyplay.nets.layers import Linear
+from polyplay.params import Vector
+from polyplay.tree import Field
+
+BATCH, EVERY, ACTIONS = 32, 4, 6
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
+KEPT = 64  # batches that lie in memory
+
+
+class Ours(torch.nn.Module):
+    """QNetwork of the library's own layers, as `dqn` learns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torso = Conv("nature", Field((4, 84, 84), "uint8"), NATURE, 512)
+        self.values = Linear(512, ACTIONS)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.values(self.torso(obs))
+
+
+class Updates:
+    """One learner. `step()` is one update."""
+
+    def __init__(self, asked: argparse.Namespace, batch: int):
+        torch.manual_seed(asked.seed)
+        self.half, self.last = asked.precision == "bfloat16", asked.layout == "channels_last"
+        layout: Any = torch.channels_last if self.last else torch.contiguous_format
+        if asked.net == "ours":
+            self.net, self.target = Ours(), Ours()
+            weights: Any = [Vector(self.net).parameter]
+        else:
+            self.net, self.target = (QNetwork("nature", ACTIONS).to(memory_format=layout) for _ in range(2))
+            weights = self.net.parameters()
+        self.optim = torch.optim.Adam(weights, 1e-4, fused=True)
+        self.seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
+        self.actions, self.rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
+        self.ahead, self.number, self.aims = asked.targets, 0, list[Tensor]()
+
+    def images(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.last else x
+
+    def aim(self, which: list[int]) -> list[Tensor]:
+        """Targets of some batches, by one pass of the target network."""
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            best = self.target(self.images(self.seen[which, 1].flatten(0, 1))).float().amax(1)
+        return list((self.rewards[which].flatten() + 0.99 * best).chunk(len(which)))
+
+    def step(self) -> None:
+        if not self.aims:
+            self.aims = self.aim([(self.number + i) % KEPT for i in range(self.ahead)])
+        which = self.number % KEPT
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            values = self.net(self.images(self.seen[which, 0]))
+        said = values.float().gather(1, self.actions[which, :, None]).squeeze(1)
+        loss = F.smooth_l1_loss(said, self.aims.pop(0), reduction="sum")
+        self.optim.zero_grad(set_to_none=not isinstance(self.net, Ours))
+        loss.backward()
+        self.optim.step()
+        self.number += 1
+
+
+def work(asked: argparse.Namespace, made: Any) -> None:
+    """Updates for ever; `made` counts them."""
+    torch.set_num_threads(asked.threads)
+    learner = Updates(asked, BATCH // asked.processes)
+    while True:
+        learner.step()
+        made.value += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--net", choices=("plain", "ours"), default="plain")
+    parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads of each process")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
+    parser.add_argument("--targets", type=int, default=1, help="updates whose target passes are one")
+    parser.add_argument("--seconds", type=float, help="stop after so many and say the rate of their second half")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", help="file for lines of counters")
+    asked = parser.parse_args()
+    print(f"{count(QNetwork('nature', ACTIONS))} parameters", flush=True)
+    context = multiprocessing.get_context("spawn")
+    made = [context.Value("L", 0, lock=False) for _ in range(asked.processes)]
+    workers = [context.Process(target=work, args=(asked, m), daemon=True) for m in made]
+    for w in workers:
+        w.start()
+    log, marks = Log(asked.log), list[tuple[float, float]]()
+    while all(w.is_alive() for w in workers):
+        time.sleep(0.5)
+        updates = sum(m.value for m in made) / asked.processes
+        log.write(steps=EVERY * updates, updates=updates)
+        marks.append((log.last, updates))
+        if asked.seconds and log.last - log.begun >= asked.seconds:
+            (t0, u0), (t1, u1) = marks[len(marks) // 2], marks[-1]
+            print(f"{(u1 - u0) / (t1 - t0):.1f} updates/s, {EVERY * (u1 - u0) / (t1 - t0):.0f} agent steps/s")
+            break
+    for w in workers:
+        w.terminate()
+
+
+if __name__ == "__main__":
+    main()
