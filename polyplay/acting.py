@@ -39,14 +39,14 @@ def act(
         yield from _serve(me, desk, policy, params)
         return
     assert envs is not None
-    net = build(policy, me.seed, me.precision)  # on the CPU, whatever learners compute on
+    net = build(policy, me.seed, me.precision, enter(me.device))
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)
     pool = _open(me, envs, kept)
     try:
         producer = out.producer(me.index)
         producer.give(kept.get("flight", {}))
-        actor = Actor(me, pool, net, producer, me.index * envs.lanes)
+        actor = Actor(me, pool, near(net), producer, me.index * envs.lanes)
         if "pool" in kept:
             actor.load(kept)
         for slots in actor.rollouts(params, vector, lag):

@@ -106,7 +106,8 @@ def _places(crew: Any) -> str:
         return ""
     from polyplay.device import title
 
-    others = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
+    acting = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
+    others = acting if crew.actors_on == "cpu" else []
     return f"; on {', '.join(crew.devices)}, {title(crew.devices[0])}" + (
         f" ({others[0]} on the CPU)" if others else ""
     )

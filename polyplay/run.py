@@ -226,5 +226,6 @@ def new_crew(options: config.RunOptions) -> Crew:
         atari=options.atari,
         precision=options.precision,
         device=options.device,
+        actors_on=options.actors_on,
         reuse=options.reuse,
     )

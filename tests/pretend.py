@@ -13,13 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from polyplay import device
+from polyplay.nets import policy
 
 CUDA = torch.device("cuda", 0)
-AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 WAITS: Counter[str] = Counter()  # what a worker waits for a device for: "number"s, copies "back"; copies "there"
 aten = torch.ops.aten
 ACROSS = {aten.copy_.default, aten._to_copy.default}
@@ -35,9 +37,7 @@ class Far(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Far:
         how: Any = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, device="meta", _extra_dispatch_keys=AUTOCAST, **how
-        )
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device="meta", **how)
         made.inner = inner.detach()
         return made
 
@@ -94,7 +94,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     there = bool(far) if asked is None else torch.device(asked).type != "cpu"
     if func in ACROSS:
         there = there if func is aten._to_copy.default else isinstance(args[0], Far)
-        if bool(far) != there or len(far) < len(leaves):
+        if len(far) < len(leaves) if there else far:
             WAITS["there" if there else "back"] += 1
     elif far:
         near = [x for x in leaves if not isinstance(x, Far) and x.dim()]
@@ -114,6 +114,22 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: wrap(x) if isinstance(x, torch.Tensor) else x, given)
 
 
+class Half(TorchFunctionMode):
+    """What autocast does on a GPU to convolutions and products; its own casts know tensors of real devices only."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.conv2d, F.linear):
+            args = [x.bfloat16() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args]
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def mixed(like: torch.Tensor) -> Iterator[None]:
+    """In the place of precision.mixed."""
+    with torch.autocast("cuda", torch.bfloat16), Half():
+        yield
+
+
 @contextlib.contextmanager
 def pretended(patch: Any) -> Iterator[Pretend]:
     """torch.cuda's functions that Polyplay calls, and the device. patch: pytest's monkeypatch."""
@@ -122,6 +138,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     mode = Pretend()
     stream = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
+    patch.setattr(policy, "mixed", mixed)
     for name, what in {
         "amp.common.amp_definitely_not_available": lambda: False,
         "is_bf16_supported": lambda **_: True,

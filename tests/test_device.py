@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from pretend import CUDA, WAITS, Far, pretended
 
 from polyplay import crossing, device, nets, tree
 from polyplay.crew import Crew
@@ -18,7 +19,6 @@ from polyplay.shared import Block
 from polyplay.stream import Joiner, Stream, row_spec
 from polyplay.systems import load
 from polyplay.tree import Field
-from pretend import CUDA, WAITS, Far, pretended
 
 CPU = torch.device("cpu")
 SPEC = EnvSpec(obs={"a": Field((3,), "uint8"), "b": Field((), "float32")}, action=Discrete(3))
