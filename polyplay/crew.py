@@ -165,7 +165,7 @@ class Crew:
         self.device = "cpu"
 
     def steppers(self, actors: int) -> int:
-        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device computes,
+        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
         all actors' are twice the cores, so that some step while others wait for it.
         """
         own = self.actors_on == "cpu" or self.devices == ("cpu",)
