@@ -9,6 +9,8 @@ from typing import Any
 
 from polyplay import snapshot
 from polyplay.checkpoint import Part
+from polyplay.crossing import arriving, joiner, near
+from polyplay.device import enter
 from polyplay.envs.pool import Envs, Pool
 from polyplay.exploring import Explore
 from polyplay.learning import Learner, build
@@ -42,14 +44,14 @@ def act(
         yield from _serve(me, desk, policy, params)
         return
     assert envs is not None
-    net = build(policy, me.seed, me.precision)
+    net = build(policy, me.seed, me.precision, enter(me.device))
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)
     pool = _open(me, envs, kept)
     try:
         producer = out.producer(me.index)
         producer.give(kept.get("flight", {}))
-        actor = Actor(me, pool, net, producer, me.index * envs.lanes)
+        actor = Actor(me, pool, near(net), producer, me.index * envs.lanes)
         actor.explore = explore
         if "pool" in kept:
             actor.load(kept)
@@ -69,8 +71,9 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(me.patience, 0.005))
         yield
-    net = build(policy, me.seed, me.precision)
+    net = build(policy, me.seed, me.precision, enter(me.device))
     weights.reader(net)
+    net = near(net)
     desk.open(me, net)
     for chunks in Server(me, desk, net, lambda: weights.version).chunks():
         for slot, length in chunks:
@@ -109,8 +112,10 @@ def replica(
         rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
         stream = Stream(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
         stream.patience = me.patience
-        producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0)
-        actor = Actor(me, pool, learner.policy, producer, me.index * envs.lanes)
+        pool = arriving(pool, stream, learner.device)
+        join = joiner(stream, envs.groups, learner.device)
+        producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0, join=join)
+        actor = Actor(me, pool, near(learner.policy), producer, me.index * envs.lanes)
         actor.explore = explore
         actor.keeps = me.reuse and task.acted and pool.fixed and getattr(learner.policy, "recalls", False)
         if "pool" in kept:

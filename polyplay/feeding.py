@@ -12,6 +12,7 @@ import torch
 
 from polyplay import snapshot, trail
 from polyplay.checkpoint import Part
+from polyplay.crossing import joiner
 from polyplay.learning import Learner, Task
 from polyplay.params import Params
 from polyplay.queues import Gather
@@ -57,7 +58,8 @@ class _FromStream:
         assert isinstance(self.source, Batches)
         length = task.total if task.anneal == "linear" else 0.0
         log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length, self.each)
-        return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log)
+        join = joiner(stream, self.source.n, self.learner.device)
+        return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log, join)
 
     def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
         yield from self.learner.step(*batch)

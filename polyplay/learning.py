@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from polyplay import checkpoint, optim, tree
+from polyplay.device import enter, floats, host, put
 from polyplay.errors import NotFinite
 from polyplay.losses import Loss, Scored
 from polyplay.nets.precision import use
@@ -47,11 +48,11 @@ class Task:
 _building = threading.Lock()
 
 
-def build(policy: Callable[[], Any], seed: int, precision: str = "float32") -> Any:
-    """The network with the initial weights of `seed`; torch's generator is global, so threads take turns."""
+def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
     with _building:
         torch.manual_seed(seed)
-        return use(policy(), precision)
+        return use(policy().to(device), precision)
 
 
 def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
@@ -70,10 +71,11 @@ class Learner:
 
     def __init__(self, me: Me, task: Task):
         self.me, self.task = me, task
-        self.policy = build(task.policy, me.seed, me.precision)
+        self.device = enter(me.device)
+        self.policy = build(task.policy, me.seed, me.precision, self.device)
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
-        self.aim = build(task.policy, me.seed, me.precision) if task.target else None  # the target network
+        self.aim = build(task.policy, me.seed, me.precision, self.device) if task.target else None  # the target network
         self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
@@ -103,10 +105,10 @@ class Learner:
         return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays; with `passes` several. tape: of
-        acting with the present weights, where nothing is to be computed twice (nets.recall).
+        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
+        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
         """
-        batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
+        batch, state = put(rows, self.device), put(state, self.device)
         self.now = self.left()  # the same for all passes
         if "left" in self.task.knobs.all():
             self.task.knobs.set("left", self.now)
@@ -128,7 +130,7 @@ class Learner:
         """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         """
-        batch, before = tree.map(torch.from_numpy, item), self.version
+        batch, before = put(item, self.device), self.version
         self.now = self.left()
 
         def score() -> Scored:
@@ -201,7 +203,7 @@ class Learner:
         meter.set("updates", self.version - self.counts.begun)
         meter.set("learnt", self.learnt)
         if self.version % self.task.report == 0:
-            meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
+            meter.losses(floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {
@@ -218,7 +220,7 @@ class Learner:
         where = "nowhere (no run directory)"
         if self.me.directory is not None:
             path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
-            checkpoint.write_arrays(path, {k: v.numpy() for k, v in tree.leaves(rows)})
+            checkpoint.write_arrays(path, {k: host(v) for k, v in tree.leaves(rows)})
             where = str(path)
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
@@ -241,11 +243,11 @@ class Learner:
             part = checkpoint.Part(me.directory, self.version)
             if me.index == 0:
                 agent = f"agents/{self.task.agent}"
-                named = {k: v.numpy() for k, v in self.policy.state_dict().items()}
+                named = {k: host(v) for k, v in self.policy.state_dict().items()}
                 part.arrays(f"{agent}/policy", named)
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
                 if self.aim is not None:
-                    part.arrays(f"{agent}/target", {k: v.numpy() for k, v in self.aim.state_dict().items()})
+                    part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
                 part.json(
                     f"{agent}/learner",
                     {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
@@ -272,7 +274,7 @@ class Learner:
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     state = optimizer.state_dict()["state"].get(0, {})
-    return {k: np.array(v.numpy() if torch.is_tensor(v) else v) for k, v in state.items()}
+    return {k: np.array(host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:

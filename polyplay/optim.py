@@ -218,7 +218,11 @@ def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     held = state(optimizer)
     if not held:  # Adam, which would make them at its first step
         parameter = optimizer.param_groups[0]["params"][0]
-        held.update(step=torch.zeros(()), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+        held.update(
+            step=torch.zeros((), device=parameter.device),
+            exp_avg=torch.zeros_like(parameter),
+            exp_avg_sq=torch.zeros_like(parameter),
+        )
     for name, row in zip([k for k in held if k != "step"], memory, strict=True):
         held[name] = row.copy_(held[name].detach()) if fill else row
 

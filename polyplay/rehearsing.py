@@ -8,6 +8,7 @@ import numpy as np
 
 from polyplay import tree
 from polyplay.checkpoint import Part, open_checkpoint
+from polyplay.device import host
 from polyplay.learning import Learner
 from polyplay.replay import Replay
 from polyplay.tree import Batch
@@ -56,7 +57,7 @@ class Rehearsal:
         item = self.memory.sample(self._beta())
         yield from self.learner.revise(item, fresh)
         if self.learner.priority is not None:
-            self.memory.feedback(item["id"], self.learner.priority.numpy())
+            self.memory.feedback(item["id"], host(self.learner.priority))
         self.updates += 1
         if self.updates % REPORT == 0:
             told = self.memory.metrics()

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from polyplay import tree
+from polyplay.crossing import arrived
+from polyplay.device import host
 from polyplay.envs.pool import Pool
 from polyplay.exploring import Explore
 from polyplay.nets.recall import joined
@@ -250,7 +252,8 @@ class Actor:
             return None
         games = dict(vars(self.games))
         groups = {
-            str(i): {"step": g.step, "state": tree.map(lambda x: x.numpy(), g.state)} for i, g in enumerate(self.groups)
+            str(i): {"step": tree.map(host, g.step), "state": tree.map(lambda x: x.numpy(), g.state)}
+            for i, g in enumerate(self.groups)
         }
         return {
             "pool": pool,
@@ -267,7 +270,7 @@ class Actor:
         self.acts[:] = saved["acts"]
         for i, group in enumerate(self.groups):
             kept = saved["groups"][str(i)]
-            group.step = tree.map(np.array, kept["step"])
+            group.step = arrived(self.pool, tree.map(np.array, kept["step"]))
             group.state = tree.map(lambda x: torch.from_numpy(np.array(x)), kept.get("state", {}))
             group.parked[:] = True
         self.restored = True
