@@ -12,9 +12,9 @@ from polyplay import checkpoint, systems
 from polyplay.config import RunOptions
 from polyplay.run import diagram
 
-PACE: Any = {"lanes": 8, "unroll": 2, "batch": 128, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
-CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "epsilon": 0.05, "clip": 10.0}
-CATCH |= {"epsilon_over": 3_000, "replicas": 2, "tensorboard": False, "report_every": 0.5}
+PACE: Any = {"lanes": 8, "unroll": 2, "batch": 256, "ratio": 32.0, "capacity": 20_000, "start": 500, "target": 20}
+CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 5e-3, "epsilon": 0.05, "clip": 10.0}
+CATCH |= {"epsilon_over": 1_500, "replicas": 2, "tensorboard": False, "report_every": 0.5}
 
 
 def picture(**settings: Any) -> str:
@@ -25,18 +25,19 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("accel_dqn", run=str(path), **{**CATCH, **settings})
 
 
-@pytest.mark.parametrize("algo", ["dqn", "catdqn", "rainbow"])
-def test_every_loss_learns_catch(algo, tmp_path):
-    run = trained(tmp_path / "run", algo=algo, steps=16_000, until_return=0.3, serial=True)
-    assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6
+HOW: Any = {
+    "dqn in chunks, threads": {"algo": "dqn", "sync": "chunked", "on": "thread"},
+    "catdqn in step, processes": {"algo": "catdqn", "on": "process"},
+    "catdqn in chunks, processes": {"algo": "catdqn", "sync": "chunked", "on": "process"},
+    "rainbow": {"algo": "rainbow", "serial": True, "replicas": 1},
+}
 
 
-@pytest.mark.parametrize("on", ["thread", "process"])
-@pytest.mark.parametrize("sync", ["allreduce", "chunked"])
-def test_it_learns_in_step_and_in_chunks(sync, on, tmp_path):
-    run = trained(tmp_path / "run", sync=sync, on=on, steps=16_000, until_return=0.2)
+@pytest.mark.parametrize("how", HOW)
+def test_it_learns_catch(how, tmp_path):
+    run = trained(tmp_path / "run", steps=16_000, until_return=0.2, **HOW[how])
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.2
+    assert run.summary["episodic_return_mean_best"] >= 0.2  # random play: -0.6
 
 
 def test_replicas_in_step_repeat_to_the_bit_and_go_on_so(tmp_path):
