@@ -30,8 +30,13 @@ _memcpy: Any = intrinsic(_copy)
 @compiled
 def _gather(memory: Any, index: Any, out: Any) -> None:
     n, of, to = memory.shape[1], memory.ctypes.data, out.ctypes.data
-    for i in range(index.size):
-        _memcpy(np.uintp(to + i * n), np.uintp(of + index[i] * n), n)
+    i = 0
+    while i < index.size:
+        j = i + 1
+        while j < index.size and index[j] == index[j - 1] + 1:  # neighbours go together
+            j += 1
+        _memcpy(np.uintp(to + i * n), np.uintp(of + index[i] * n), (j - i) * n)
+        i = j
 
 
 @compiled

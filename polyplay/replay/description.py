@@ -43,6 +43,7 @@ class Rank(NamedTuple):
     alpha: float = 0.7
     beta: float = 0.5
     first: str = "max"
+    stratified: bool = True
 
 
 Sampler = Uniform | Proportional | Rank
@@ -139,8 +140,8 @@ class Replay:
             stacked = self.stacked(path, leaf)
             total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
             total += self.lanes * leaf.nbytes * stacked
-        total += slots * (2 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
-        total += slots * {Uniform: 0, Proportional: 10, Rank: 28}[type(self.sampler)]
+        total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
+        total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
         total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
         return total + self.buffers * self.batch * self._item()
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from polyplay.errors import BadPriority
 from polyplay.replay import rows
 from polyplay.replay.description import Replay
 from polyplay.replay.draws import Draws
+from polyplay.replay.sumtree import MOST
 
 NAMES = ("head", "tail", "begin", "wait", "last")
+BY_SLOT = ("flags", "age", "owner", "stamp")
+
+
+def complaint(priority: np.ndarray, i: int, whose: str = "") -> str:
+    """What is wrong with number i."""
+    value = priority.reshape(-1)[i]
+    kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
+    return f"priority {value}{whose}, number {i} of {priority.size}, is {kind}; allowed: 0 to {MOST:g}"
 
 
 class Ledger:
@@ -21,12 +31,13 @@ class Ledger:
         self.lane = np.zeros((5, L), np.int64)
         self.lane[4] = -1
         self.flags, self.age = np.zeros(self.slots, np.uint8), np.zeros(self.slots, np.uint8)
+        self.owner = np.zeros(self.slots, np.uint32)  # which row this is, of all that had the slot
         self.stamp = np.zeros(self.slots, np.int64)  # transitions that had arrived when the row did
         self.counts = np.zeros(8, np.int64)
 
     @property
     def nbytes(self) -> int:
-        return int(sum(a.nbytes for a in (self.lane, self.flags, self.age, self.stamp)))
+        return int(sum(a.nbytes for a in (self.lane, self.flags, self.age, self.owner, self.stamp)))
 
     @property
     def size(self) -> int:
@@ -50,8 +61,8 @@ class Ledger:
         most = 2 * (T * B + n) + 2 * B * int(self.shape[1:4].sum())  # every row once in, once out; and what waited
         events = np.empty((most, 2), np.int64)
         n_extra, n_events, strange = rows.append(
-            given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.age, self.stamp, self.counts,
-            slots, extra, events,
+            given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.age, self.owner, self.stamp,
+            self.counts, slots, extra, events,
         )  # fmt: skip
         if strange >= 0:
             at = f"row {strange // B} of lane {lanes[strange % B]}"
@@ -76,16 +87,18 @@ class Ledger:
 
     def ids(self, slots: np.ndarray) -> np.ndarray:
         """int64 ids of what these slots hold: the slot, and which of its owners that is."""
-        out = np.empty(len(slots), np.int64)
-        rows.numbers(slots, self.R, self.lane[0], out)
-        return out // self.R * self.slots + slots
+        return (self.owner[slots].astype(np.int64) << rows.SHIFT) | slots
 
-    def owned(self, ids: np.ndarray) -> np.ndarray:
-        """bool: the item of each id may still be drawn. ValueError: an id that never was one."""
-        if len(ids) and ids.min() < 0:
-            raise ValueError(f"id {ids.min()} is none of this memory")
-        slots = ids % self.slots
-        return (self.ids(slots) == ids) & (self.flags[slots] & rows.LIVE > 0)
+    def judge(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Slots and priorities of those ids whose items may still be drawn, and the greatest of these priorities.
+
+        Raises BadPriority, naming the first that is NaN, negative or infinite.
+        """
+        slots, told = np.empty(len(ids), np.int64), np.empty(len(ids))
+        n, greatest, wrong = rows.judge(ids, priority, MOST, self.flags, self.owner, slots, told)
+        if wrong >= 0:
+            raise BadPriority(complaint(priority, wrong, f" of id {ids[wrong]}"))
+        return slots[:n], told[:n], greatest
 
     def mean_age(self) -> float:
         """Transitions that arrived since an item's row did, on average."""
@@ -94,4 +107,4 @@ class Ledger:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What is saved."""
-        return {"lane": self.lane, "flags": self.flags, "age": self.age, "stamp": self.stamp, "counts": self.counts}
+        return {"lane": self.lane, "counts": self.counts, **{n: getattr(self, n) for n in BY_SLOT}}

@@ -124,6 +124,8 @@ class Memory:
     @property
     def room(self) -> int:
         """Rows that may be added before learning is behind; while it is above 0, add as many as come at once."""
+        if self.pace.mark >= 0 and not self.ledger.size:
+            return 1
         return self.pace.room(self.inserted, self.sampled, int(self.ledger.counts[rows.STEPS]))
 
     def sample(self, beta: float | None = None) -> Batch:
@@ -142,16 +144,15 @@ class Memory:
         """New priorities [B] of items by id [B]; the last counts where an id comes twice. How many came too late: their
         items are gone, and nothing is changed for them. Raises BadPriority, nothing changed.
         """
-        ids = np.asarray(ids, np.int64)
-        told = check(priority, ids)
-        if ids.ndim != 1 or told.shape != ids.shape:
-            raise ValueError(f"ids {ids.shape} and priorities {told.shape}: allowed is one of each, [B]")
-        good = self.ledger.owned(ids)
-        late = len(ids) - int(good.sum())
+        ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
+        if ids.ndim != 1 or given.shape != ids.shape:
+            raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
+        slots, told, greatest = self.ledger.judge(ids, given)
+        late = len(ids) - len(slots)
         self.ledger.counts[rows.LATE] += late
-        if late < len(ids):
-            self.greatest = max(self.greatest, float(told[good].max()))
-            self.picker.put(ids[good] % self.ledger.slots, told[good])
+        if len(slots):
+            self.greatest = max(self.greatest, greatest)
+            self.picker.put(slots, told)
         return late
 
     # ----------------------------------------------------------------------------------------- telling

@@ -22,6 +22,7 @@ FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i i
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
 CONTINUES, ZEROS, REPEAT, STRANGE = range(4)  # what precedes the newest plane of a stack
 PADDED = 128  # in a row's `age`: older planes than there are repeat the oldest one, instead of being 0
+SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it which of its owners
 # counters
 SIZE, STEPS, INSERTED, EVICTED, UNSEEN, STAMPS, SAMPLED, LATE = range(8)
 
@@ -36,6 +37,7 @@ def append(
     lane: Any,
     flags: Any,
     age: Any,
+    owner: Any,
     stamp: Any,
     counts: Any,
     slots: Any,
@@ -46,7 +48,8 @@ def append(
 
     given uint8 [T, B]: FIRST, TERMINATED, TRUNCATED of the rows; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    lane int64 [5, L]: head, tail, begin of the episode, first row that waits, last anchor. flags, age, stamp: [slots].
+    lane int64 [5, L]: head, tail, begin of the episode, first row that waits, last anchor. By slot: flags uint8, age
+    uint8, owner uint32 (which row this is, of all that had the slot), stamp int64.
     Written: slots [T, B], extra [n, 3] (slot, row of [T·B], plane), events [m, 2] (slot, live or not) in order.
     Returns (extra rows, events, row of [T·B] whose stack does not follow the one before or -1).
     """
@@ -68,6 +71,7 @@ def append(
                         n_events = _retire(at, R, keep, head, tail, flags, stamp, counts, events, n_events)
                         slot = base + u % R
                         flags[slot], age[slot] = _BREAK, 0
+                        owner[slot] += 1
                         extra[n_extra, 0], extra[n_extra, 1], extra[n_extra, 2] = slot, t * B + b, j
                         n_extra += 1
                         u += 1
@@ -76,6 +80,7 @@ def append(
                 return n_extra, n_events, t * B + b
             n_events = _retire(at, R, keep, head, tail, flags, stamp, counts, events, n_events)
             slot = slots[t, b] = base + u % R
+            owner[slot] += 1
             before = age[base + (u - 1) % R]
             if kind == CONTINUES and k > 1:
                 age[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
@@ -211,7 +216,7 @@ def windows(
         base = slots[i] - slots[i] % R
         at, g, d = slots[i], 0.0, 1.0
         for _ in range(n):
-            next_ = base + (at + 1 - base) % R
+            next_ = at + 1 if at + 1 < base + R else base
             flag = flags[next_]
             if flag & _BREAK:
                 break
@@ -235,7 +240,7 @@ def planes(slots: Any, R: Any, k: Any, age: Any, zero: Any, out: Any) -> None:
             if j > (old & 127):
                 out[i, k - 1 - j] = out[i, k - j] if old & PADDED else zero
             else:
-                out[i, k - 1 - j] = base + (slot - base - j) % R
+                out[i, k - 1 - j] = slot - j if slot - j >= base else slot - j + R
 
 
 @compiled
@@ -244,3 +249,21 @@ def numbers(slots: Any, R: Any, head: Any, out: Any) -> None:
     for i in range(slots.size):
         at, newest = slots[i] % R, head[slots[i] // R] - 1
         out[i] = newest - (newest - at) % R
+
+
+@compiled
+def judge(ids: Any, priority: Any, most: Any, flags: Any, owner: Any, slots: Any, told: Any) -> Any:
+    """What may be changed by new priorities [B] of ids [B]: slots and told [B], as many as are returned first; then the
+    greatest of those, and the number of a priority that is not in 0 … most, or -1.
+    """
+    n, greatest = 0, 0.0
+    for i in range(ids.size):
+        p = priority[i]
+        if not (p >= 0.0 and p <= most):
+            return 0, 0.0, i
+        slot = ids[i] & MASK
+        if 0 <= slot < flags.size and owner[slot] == ids[i] >> SHIFT and flags[slot] & LIVE:
+            slots[n], told[n] = slot, p
+            greatest = max(greatest, p)
+            n += 1
+    return n, greatest, -1

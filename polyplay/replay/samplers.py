@@ -7,10 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyplay.errors import BadPriority
-from polyplay.replay.description import Proportional, Replay
+from polyplay.replay.description import Proportional, Rank, Replay
 from polyplay.replay.draws import Draws, fractions
-from polyplay.replay.ledger import Ledger
-from polyplay.replay.sumtree import LEAST, MOST, SumTree
+from polyplay.replay.ledger import Ledger, complaint
+from polyplay.replay.ranks import Ranks
+from polyplay.replay.sumtree import MOST, SumTree
 
 Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
 
@@ -35,16 +36,12 @@ class Picker(Protocol):
         """arrays() were filled: make what follows from them."""
 
 
-def check(priority: Any, what: np.ndarray | None = None) -> np.ndarray:
-    """As float64. Raises BadPriority, naming the first that is NaN, negative, infinite or beyond 1e290."""
+def check(priority: Any) -> np.ndarray:
+    """As float64. Raises BadPriority, naming the first that is NaN, negative or infinite."""
     given = np.asarray(priority, np.float64)
-    wrong = ~((given >= 0) & (given <= MOST))
-    if wrong.any():
-        i = int(np.flatnonzero(wrong.reshape(-1))[0])
-        value = given.reshape(-1)[i]
-        kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
-        whose = f" of id {what.reshape(-1)[i]}" if what is not None else ""
-        raise BadPriority(f"priority {value}{whose}, number {i} of {given.size}, is {kind}; allowed: 0 to {MOST:g}")
+    wrong = np.flatnonzero(~((given >= 0) & (given <= MOST)))
+    if len(wrong):
+        raise BadPriority(complaint(given, int(wrong[0])))
     return given
 
 
@@ -90,8 +87,8 @@ class Weighted:
         return self.tree.nbytes
 
     def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
-        mass = np.clip(priority**self.sampler.alpha, LEAST, MOST)
-        self.tree.put(slots, np.where(priority > 0, mass, 0.0))
+        alpha = self.sampler.alpha
+        self.tree.put(slots, priority**alpha if alpha else (priority > 0).astype(np.float64))
 
     def pick(self, n: int, beta: float | None) -> Picked:
         """In proportion; where all priorities are 0, uniformly."""
@@ -116,8 +113,42 @@ class Weighted:
         self.tree.load(self.tree.leaves.copy())
 
 
+class Ranked:
+    """By rank: what is not 0, in the order of priority."""
+
+    def __init__(self, sampler: Rank, ledger: Ledger, draws: Draws):
+        self.sampler, self.ledger, self.draws = sampler, ledger, draws
+        self.ranks = Ranks(ledger.slots, sampler.alpha)
+
+    @property
+    def nbytes(self) -> int:
+        return self.ranks.nbytes
+
+    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        self.ranks.put(slots, priority)
+
+    def pick(self, n: int, beta: float | None) -> Picked:
+        """By rank; where all priorities are 0, uniformly."""
+        if not self.ranks.size:
+            return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
+        slots, share = self.ranks.draw(self.draws.key, self.draws.take(n), n, self.sampler.stratified)
+        return slots, weigh(share, self.ledger.size, self.sampler.beta if beta is None else beta)
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        return self.ranks.priority[slots]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        r = self.ranks
+        return {"heap": r.heap, "where": r.where, "priority": r.priority, "counts": r.counts}
+
+    def restored(self) -> None:
+        pass
+
+
 def picker(replay: Replay, ledger: Ledger, draws: Draws) -> Picker:
     """The one that `replay.sampler` describes."""
     if isinstance(replay.sampler, Proportional):
         return Weighted(replay.sampler, ledger, draws)
+    if isinstance(replay.sampler, Rank):
+        return Ranked(replay.sampler, ledger, draws)
     return Equal(ledger, draws)

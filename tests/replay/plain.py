@@ -125,7 +125,7 @@ class Plain:
 
     def id(self, lane: int, number: int) -> int:
         R = self.replay.rows
-        return number // R * R * self.replay.lanes + lane * R + number % R
+        return (number // R + 1 << 32) + lane * R + number % R
 
     def transition(self, rows: list[dict[str, Any]], t: int, m: int) -> dict[str, Any]:
         gamma, end = self.replay.gamma, rows[t + m]

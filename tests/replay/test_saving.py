@@ -11,11 +11,11 @@ import pytest
 
 from polyplay import tree
 from polyplay.errors import UserError
-from polyplay.replay import Memory, Proportional, Replay, Uniform, saving, shelves
+from polyplay.replay import Memory, Proportional, Rank, Replay, Uniform, saving, shelves
 from polyplay.tree import Field
 from tests.replay.plain import World
 
-SAMPLERS = [Uniform(), Proportional(mixture=0.1), Proportional(stratified=True, first="given")]
+SAMPLERS = [Uniform(), Rank(), Proportional(mixture=0.1), Proportional(stratified=True, first="given")]
 STATE = {"h": Field((3,), "float32")}
 
 
