@@ -1,12 +1,13 @@
 """How many updates a second DQN's learner could make if it did nothing else: no environment, no replay, no acting.
 
-    python bench/dqn_ceiling.py --precision bfloat16 --threads 2 --seconds 10       # one, in updates a second
+    python bench/dqn_ceiling.py --threads 2 --seconds 10                            # one, in updates a second
     python bench/compare.py dqn-nature --peers PEERS                                # in turn with those who play
 
 An update is the target network's forward pass of 32 next observations, the network's forward and backward pass of 32,
 the error clipped as DQN's, and Adam in one fused pass. Observations are uint8, taken from a few batches that lie in
 memory. Counted are 4 agent steps an update, as if they had been played.
 
+--precision auto is bfloat16 where the processor multiplies such numbers itself, as everywhere in the library.
 --net plain is Nature's network in plain PyTorch, --net ours of the library's own layers, its weights one vector.
 --processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what is gained by
 the target passes of 8 updates in one.
@@ -32,6 +33,7 @@ from networks import QNetwork, count
 
 from polyplay.nets.atari import Conv
 from polyplay.nets.layers import Linear
+from polyplay.nets.precision import half
 from polyplay.params import Vector
 from polyplay.tree import Field
 
@@ -57,7 +59,7 @@ class Updates:
 
     def __init__(self, asked: argparse.Namespace, batch: int):
         torch.manual_seed(asked.seed)
-        self.half, self.last = asked.precision == "bfloat16", asked.layout == "channels_last"
+        self.half, self.last = half(asked.precision), asked.layout == "channels_last"
         layout: Any = torch.channels_last if self.last else torch.contiguous_format
         if asked.net == "ours":
             self.net, self.target = Ours(), Ours()
@@ -104,13 +106,13 @@ def work(asked: argparse.Namespace, made: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--precision", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--net", choices=("plain", "ours"), default="plain")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads of each process")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
     parser.add_argument("--targets", type=int, default=1, help="updates whose target passes are one")
-    parser.add_argument("--seconds", type=float, help="stop after so many and say the rate of their second half")
+    parser.add_argument("--seconds", type=float, help="of updates: then stop, and say the rate of their second half")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", help="file for lines of counters")
     asked = parser.parse_args()
@@ -125,8 +127,8 @@ def main() -> None:
         time.sleep(0.5)
         updates = sum(m.value for m in made) / asked.processes
         log.write(steps=EVERY * updates, updates=updates)
-        marks.append((log.last, updates))
-        if asked.seconds and log.last - log.begun >= asked.seconds:
+        marks += [(log.last, updates)] if updates else []
+        if asked.seconds and marks and log.last - marks[0][0] >= asked.seconds:
             (t0, u0), (t1, u1) = marks[len(marks) // 2], marks[-1]
             print(f"{(u1 - u0) / (t1 - t0):.1f} updates/s, {EVERY * (u1 - u0) / (t1 - t0):.0f} agent steps/s")
             break
