@@ -8,10 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from polyplay import snapshot
+from polyplay.checkpoint import Part
+from polyplay.crossing import arriving, joiner, near
+from polyplay.device import enter
 from polyplay.envs.pool import Envs, Pool
+from polyplay.exploring import Explore
 from polyplay.learning import Learner, build
 from polyplay.params import Vector
 from polyplay.queues import Queue
+from polyplay.rehearsing import Rehearsal
+from polyplay.replay import Replay
 from polyplay.rolling import Actor
 from polyplay.serving import Desk, Server
 from polyplay.stream import Stream, row_spec
@@ -29,6 +35,7 @@ def act(
     envs: Envs | None = None,
     desk: Desk | None = None,
     lag: int | None = None,
+    explore: Explore | None = None,
 ) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
     of those that serve its lanes, with the weights that the trainers change.
@@ -37,14 +44,15 @@ def act(
         yield from _serve(me, desk, policy, params)
         return
     assert envs is not None
-    net = build(policy, me.seed, me.precision)
+    net = build(policy, me.seed, me.precision, enter(me.device))
     vector = Vector(net)
     kept = snapshot.read(me, out.consumers)
     pool = _open(me, envs, kept)
     try:
         producer = out.producer(me.index)
         producer.give(kept.get("flight", {}))
-        actor = Actor(me, pool, net, producer, me.index * envs.lanes)
+        actor = Actor(me, pool, near(net), producer, me.index * envs.lanes)
+        actor.explore = explore
         if "pool" in kept:
             actor.load(kept)
         for slots in actor.rollouts(params, vector, lag):
@@ -63,8 +71,9 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(me.patience, 0.005))
         yield
-    net = build(policy, me.seed, me.precision)
+    net = build(policy, me.seed, me.precision, enter(me.device))
     weights.reader(net)
+    net = near(net)
     desk.open(me, net)
     for chunks in Server(me, desk, net, lambda: weights.version).chunks():
         for slot, length in chunks:
@@ -77,11 +86,22 @@ def _serve(me: Me, desk: Desk, policy: Any, weights: Hogwild) -> Iterator[None]:
         yield
 
 
-def replica(me: Me, *, envs: Envs, T: int, task: Any, episodic: bool = False) -> Iterator[None]:
+def replica(
+    me: Me,
+    *,
+    envs: Envs,
+    T: int,
+    task: Any,
+    episodic: bool = False,
+    replay: Replay | None = None,
+    explore: Explore | None = None,
+) -> Iterator[None]:
     """Act and learn in one loop with the same weights: lag 0, but for what others changed meanwhile where replicas
-    don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers).
+    don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers). replay: what
+    is learnt from is drawn from it (DQN).
     """
     learner = Learner(me, task)
+    rehearsal = None if replay is None else Rehearsal(me, learner, replay)
     if episodic:
         yield from _alone(me, learner, envs, T)
         return
@@ -92,8 +112,11 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, episodic: bool = False) ->
         rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
         stream = Stream(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
         stream.patience = me.patience
-        producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0)
-        actor = Actor(me, pool, learner.policy, producer, me.index * envs.lanes)
+        pool = arriving(pool, stream, learner.device)
+        join = joiner(stream, envs.groups, learner.device)
+        producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0, join=join)
+        actor = Actor(me, pool, near(learner.policy), producer, me.index * envs.lanes)
+        actor.explore = explore
         actor.keeps = me.reuse and task.acted and pool.fixed and getattr(learner.policy, "recalls", False)
         if "pool" in kept:
             actor.load(kept)
@@ -105,19 +128,25 @@ def replica(me: Me, *, envs: Envs, T: int, task: Any, episodic: bool = False) ->
                 producer.commit(slot)
             taken = next(batches)
             assert taken is not None  # its slots were committed a line ago
-            yield from learner.step(*taken, actor.tape())
+            yield from learner.step(*taken, actor.tape()) if rehearsal is None else rehearsal.step(*taken)
             me.meter.set("restarts", pool.restarts)
             _tell_faults(me, pool)
             if learner.saving or learner.done:
                 if task.update.apart:
                     learner.save()  # the other workers' lanes are in mid-rollout now
                 else:
-                    learner.save(lambda part: snapshot.write(me, part, actor, {}))
+                    learner.save(lambda part: _keep(me, part, actor, rehearsal))
             if learner.done:
                 return
             yield
     finally:
         pool.close()
+
+
+def _keep(me: Me, part: Part, actor: Actor, rehearsal: Rehearsal | None) -> None:
+    snapshot.write(me, part, actor, {})
+    if rehearsal is not None:
+        rehearsal.save(part)
 
 
 def _alone(me: Me, learner: Learner, envs: Envs, T: int) -> Iterator[None]:

@@ -64,6 +64,12 @@ class Part:
     def json(self, name: str, value: Any) -> None:
         write_json(self._path(name, ".json"), value)
 
+    def folder(self, name: str) -> Path:
+        """A directory for what is written piece by piece."""
+        path = self.root / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
     def _path(self, name: str, suffix: str) -> Path:
         path = self.root / f"{name}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,10 @@ from torch import nn
 
 from polyplay import optim
 from polyplay.claims import Claims
+from polyplay.device import Mirror
 from polyplay.params import Vector
 from polyplay.shared import Block, Layout
-from polyplay.updates import Apply, Bound, Central, Optim, Sums, clip_
+from polyplay.updates import Agree, Apply, Bound, Central, Optim, Sums, clip_
 from polyplay.worker import Me
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
@@ -71,7 +72,7 @@ class _Chunked:
     def __init__(self, what: Chunked, me: Me, vector: Vector):
         memory, statistics, head, counters, self.done = what.arrays()
         self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
-        self.shared = torch.from_numpy(memory)
+        self.shared, self.gradient = torch.from_numpy(memory), Mirror(vector.grad)
         self.counts = Central(me, vector, self.shared, head, counters, pushed=True)
         self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
         self.parts = what.parts()
@@ -81,7 +82,7 @@ class _Chunked:
     def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
         """An optimiser of a part of the central weights, and Adam's count of its updates."""
         parameter = nn.Parameter(self.shared[part])
-        parameter.grad = self.vector.grad[part]
+        parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = what.optim.make(parameter)
         optim.share(made, torch.from_numpy(statistics)[:, part], fill=fill)
         return made, optim.state(made).get("step")
@@ -90,6 +91,7 @@ class _Chunked:
         self.counts.observed()
         sums[2] = self.me.control.finishing
         norm = clip_(self.vector, self.clip)
+        self.gradient.fetch()
         n = len(self.parts)
         left = [(self.me.index + i) % n for i in range(n)] if math.isfinite(norm) else []
         while left:
@@ -104,6 +106,11 @@ class _Chunked:
         if math.isfinite(norm):
             self.counts.renewed(self.before)
         return norm, sums
+
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield  # a generator, like its siblings
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""

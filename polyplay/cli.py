@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from polyplay.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
@@ -62,6 +62,8 @@ class ResumeOptions:
     """seconds between checkpoints"""
     keep: int | None = None
     """how many of the newest checkpoints to keep, besides the best"""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """where learners and replicas compute from now on"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 
@@ -80,6 +82,8 @@ class EvaluateOptions:
     """which: best, or a number (none: the newest)"""
     greedy: bool = False
     """take the likeliest action instead of drawing one"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network computes (auto: on CUDA where there is a GPU)"""
 
     def __post_init__(self) -> None:
         for name, least in (("episodes", 1), ("seed", 0)):
@@ -196,7 +200,7 @@ def _evaluate(words: list[str]) -> int:
     from polyplay import run
 
     chosen = (options.episodes, options.seed, options.video, options.checkpoint, options.greedy)
-    show(run.evaluate(directory, *chosen))
+    show(run.evaluate(directory, *chosen, device=options.device))
     return 0
 
 

@@ -67,6 +67,12 @@ class RunOptions:
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
     such numbers itself (auto: there only)"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where learners and replicas compute, and GA3C's predictors (auto: on CUDA where there is a GPU); a3c uses
+    the CPU"""
+    actors_on: Literal["cpu", "device"] = "cpu"
+    """where actors of impala and appo compute: on the CPU, a core each, or where learners do (large networks, with few
+    actors of many lanes)"""
     cores: int | None = None
     """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
     replicas and environments' threads, is divided among them"""

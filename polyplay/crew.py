@@ -89,6 +89,8 @@ class Crew:
         step_timeout: float = 60.0,
         atari: str = "auto",
         precision: str = "float32",
+        device: str = "cpu",
+        actors_on: str = "cpu",
         reuse: bool = True,
         room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
@@ -98,6 +100,7 @@ class Crew:
         self.say, self.frames, self.steps = say, frames, steps
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.precision, self.reuse = precision, reuse  # of networks, see nets.precision; see Me
+        self.device, self.actors_on = device, actors_on  # auto, cpu or cuda: see `devices`; cpu or device
         self.atari = atari  # the Atari preset that pages are to use instead of their own
         self.room = room or {}  # role → workers that a page is to make room for
         self.control = Control()
@@ -140,6 +143,33 @@ class Crew:
         if sum(r.most for r in self.roles if r is not role) + n > ROWS:
             raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
         role.most = max(role.most, n)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What learners compute on: worker i of a role on the i-th in turn, threads on the first. Raises UserError."""
+        if self.device == "cpu":
+            return ("cpu",)
+        from polyplay.device import choose
+
+        return choose(self.device)
+
+    @property
+    def parts(self) -> int:
+        """Into how many replicas a page divides itself where that is left open: cores, or devices."""
+        return cores() if self.devices == ("cpu",) else len(self.devices)
+
+    def on_cpu(self, system: str) -> None:
+        """The page has nothing for another device. Raises UserError if that was asked for."""
+        if self.device == "cuda":
+            raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
+        self.device = "cpu"
+
+    def steppers(self, actors: int) -> int:
+        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
+        all actors' are twice the cores, so that some step while others wait for it.
+        """
+        own = self.actors_on == "cpu" or self.devices == ("cpu",)
+        return 1 if own else max(1, 2 * cores() // actors)
 
     def places(self, name: str, n: int) -> int:
         """How many workers of a role to make room for in the wiring: `n`, or more where `room` says so."""
@@ -261,6 +291,7 @@ class Crew:
             threads=threads_each(self.roles),
             trace=self.trace,
             precision=self.precision,
+            device=self._place(role, index),
             reuse=self.reuse,
             heads=role.heads,
             drains=role.drain,
@@ -285,6 +316,13 @@ class Crew:
                 worker.runs = context.Process(target=as_process, args=(Cargo((me, role.work, kw)), theirs), name=name)
                 worker.runs.start()
             theirs.close()
+
+    def _place(self, role: Role, index: int) -> str:
+        """Where a worker computes, if it does."""
+        acts_alone = "envs" in role.kw and "task" not in role.kw
+        if acts_alone and self.actors_on == "cpu":
+            return "cpu"
+        return self.devices[index % len(self.devices) if role.on == "process" else 0]
 
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

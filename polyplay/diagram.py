@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from polyplay.chunked import Chunked
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
+from polyplay.replay import replay_of
 from polyplay.stream import Batches, Stream
 from polyplay.updates import AllReduce, Hogwild, Local
 
@@ -42,6 +45,13 @@ def _holds(role: Any) -> list[str]:
         most = 0 if passes is None else passes.epochs * passes.minibatches - 1
         free = role.n > 1 and kw["task"].update.apart
         rows.append(f"rollout {kw['T']} steps, {'free' if free else f'lag at most {most}' if most else 'lag 0'}")
+    replay = replay_of(kw)
+    if replay is not None:
+        rows += _remembers(replay)
+    if "explore" in kw:
+        rows.append(
+            f"ε       {type(kw['explore']).__name__} to {_least(kw['explore']):.3g}" if kw["explore"] else "ε       0"
+        )
     if "out" in kw:
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
@@ -59,6 +69,19 @@ def _holds(role: Any) -> list[str]:
             rows.append(f"passes  {task.passes.epochs} of {task.passes.minibatches} minibatches")
     rows.append(f"if lost {role.on_loss}")
     return rows
+
+
+def _remembers(replay: Any) -> list[str]:
+    """What a replay keeps, and what is drawn from it."""
+    what = f"sequences of {replay.sequence} after {replay.burn_in}" if replay.sequence else "transitions"
+    steps = f" of {replay.n_step} steps" if replay.n_step > 1 else ""
+    drawn = f"{replay.ratio:g} per agent step, {type(replay.sampler).__name__.lower()}"
+    return [f"replay  {replay.capacity:,} agent steps", f"draws   {replay.batch} {what}{steps}: {drawn}"]
+
+
+def _least(explore: Any) -> float:
+    """The smallest ε of a schedule or a ladder."""
+    return float(explore.at(np.array([2**62]), np.array([explore.lanes - 1])).min())
 
 
 def _net(factory: Any) -> str:

@@ -25,3 +25,7 @@ class Diverged(Exception):
 
 class NotFinite(Exception):
     """A loss or gradient was NaN or infinite; the batch was saved for inspection."""
+
+
+class BadPriority(ValueError):
+    """A priority for a replay was NaN, negative or infinite; nothing was changed."""

@@ -20,6 +20,20 @@ def rmsprop(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, insi
         p[i] -= lr * delta / (np.sqrt(mean + inside) + outside)
 
 
+@_compiled
+def rmsprop_centred(
+    p: Any, grad: Any, mean: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
+) -> None:
+    """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
+    for i in range(p.size):
+        delta = grad[i]
+        first = alpha * mean[i] + rest * delta
+        second = alpha * square[i] + rest * (delta * delta)
+        mean[i] = first
+        square[i] = second
+        p[i] -= lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
+
+
 @njit(inline="always")
 def _bfloat16(number: Any) -> Any:
     """The bits of a float32 rounded to bfloat16, to the nearest even as torch does; no NaN."""

@@ -1,4 +1,4 @@
-"""The learning loop, written once: what a learner is to do, one update of it, what it counts and saves."""
+"""What a learner is to do, one update of it, what it counts and saves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay import checkpoint, optim, snapshot, trail, tree
+from polyplay import checkpoint, optim, tree
+from polyplay.device import enter, floats, host, put
 from polyplay.errors import NotFinite
 from polyplay.losses import Loss, Scored
 from polyplay.nets.precision import use
-from polyplay.params import Params
+from polyplay.params import Vector
 from polyplay.passes import Passes, several
-from polyplay.queues import Gather
 from polyplay.shared import Knobs
-from polyplay.stream import UNWRITTEN, Batches
 from polyplay.tree import Batch
 from polyplay.updates import Sums, Update
 from polyplay.worker import Me
@@ -42,16 +41,18 @@ class Task:
     acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
+    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
+    target: int = 0  # updates after which the target network is the network again; 0: there is none
 
 
 _building = threading.Lock()
 
 
-def build(policy: Callable[[], Any], seed: int, precision: str = "float32") -> Any:
-    """The network with the initial weights of `seed`; torch's generator is global, so threads take turns."""
+def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
     with _building:
         torch.manual_seed(seed)
-        return use(policy(), precision)
+        return use(policy().to(device), precision)
 
 
 def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
@@ -70,11 +71,15 @@ class Learner:
 
     def __init__(self, me: Me, task: Task):
         self.me, self.task = me, task
-        self.policy = build(task.policy, me.seed, me.precision)
+        self.device = enter(me.device)
+        self.policy = build(task.policy, me.seed, me.precision, self.device)
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
+        self.aim = build(task.policy, me.seed, me.precision, self.device) if task.target else None  # the target network
+        self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
+        self.priority: Any = None  # of the rows of the last update, where its loss tells them
         self.saver = me.index == 0 or not task.update.apart
         self.saved = -1  # the update that was saved last
         self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
@@ -86,6 +91,8 @@ class Learner:
             me.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
+        if self.aimed is not None and not (me.resume is not None and self.counts.fresh):
+            self.aimed.write(self.vector.read())
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -98,10 +105,10 @@ class Learner:
         return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays; with `passes` several. tape: of
-        acting with the present weights, where nothing is to be computed twice (nets.recall).
+        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
+        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
         """
-        batch, state = tree.map(torch.from_numpy, rows), tree.map(torch.from_numpy, state)
+        batch, state = put(rows, self.device), put(state, self.device)
         self.now = self.left()  # the same for all passes
         if "left" in self.task.knobs.all():
             self.task.knobs.set("left", self.now)
@@ -118,6 +125,25 @@ class Learner:
 
         valid = ~rows["first"][1:]
         yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
+
+    def revise(self, item: Batch, fresh: float) -> Iterator[None]:
+        """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
+        acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
+        """
+        batch, before = put(item, self.device), self.version
+        self.now = self.left()
+
+        def score() -> Scored:
+            assert self.task.outputs is not None
+            out = self.task.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
+            scored = self.task.loss(out, batch, self.task.knobs)
+            self.priority = scored.priority
+            return scored
+
+        yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
+        period = self.task.target
+        if self.aimed is not None and self.version // period > before // period:  # others' updates count where shared
+            self.aimed.write(self.vector.read())
 
     def descend(
         self,
@@ -139,13 +165,10 @@ class Learner:
             self.policy.observe(observe)
         rate = self.rate(self.now)
         self.me.meter.add("learn", time.perf_counter() - before)
-        chief = self.me.index == 0
-        control = self.me.control
         watched = self.task.passes is not None and self.task.passes.target_kl > 0.0
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
-        sums = [learnt, chief * control.saves, chief * control.finishing, kl, 1.0]
         before, waited = time.perf_counter(), self.update.waited
-        norm, total = yield from self.update(rate, np.array(sums, np.float64))
+        norm, total = yield from self.update(rate, self._sums(learnt, kl))
         waited = self.update.waited - waited
         self.me.meter.add("wait", waited)
         self.me.meter.add("learn", time.perf_counter() - before - waited)
@@ -155,6 +178,23 @@ class Learner:
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return float(total[3] / total[4])
 
+    def rest(self, steps: float) -> Iterator[None]:
+        """No update: only count agent steps, with what replicas have to agree on."""
+        total = yield from self.update.agree(self._sums(steps, 0.0))
+        self.counts.rest(total[0])
+        self.learnt = self.counts.learnt
+        self.me.meter.set("learnt", self.learnt)
+        self._heed(total)
+
+    def _sums(self, learnt: float, kl: float) -> Sums:
+        chief, control = self.me.index == 0, self.me.control
+        return np.array([learnt, chief * control.saves, chief * control.finishing, kl, 1.0], np.float64)
+
+    def _heed(self, sums: Sums) -> None:
+        self.agreed = int(sums[1])
+        self.saving = self.agreed > self.saves
+        self.done = bool(sums[2]) or self.learnt >= self.task.total
+
     def _count(self, versions: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
         lags = self.counts.add(sums[0]) - versions
         self.version, self.learnt = self.counts.version, self.counts.learnt
@@ -163,7 +203,7 @@ class Learner:
         meter.set("updates", self.version - self.counts.begun)
         meter.set("learnt", self.learnt)
         if self.version % self.task.report == 0:
-            meter.losses({k: float(v) for k, v in metrics.items()} | {"grad_norm": norm, "learning_rate": rate})
+            meter.losses(floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {
@@ -174,15 +214,13 @@ class Learner:
                 "lag_max": worst,
             }
             self._trace.write(json.dumps(row) + "\n")
-        self.agreed = int(sums[1])
-        self.saving = self.agreed > self.saves
-        self.done = bool(sums[2]) or self.learnt >= self.task.total
+        self._heed(sums)
 
     def _keep(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
         if self.me.directory is not None:
             path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
-            checkpoint.write_arrays(path, {k: v.numpy() for k, v in tree.leaves(rows)})
+            checkpoint.write_arrays(path, {k: host(v) for k, v in tree.leaves(rows)})
             where = str(path)
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
@@ -205,9 +243,11 @@ class Learner:
             part = checkpoint.Part(me.directory, self.version)
             if me.index == 0:
                 agent = f"agents/{self.task.agent}"
-                named = {k: v.numpy() for k, v in self.policy.state_dict().items()}
+                named = {k: host(v) for k, v in self.policy.state_dict().items()}
                 part.arrays(f"{agent}/policy", named)
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+                if self.aim is not None:
+                    part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
                 part.json(
                     f"{agent}/learner",
                     {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
@@ -224,6 +264,8 @@ class Learner:
         agent = f"agents/{self.task.agent}"
         checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
+        if self.aim is not None:
+            checkpoint.fit(self.aim, found.arrays(f"{agent}/target"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
         for name in kept["knobs"].keys() & self.task.knobs.all().keys():
@@ -232,7 +274,7 @@ class Learner:
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     state = optimizer.state_dict()["state"].get(0, {})
-    return {k: np.array(v.numpy() if torch.is_tensor(v) else v) for k, v in state.items()}
+    return {k: np.array(host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
@@ -241,90 +283,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarr
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept} if kept else {}})
     for name, tensor in held.items():  # perhaps in shared memory: there they stay
         optim.state(optimizer)[name] = tensor.copy_(optim.state(optimizer)[name])
-
-
-class _FromStream:
-    """The learner's end of a Stream, whose actors hold copies of its weights."""
-
-    def __init__(self, me: Me, learner: Learner, source: Batches, params: Params, round_slots: int):
-        self.me, self.learner, self.source, self.params = me, learner, source, params
-        self.stream, self.round_slots, self.chief = source.stream, round_slots, me.index == 0
-        self.alone = self.stream.consumers == 1
-        passes = learner.task.passes
-        self.each = 1 if passes is None else passes.updates  # from one batch
-        self.taken = snapshot.taken(me, self.stream, learner.version // self.each, source.n)
-        self.slots = sum(self.taken)
-        if self.chief:
-            self.stream.base[:] = self.taken
-            params.publish(learner.vector, learner.version, self.slots // round_slots)
-
-    def batches(self) -> Iterator[Any]:
-        me, task, stream = self.me, self.learner.task, self.stream
-        length = task.total if task.anneal == "linear" else 0.0
-        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length, self.each)
-        return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log)
-
-    def learnt(self, rows: Batch) -> None:
-        assert UNWRITTEN not in rows["version"]
-        self.slots += self.source.n * self.stream.consumers
-        if self.chief:
-            self.params.publish(self.learner.vector, self.learner.version, self.slots // self.round_slots)
-            self.me.meter.add("depth_sum", self.stream.depth)
-            self.me.meter.add("depth_count", 1)
-
-    def save(self) -> Iterator[None]:
-        """The learner with what its actors hold and what is in flight. Nothing to do where that was done."""
-        if self.learner.saved == self.learner.version:
-            return
-        lost = yield from snapshot.gather(self.me, self.stream, self.learner.version)
-        self.learner.save(lambda part: snapshot.flow(self.me, part, self.stream, lost))
-
-
-class _FromQueue:
-    """A trainer's end of a training queue: those who act use the weights themselves, and hold nothing worth keeping."""
-
-    alone = True
-
-    def __init__(self, me: Me, learner: Learner, source: Gather):
-        self.me, self.learner, self.source = me, learner, source
-
-    def batches(self) -> Iterator[Any]:
-        return self.source.consumer()
-
-    def learnt(self, rows: Batch) -> None:
-        self.me.meter.served(int(np.count_nonzero(~rows["first"][1:])))
-        self.me.meter.add("depth_sum", self.source.stream.depth)
-        self.me.meter.add("depth_count", 1)
-
-    def save(self) -> Iterator[None]:
-        if self.learner.saved != self.learner.version:
-            self.learner.save()
-        yield
-
-
-def learn(
-    me: Me, *, source: Batches | Gather, task: Task, params: Params | None = None, round_slots: int = 1
-) -> Iterator[None]:
-    """Take batches, update, and for a Stream publish. `round_slots`: slots that all its actors fill in one round."""
-    learner = Learner(me, task)
-    feed: Any
-    if isinstance(source, Gather):
-        feed = _FromQueue(me, learner, source)
-    else:
-        assert params is not None
-        feed = _FromStream(me, learner, source, params, round_slots)
-    yield  # actors begin with these weights, also where all take turns
-    before = time.perf_counter()
-    for batch in feed.batches():
-        me.meter.add("wait", time.perf_counter() - before)
-        me.meter.stamp()
-        if batch is not None:
-            yield from learner.step(*batch)
-            feed.learnt(batch[0])
-        ends = learner.done or (batch is None and me.control.finishing and feed.alone)
-        if ends or learner.saving:
-            yield from feed.save()
-        if ends or me.leaving:
-            return
-        yield
-        before = time.perf_counter()

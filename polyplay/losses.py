@@ -29,10 +29,11 @@ COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explain
 
 
 class Scored(NamedTuple):
-    """A scalar to minimise and detached scalars to report."""
+    """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
+    priority: Tensor | None = None
 
 
 class Later(Mapping[str, Tensor]):

@@ -18,6 +18,7 @@ from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
 from polyplay.queues import Queue
+from polyplay.replay import replay_of
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 
@@ -78,7 +79,7 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
     """
     weights, kept = bytes_of(net), _kept(net, spec)
     inner = _inner(crew, net)
-    parts = dict.fromkeys(("processes", "learning", "rollouts", "weights", "lanes"), 0.0)
+    parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
         task, envs = role.kw.get("task"), role.kw.get("envs")
@@ -86,7 +87,11 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         if task is not None:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
+            held += weights if task.target else 0.0
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw)
+        replay = replay_of(role.kw)
+        if replay is not None:
+            parts["replay"] += role.n * replay.bytes()
         desk = role.kw.get("desk")
         if desk is not None:
             parts["learning"] += role.n * kept * desk.envs.batching.n
@@ -186,6 +191,9 @@ def _kept(net: Any, spec: Any) -> float:
 
 def _batch(kw: Any) -> int:
     """Rows that one learner computes at once, the last of each rollout included."""
+    replay = replay_of(kw)
+    if replay is not None:
+        return replay.batch * (replay.burn_in + replay.sequence + replay.n_step if replay.sequence else 2)
     passes = getattr(kw.get("task"), "passes", None)
     parts = passes.minibatches if passes else 1
     if "source" in kw:

@@ -1,9 +1,11 @@
-"""Optimisers by name. RMSProp is three different optimisers; a paper's ε means nothing without its flavour.
+"""Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
 rmsprop_a3c    0        inside √      A3C (Mnih et al. 2016), Lasagne: Accel RL
 rmsprop_torch  0        outside √     PyTorch: TorchBeast
+rmsprop_dqn    0        inside √      centred: DQN (Mnih et al. 2015, its released code), Ape-X
+adagrad        0        outside √     a sum instead of a mean (Duchi et al. 2011): Gorila
 adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
 """
 
@@ -23,19 +25,23 @@ FLAVOURS: dict[str, dict[str, Any]] = {
     "rmsprop_tf": {"eps_inside": True, "g0": 1.0, "lr_inside": True},
     "rmsprop_a3c": {"eps_inside": True, "g0": 0.0, "lr_inside": True},
     "rmsprop_torch": {"eps_inside": False, "g0": 0.0, "lr_inside": False},
+    "rmsprop_dqn": {"eps_inside": True, "g0": 0.0, "lr_inside": True, "centred": True},
+    "adagrad": {"eps_inside": False, "g0": 0.0, "lr_inside": False, "sums": True},
 }
 NAMES = (*FLAVOURS, "adam")
 
 
 class RMSProp(torch.optim.Optimizer):
-    """Non-centred RMSProp of every flavour. For a gradient Δ, per element:
+    """RMSProp of every flavour, and AdaGrad. For a gradient Δ, per element:
 
-    g ← α·g + (1 − α)·Δ², g starting at `g0`
+    g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
     u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
+    `centred`: m ← α·m + (1 − α)·Δ from 0, and g − m² in place of g. Never below 0, which it is but for rounding:
+    where a gradient stays the same, ε may be smaller than that
     θ ← θ − lr·u without momentum; with it m ← momentum·m + lr·u, θ ← θ − m if `lr_inside` (TensorFlow),
     else m ← momentum·m + u, θ ← θ − lr·m (PyTorch). The two differ only where lr changes.
 
-    g and m exist from the start (state "square", "momentum") and are updated in place, so they may be shared
+    All exist from the start (state "mean", "square", "momentum") and are updated in place, so they may be shared
     memory. On a CPU, without momentum, it is one pass over memory (fused.py). Raises UserError for settings out of
     range.
     """
@@ -50,17 +56,22 @@ class RMSProp(torch.optim.Optimizer):
         eps_inside: bool = True,
         g0: float = 0.0,
         lr_inside: bool = True,
+        centred: bool = False,
+        sums: bool = False,
     ) -> None:
         _validate(lr, eps, alpha, momentum)
         if not g0 >= 0.0:
             raise UserError(f"g0 is {g0}; the first accumulator must be 0 or more")
-        options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum}
-        super().__init__(params, {**options, "eps_inside": eps_inside, "g0": g0, "lr_inside": lr_inside})
+        options: dict[str, Any] = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum}
+        options |= {"eps_inside": eps_inside, "g0": g0, "lr_inside": lr_inside, "centred": centred, "sums": sums}
+        super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for p in group["params"]:
+            if group["centred"]:
+                self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
             self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
             if group["momentum"]:
                 self.state[p]["momentum"] = torch.zeros_like(p, requires_grad=False)
@@ -99,15 +110,15 @@ FEW = 4096  # weights of which several passes are as fast as one, and need no co
 
 def _update(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
     if not group["momentum"] and p.numel() > FEW and all(_plain(x) for x in (p, grad, state["square"])):
-        _in_one_pass(p, grad, state["square"], group)
+        _in_one_pass(p, grad, state, group)
         return
-    square = state["square"].mul_(group["alpha"]).addcmul_(grad, grad, value=1.0 - group["alpha"])
+    spread = _spread(grad, state, group)
     if group["eps_inside"] and not group["momentum"]:
         p.addcmul_(
-            grad, (square + group["eps"]).rsqrt_(), value=-group["lr"]
+            grad, (spread + group["eps"]).rsqrt_(), value=-group["lr"]
         )  # a sixth faster than a root to divide by
         return
-    root = (square + group["eps"]).sqrt_() if group["eps_inside"] else square.sqrt().add_(group["eps"])
+    root = (spread + group["eps"]).sqrt_() if group["eps_inside"] else spread.sqrt().add_(group["eps"])
     if not group["momentum"]:
         p.addcdiv_(grad, root, value=-group["lr"])
         return
@@ -116,17 +127,33 @@ def _update(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, 
     p.add_(state["momentum"], alpha=-outer)
 
 
+def _spread(grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
+    """What the root is taken of, but for ε, after this gradient."""
+    alpha, rest = _weights(group)
+    square = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
+    if not group["centred"]:
+        return square
+    mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
+    return torch.addcmul(square, mean, mean, value=-1.0).clamp_(min=0.0)
+
+
+def _weights(group: dict[str, Any]) -> tuple[float, float]:
+    """Those of the statistics so far and of the new gradient."""
+    return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
+
+
 def _plain(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
 
 
-def _in_one_pass(p: Tensor, grad: Tensor, square: Tensor, group: dict[str, Any]) -> None:
+def _in_one_pass(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
     from polyplay import fused
 
-    alpha, eps = group["alpha"], group["eps"]
+    eps, kept = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
-    numbers = (np.float32(x) for x in (group["lr"], alpha, 1.0 - alpha, *where))
-    fused.rmsprop(*(x.detach().numpy().reshape(-1) for x in (p, grad, square)), *numbers)
+    numbers = (np.float32(x) for x in (group["lr"], *_weights(group), *where))
+    loop = fused.rmsprop_centred if group["centred"] else fused.rmsprop
+    loop(*(x.detach().numpy().reshape(-1) for x in (p, grad, *kept, state["square"])), *numbers)
 
 
 def make(
@@ -174,7 +201,8 @@ def statistics(name: str, momentum: float = 0.0) -> tuple[str, ...]:
     """What the optimiser called `name` keeps per weight."""
     if name == "adam":
         return "exp_avg", "exp_avg_sq"
-    return ("square", "momentum") if momentum else ("square",)
+    mean = ("mean",) if FLAVOURS[name].get("centred") else ()
+    return (*mean, "square", "momentum") if momentum else (*mean, "square")
 
 
 def state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -190,7 +218,11 @@ def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     held = state(optimizer)
     if not held:  # Adam, which would make them at its first step
         parameter = optimizer.param_groups[0]["params"][0]
-        held.update(step=torch.zeros(()), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+        held.update(
+            step=torch.zeros((), device=parameter.device),
+            exp_avg=torch.zeros_like(parameter),
+            exp_avg_sq=torch.zeros_like(parameter),
+        )
     for name, row in zip([k for k in held if k != "step"], memory, strict=True):
         held[name] = row.copy_(held[name].detach()) if fill else row
 

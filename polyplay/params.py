@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from polyplay.device import page_lock
 from polyplay.errors import Closed, UserError
 from polyplay.shared import Layout, Semaphores
 
@@ -28,12 +29,12 @@ class Vector:
 
     Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
 
-    memory: float32 [size], where the weights shall lie; several modules may lie in one memory, each with its own
-    gradient (a shared module would share `.grad` too, and trip autograd's version counter). write: put the module's
-    weights there; otherwise it takes what is there.
+    memory: float32 [size], an array or a tensor where the module is: there the weights shall lie; several may lie in
+    one memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version
+    counter). write: put the module's weights there; otherwise it takes what is there.
     """
 
-    def __init__(self, module: nn.Module, memory: np.ndarray | None = None, write: bool = True):
+    def __init__(self, module: nn.Module, memory: np.ndarray | torch.Tensor | None = None, write: bool = True):
         self.module = module
         parameters = list(module.parameters())
         buffers = [b for b in module.buffers() if b.is_floating_point()]
@@ -43,7 +44,7 @@ class Vector:
         self.weights = sum(p.numel() for p in parameters)
         self.size = self.weights + sum(b.numel() for b in buffers)
         device = parameters[0].device
-        self.flat = torch.empty(self.size, device=device) if memory is None else torch.from_numpy(memory)
+        self.flat = torch.empty(self.size, device=device) if memory is None else torch.as_tensor(memory)
         self.grad = torch.zeros(self.weights, device=device)
         at = 0
         for x in [*parameters, *buffers]:
@@ -64,6 +65,10 @@ class Vector:
     def read(self) -> np.ndarray:
         """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
+
+    def save(self, into: np.ndarray) -> None:
+        """Copy the vector into float32 [size]."""
+        torch.from_numpy(into).copy_(self.flat)
 
     def write(self, vector: np.ndarray) -> None:
         with torch.no_grad():
@@ -96,16 +101,20 @@ class Params:
 
     def _attach(self) -> None:
         self._head, self._waiting, self._copies = (self._block.array(*f) for f in self._fields)
+        self._locked = False  # whether the device of who publishes was asked to write here by itself
         self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
 
     version = property(lambda self: int(self._head[_VERSION]))
     round = property(lambda self: int(self._head[_ROUND]))
 
     def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - the design's word
+        if not self._locked:
+            self._locked = True
+            page_lock(self._block, vector.flat.device)
         into = 1 - int(self._head[_ACTIVE])
         self._head[_BEGIN + into] = version + 1  # + 1: zero means never written
         self._barrier()
-        self._copies[into] = vector.read()
+        vector.save(self._copies[into])
         self._barrier()
         self._head[_DONE + into] = version + 1
         self._head[_ACTIVE] = into

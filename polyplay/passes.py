@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from polyplay import tree
+from polyplay.device import host
 from polyplay.errors import UserError
 from polyplay.tree import Batch
 
@@ -62,7 +63,7 @@ class Minibatches:
         if not self.whole:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
-        self.valid = targets["valid"].numpy()
+        self.device, self.valid = targets["valid"].device, host(targets["valid"])
 
     @property
     def places(self) -> np.ndarray:
@@ -72,7 +73,7 @@ class Minibatches:
         """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above); the state before them; the versions that acted on
         what is valid.
         """
-        pick = torch.from_numpy(at)
+        pick = torch.from_numpy(at).to(self.device)
         if self.whole and len(at) == self.lanes:  # all of them: in which order is all the same
             return self.rows, self.state, self.version[self.valid]
         if self.whole:

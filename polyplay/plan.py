@@ -19,6 +19,7 @@ from polyplay.crew import apart, cores, threads_each
 from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
+from polyplay.replay import replay_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
@@ -96,7 +97,21 @@ def _workers(crew: Any) -> str:
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
     numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
+    numbers += _places(crew)
     return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
+
+
+def _places(crew: Any) -> str:
+    """Where networks compute, unless it is the CPU because that was asked for or is all there is."""
+    if crew.devices == ("cpu",):
+        return ""
+    from polyplay.device import title
+
+    acting = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
+    others = acting if crew.actors_on == "cpu" else []
+    return f"; on {', '.join(crew.devices)}, {title(crew.devices[0])}" + (
+        f" ({others[0]} on the CPU)" if others else ""
+    )
 
 
 def _steppers(envs: Any) -> str:
@@ -131,6 +146,9 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 def rows_per_update(crew: Any) -> int:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
+    replay = replay_of(role.kw)
+    if replay is not None:
+        return max(1, round((1 if apart(role) else role.n) * replay.batch * max(replay.sequence, 1) / replay.ratio))
     if "source" in role.kw:
         source = role.kw["source"]
         return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
@@ -140,6 +158,8 @@ def rows_per_update(crew: Any) -> int:
 def _repeats(crew: Any) -> str:
     fixed = all(isinstance(r.kw["envs"].batching, All | Group) for r in crew.roles if "envs" in r.kw)
     free = any(apart(r) and r.n > 1 for r in crew.roles)
+    if crew.devices != ("cpu",):
+        return "not exact: sums on a GPU have no fixed order"
     if crew.serial or (fixed and not free and not any("source" in r.kw for r in crew.roles)):
         return "exact to the bit with the same seed and settings, where the environment is"
     if fixed and not free and _in_step(crew):
@@ -151,6 +171,8 @@ def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.kw]
     learners = [r for r in crew.roles if "source" in r.kw]
+    if any(replay_of(r.kw) is not None for r in learners):
+        return False
     waits = all(r.kw.get("lag") == 0 for r in actors)
     return waits and all(r.kw["source"].n * r.n == sum(a.n for a in actors) for r in learners)
 

@@ -22,7 +22,7 @@ from polyplay import checkpoint, record, run, trail
 from polyplay.acting import act
 from polyplay.crew import ROWS, Role, apart
 from polyplay.errors import Diverged, UserError
-from polyplay.learning import learn
+from polyplay.feeding import learn
 from polyplay.meter import Meter
 from polyplay.params import Vector
 from polyplay.shared import Control

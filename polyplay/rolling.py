@@ -15,7 +15,10 @@ import numpy as np
 import torch
 
 from polyplay import tree
+from polyplay.crossing import arrived
+from polyplay.device import host
 from polyplay.envs.pool import Pool
+from polyplay.exploring import Explore
 from polyplay.nets.recall import joined
 from polyplay.noise import Noise, uniform
 from polyplay.params import Params, Vector
@@ -47,7 +50,7 @@ class Actor:
 
     def __init__(self, me: Me, pool: Pool, policy: Any, out: Producer, first_lane: int):
         self.me, self.pool, self.policy, self.out = me, pool, policy, out
-        self.first_lane = first_lane
+        self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.noises: dict[int, Noise] = {}  # by a group's first lane
         self.games = Games(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
@@ -55,6 +58,7 @@ class Actor:
         self.groups = [Group(g * self.width, self.width, policy.initial(self.width)) for g in range(pool.groups)]
         self.restored = False
         self.keeps = False  # tapes of every rollout, see `tape`
+        self.explore: Explore | None = None  # how often to play at random, where the policy leaves that to others
 
     def rollouts(
         self,
@@ -216,6 +220,8 @@ class Actor:
         before = time.perf_counter()
         heard = {k: step[k] for k in HEARD if k in step}
         heard["noise"] = self._noise(lanes)
+        if self.explore is not None:
+            heard["epsilon"] = self.explore.at(self.acts[lanes], self.numbers[lanes])
         self.acts[lanes] += 1
         with torch.no_grad():
             answer = self.policy.act(torches(heard), state, *([] if tape is None else [tape]))
@@ -225,12 +231,11 @@ class Actor:
 
     def _noise(self, lanes: Any) -> np.ndarray:
         if not isinstance(lanes, slice):
-            return uniform(self.me.noise_seed, lanes + self.first_lane, self.acts[lanes], self.policy.noise)
+            return uniform(self.me.noise_seed, self.numbers[lanes], self.acts[lanes], self.policy.noise)
         start = lanes.start or 0
         source = self.noises.get(start)
         if source is None:
-            numbers = np.arange(self.pool.lanes)[lanes] + self.first_lane
-            source = self.noises[start] = Noise(self.me.noise_seed, numbers, self.policy.noise)
+            source = self.noises[start] = Noise(self.me.noise_seed, self.numbers[lanes], self.policy.noise)
         return source.row(int(self.acts[start]))
 
     # ------------------------------------------------------------------------------------------- saving
@@ -247,7 +252,8 @@ class Actor:
             return None
         games = dict(vars(self.games))
         groups = {
-            str(i): {"step": g.step, "state": tree.map(lambda x: x.numpy(), g.state)} for i, g in enumerate(self.groups)
+            str(i): {"step": tree.map(host, g.step), "state": tree.map(lambda x: x.numpy(), g.state)}
+            for i, g in enumerate(self.groups)
         }
         return {
             "pool": pool,
@@ -264,7 +270,7 @@ class Actor:
         self.acts[:] = saved["acts"]
         for i, group in enumerate(self.groups):
             kept = saved["groups"][str(i)]
-            group.step = tree.map(np.array, kept["step"])
+            group.step = arrived(self.pool, tree.map(np.array, kept["step"]))
             group.state = tree.map(lambda x: torch.from_numpy(np.array(x)), kept.get("state", {}))
             group.parked[:] = True
         self.restored = True

@@ -82,20 +82,23 @@ def evaluate(
     which: str | None = None,
     greedy: bool = False,
     settings: Any = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Play `episodes` full games with a checkpoint's weights (default: the newest whole one; "best"; or its number)."""
     import torch
 
     from polyplay import playing
+    from polyplay.crossing import near
+    from polyplay.device import choose
 
     directory = Path(directory)
     page, kept, options, _ = read(directory)
     settings = settings or kept
     found = _choose(directory, which)
-    wired = page.build(settings, new_crew(options))
+    wired = page.build(settings, new_crew(replace(options, device="cpu")))
     spawn.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(seed)
-    policy = playing.load_policy(wired, found)
+    policy = near(playing.load_policy(wired, found).to(choose(device)[0]))
     name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
     film = playing.Film(directory / f"{name}.mp4") if video else None
     before = time.monotonic()
@@ -122,7 +125,7 @@ def export(directory: Path, file: Path, which: str | None = None) -> dict[str, A
     directory = Path(directory)
     page, settings, options, kept = read(directory)
     found = _choose(directory, which)
-    wired = page.build(settings, new_crew(options))
+    wired = page.build(settings, new_crew(replace(options, device="cpu")))
     spawn.tune(1)
     spec = wired.envs.spec
     about = {
@@ -222,5 +225,7 @@ def new_crew(options: config.RunOptions) -> Crew:
         step_timeout=options.step_timeout,
         atari=options.atari,
         precision=options.precision,
+        device=options.device,
+        actors_on=options.actors_on,
         reuse=options.reuse,
     )

@@ -272,17 +272,22 @@ class Batches:
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, for a replay
 
     def consumer(
-        self, c: int, turn: int = 0, log: Callable[[list[int]], None] = lambda slots: None
+        self,
+        c: int,
+        turn: int = 0,
+        log: Callable[[list[int]], None] = lambda slots: None,
+        join: Joiner | None = None,
     ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 
         The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
         taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
+        `join` puts slots side by side, if not the stream's own does.
         """
         stream = self.stream
         rings = list(range(c, stream.producers, stream.consumers))
         bell = stream._bells[stream.producers + c]
-        join = _Joiner(stream, self.n)
+        join = join or Joiner(stream.rows, stream.state, stream.lanes, self.n)
         while True:
             stream.check()
             chosen, after = self._choose(c, rings, turn)
@@ -296,6 +301,7 @@ class Batches:
             slots = [s for s in taken if s is not None]
             log(slots)
             yield join(slots)
+            join.done()
             for slot in slots:
                 p = slot // stream.share
                 stream._free[p].put(slot)
@@ -333,25 +339,25 @@ def _take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
     return slot
 
 
-class _Joiner:
-    """Puts `n` slots side by side: a view when one slot is the whole batch, else one copy into kept memory."""
+class Joiner:
+    """Puts `n` slots of `lanes` lanes side by side: a view when one is the batch, else one copy into kept memory."""
 
-    def __init__(self, stream: Stream, n: int):
-        self.stream, self.n = stream, n
+    def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
+        self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
         self._memory: tuple[Batch, Batch] | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        rows, state = self.stream.rows, self.stream.state
+        rows, state = self.rows, self.state
         if self.n == 1:
             return tree.map(lambda x: x[slots[0]], rows), tree.map(lambda x: x[slots[0]], state)
         if self._memory is None:
-            wide = self.n * self.stream.lanes
+            wide = self.n * self.lanes
             self._memory = (
                 tree.map(lambda x: np.empty((x.shape[1], wide, *x.shape[3:]), x.dtype), rows),
                 tree.map(lambda x: np.empty((wide, *x.shape[2:]), x.dtype), state),
             )
         for i, slot in enumerate(slots):
-            part = slice(i * self.stream.lanes, (i + 1) * self.stream.lanes)
+            part = slice(i * self.lanes, (i + 1) * self.lanes)
             tree.map(
                 lambda into, x, at=part, s=slot: into.__setitem__((slice(None), at), x[s]),
                 self._memory[0],
@@ -359,3 +365,6 @@ class _Joiner:
             )
             tree.map(lambda into, x, at=part, s=slot: into.__setitem__(at, x[s]), self._memory[1], state)
         return self._memory
+
+    def done(self) -> None:
+        """The slots are no longer read: they may go back to their producers."""

@@ -7,6 +7,7 @@ is a generator, so that a graph that runs in one thread can let others take thei
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from polyplay import optim
+from polyplay.device import Mirror, put
 from polyplay.errors import Closed
 from polyplay.params import Vector
 from polyplay.shared import Block, Layout, Semaphores
@@ -24,6 +26,7 @@ from polyplay.worker import Me
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 Apply = Generator[None, None, "tuple[float, Sums]"]
+Agree = Generator[None, None, "Sums"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class Counts:
         self.learnt += rows
         return self.version - 1
 
+    def rest(self, rows: float) -> None:
+        """Agent steps without an update."""
+        self.learnt += rows
+
 
 class Bound(Protocol):
     optimizer: torch.optim.Optimizer
@@ -77,6 +84,10 @@ class Bound(Protocol):
     counts: Any  # Counts, or what stands in its place
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+
+    def agree(self, sums: Sums) -> Agree:
+        """The sums over all replicas, without an update."""
+        ...
 
 
 class Update(Protocol):
@@ -132,6 +143,10 @@ class _Local:
         return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
 
+    def agree(self, sums: Sums) -> Agree:
+        return sums
+        yield
+
 
 class AllReduce:
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
@@ -173,15 +188,24 @@ class _AllReduce:
         self.vector, self.optimizer, self.clip = vector, what.optim.make(vector.parameter), what.optim.clip
         self.rank, self.n, self.bells = rank, what.replicas, what._bells
         self.gradients, self.sums, self.arrived = what.arrays()
+        self.gradient, self.buffers = Mirror(vector.grad), Mirror(vector.flat[vector.weights :])
         self.turn, self.waited, self.counts = 0, 0.0, Counts()
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        mine, weights = (self.turn + 1) % 2, self.vector.weights
+        self.gradients[mine, self.rank, :weights] = self.gradient.fetch()
+        self.gradients[mine, self.rank, weights:] = self.buffers.fetch()
+        total = yield from self.agree(sums)
+        parts = self.gradients[mine]
+        for to, part in ((self.gradient, parts[:, :weights]), (self.buffers, parts[:, weights:])):
+            _mean(part, to.array)
+            to.put()
+        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+
+    def agree(self, sums: Sums) -> Agree:
         # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
         self.turn += 1
         mine = self.turn % 2
-        weights, gradient = self.vector.weights, self.vector.grad.numpy()
-        self.gradients[mine, self.rank, :weights] = gradient
-        self.gradients[mine, self.rank, weights:] = self.vector.read()[weights:]
         self.sums[mine, self.rank, : len(sums)] = sums
         self.arrived[self.rank] = self.turn
         for other in range(self.n):
@@ -195,11 +219,7 @@ class _AllReduce:
                 yield
                 self.bells[self.rank].wait(0.02)
         self.waited += time.perf_counter() - before
-        parts = self.gradients[mine]
-        _mean(parts[:, :weights], gradient)
-        _mean(parts[:, weights:], self.vector.read()[weights:])
-        total = self.sums[mine, :, : len(sums)].sum(0)
-        return _step(self.vector, self.optimizer, self.clip, learning_rate), total
+        return self.sums[mine, :, : len(sums)].sum(0)
 
 
 def _mean(parts: np.ndarray, out: np.ndarray) -> None:
@@ -212,6 +232,9 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
 
 # cells of the header, int64; of a worker: its updates, and the agent steps it learnt from
 _READY, _VERSION, _LEARNT = 0, 1, 2
+
+
+_making = threading.Lock()  # of a Hogwild's memory on a device
 
 
 class Hogwild:
@@ -238,14 +261,18 @@ class Hogwild:
             layout.add((workers, 8), np.int64),
         )
         self._block: Block = layout.block()
-        self._cells = self.arrays()
+        self._attach()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_cells"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_cells", "_there")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._attach()
+
+    def _attach(self) -> None:
         self._cells = self.arrays()
+        self._there: tuple[torch.Tensor, torch.Tensor] | None = None  # see `tensors`
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The vector [size], statistics [n, weights], header, and counters [workers, 2] of updates and agent steps."""
@@ -255,15 +282,27 @@ class Hogwild:
     def vector(self, me: Me, module: nn.Module) -> Vector:
         if self.copy:
             return Vector(module)
-        memory, _, head, _ = self.arrays()
-        return Vector(module, memory, write=me.index == 0 and not head[_READY])
+        memory, _ = self.tensors(next(module.parameters()).device)
+        return Vector(module, memory, write=me.index == 0 and not self.ready)
+
+    def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The vector and the statistics where they are used, by base tensors of their own each time: on a CPU the
+        shared block; on a device, whose users are threads of one process, memory there.
+        """
+        memory, statistics, _, _ = self.arrays()
+        if device.type == "cpu":
+            return torch.from_numpy(memory), torch.from_numpy(statistics)
+        with _making:
+            if self._there is None:
+                self._there = put(memory, device), put(statistics, device)
+        return self._there[0].data, self._there[1].data
 
     def bind(self, me: Me, vector: Vector) -> Bound:
         return _Hogwild(self, me, vector)
 
     def reader(self, module: nn.Module) -> Vector:
         """Binds a module that only reads to the shared weights, once they are `ready`."""
-        return Vector(module, self.arrays()[0], write=False)
+        return Vector(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
     @property
     def ready(self) -> bool:
@@ -278,14 +317,15 @@ class Hogwild:
 
 class _Hogwild:
     def __init__(self, what: Hogwild, me: Me, vector: Vector):
-        memory, statistics, head, counters = what.arrays()
+        _, _, head, counters = what.arrays()
+        memory, statistics = what.tensors(vector.flat.device)
         self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
-        shared = torch.from_numpy(memory) if what.copy else vector.flat
+        shared = memory if what.copy else vector.flat
         self.parameter = nn.Parameter(shared[: what.weights]) if what.copy else vector.parameter
         self.parameter.grad = vector.grad
         self.optimizer = what.optim.make(self.parameter)
         self.counts = Central(me, vector, shared if what.copy else None, head, counters)
-        optim.share(self.optimizer, torch.from_numpy(statistics), fill=self.counts.fresh)
+        optim.share(self.optimizer, statistics, fill=self.counts.fresh)
         self.step = optim.state(self.optimizer).get("step")  # Adam's count of updates: those of all workers
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
@@ -295,6 +335,11 @@ class _Hogwild:
         sums[2] = self.me.control.finishing
         return _step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
+
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield
 
 
 class Central:
@@ -356,7 +401,7 @@ class Central:
         """What the worker's rows moved in its own floating buffers moves the shared ones as much."""
         at = self.vector.weights
         if self.shared is not None and self.vector.size > at:
-            self.shared[at:] += self.vector.flat[at:] - self.buffers
+            self.shared[at:] += (self.vector.flat[at:] - self.buffers).to(self.shared.device)
             if self.pushed:
                 self.vector.flat[at:] = self.shared[at:]
             self.buffers.copy_(self.vector.flat[at:])
@@ -365,3 +410,6 @@ class Central:
         at = self.met if self.pushed else self.version
         self.counters[self.me.index] += (1, int(rows))
         return at
+
+    def rest(self, rows: float) -> None:
+        self.counters[self.me.index, 1] += int(rows)

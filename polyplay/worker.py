@@ -71,6 +71,7 @@ class Me:
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
     precision: str = "float32"  # of networks, see nets.precision
+    device: str = "cpu"  # that it computes on: see polyplay.device
     reuse: bool = True  # learn from what was computed while acting, where the weights are the same
     heads: Headcount | None = None  # of this role
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn

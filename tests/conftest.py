@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from polyplay import device
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(request, monkeypatch):
+    """`--device auto` is the CPU in every test that is not marked gpu, wherever it runs."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(device, "available", lambda: 0)
+
+
+def pytest_collection_modifyitems(items):
+    """Without a GPU the tests that are marked gpu say why they do nothing."""
+    if not device.available():
+        skip = pytest.mark.skip(
+            reason="needs a CUDA GPU; what can be tested without one is in test_device and test_far"
+        )
+        for item in items:
+            if item.get_closest_marker("gpu") is not None:
+                item.add_marker(skip)

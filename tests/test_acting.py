@@ -16,7 +16,8 @@ from polyplay import losses, nets, rolling
 from polyplay.acting import act, replica
 from polyplay.crew import Crew
 from polyplay.envs import AtLeast, Envs, Greedy
-from polyplay.learning import Task, build, learn
+from polyplay.feeding import learn
+from polyplay.learning import Task, build
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, row_spec

@@ -20,7 +20,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 def layers() -> list[list[str]]:
     """The numbered lines of the section "The layers"."""
     block = TEXT.split("## The layers")[1].split("```")[1]
-    return [line.split()[1:] for line in block.strip().splitlines()]
+    lines: list[list[str]] = []
+    for line in block.strip().splitlines():
+        number, *names = line.split()
+        if number.isdigit():
+            lines.append(names)
+        else:  # a line goes on
+            lines[-1] += [number, *names]
+    return lines
 
 
 def name(path: Path) -> str:

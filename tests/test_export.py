@@ -94,6 +94,16 @@ def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
     assert export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
 
 
+def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
+    spec = EnvSpec(Field((5,), "float32"), Discrete(4))
+    options = {"dueling": True, "atoms": 11, "noisy": "zoo", "core": "lstm", "core_size": 8, "previous": True}
+    told = export.export(nets.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
+    assert told["lanes"] == "any"
+    assert "100 % of actions are the same" in told["checked"]
+    state = {"state/h", "state/c", "state/action"}
+    assert set(told["inputs"]) == {"obs", "reward", "first", *state}
+
+
 def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     policy = nets.make(Stiff, REAL)
     told = export.export(policy, REAL, tmp_path / "p.onnx", {})

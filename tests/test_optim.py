@@ -47,9 +47,11 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
         ("rmsprop_a3c", -0.3015, -0.4506),
         ("rmsprop_tf", -0.0953, -0.1432),
         ("rmsprop_torch", -0.5, -0.7366),
+        ("rmsprop_dqn", -0.3016, -0.4509),
+        ("adagrad", -0.0909, -0.1320),
     ],
 )
-def test_reference_vectors_of_the_three_flavours(name: str, first: float, second: float) -> None:
+def test_reference_vectors_of_every_flavour(name: str, first: float, second: float) -> None:
     path = run(optim.make(name, vector(), lr=0.1, eps=0.1), torch.tensor([[1.0], [0.5]], dtype=torch.float64))
     assert path[:, 0].tolist() == pytest.approx([first, second], abs=5e-5)
 
@@ -85,6 +87,39 @@ def test_adam_is_torchs_own() -> None:
     ours = optim.make("adam", vector(7, seed=4), lr=0.1, eps=1e-5, betas=(0.8, 0.99))
     own = torch.optim.Adam([vector(7, seed=4)], lr=0.1, eps=1e-5, betas=(0.8, 0.99))
     torch.testing.assert_close(run(ours, grads), run(own, grads))
+
+
+def test_adagrad_is_torchs_own() -> None:
+    grads = gradients(20, 7, seed=3)
+    ours = optim.make("adagrad", vector(7, seed=4), lr=0.1, eps=1e-5)
+    own = torch.optim.Adagrad([vector(7, seed=4)], lr=0.1, eps=1e-5)
+    torch.testing.assert_close(run(ours, grads), run(own, grads))
+
+
+def test_the_root_of_dqns_holds_the_variance_and_epsilon() -> None:
+    """Two steps by hand, and where torch's centred RMSProp has its ε: outside."""
+    grads, own = torch.tensor([[1.0], [0.5]], dtype=torch.float64), vector()
+    path = run(optim.make("rmsprop_dqn", vector(), lr=0.1, eps=0.01, alpha=0.95), grads)
+    first = 0.1 * 1.0 / math.sqrt(0.05 - 0.05**2 + 0.01)
+    mean, square = 0.95 * 0.05 + 0.05 * 0.5, 0.95 * 0.05 + 0.05 * 0.25
+    second = 0.1 * 0.5 / math.sqrt(square - mean**2 + 0.01)
+    assert path[:, 0].tolist() == pytest.approx([-first, -first - second])
+    outside = run(torch.optim.RMSprop([own], lr=0.1, eps=0.01, alpha=0.95, centered=True), grads)
+    assert abs(float(outside[0, 0]) + first) > 0.01
+
+
+@pytest.mark.parametrize("few", [0, 1 << 60])
+def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkeypatch) -> None:
+    """g − m² is 0 at last, in float32 a little more or less; ε = 1.5e-7 (Ape-X) would not cover that."""
+    monkeypatch.setattr(optim, "FEW", few)
+    p = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = optim.make("rmsprop_dqn", p, lr=1e-5, eps=1.5e-7, alpha=0.5)
+    p.grad = torch.linspace(-30.0, 30.0, 1000)
+    for _ in range(60):
+        optimizer.step()
+    spread = optimizer.state[p]["square"] - optimizer.state[p]["mean"].square()
+    assert spread.min() < -1.5e-7, "as it was meant to be"
+    assert p.isfinite().all()
 
 
 def test_large_accumulators_start_as_the_flavour_says() -> None:
@@ -239,6 +274,14 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
     torch.testing.assert_close(paths[0], paths[1], rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(squares[0], squares[1], rtol=2e-6, atol=0)
     assert (paths[0][-1] != paths[0][0]).any()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("name", optim.NAMES)
+def test_statistics_are_named_in_their_order(name: str, momentum: float) -> None:
+    optimizer = optim.make(name, vector(3), lr=0.1, eps=0.1, momentum=momentum)
+    run(optimizer, gradients(1, 3, seed=1))
+    assert [k for k in optim.state(optimizer) if k != "step"] == list(optim.statistics(name, momentum))
 
 
 def test_other_layouts_and_types_take_several_passes() -> None:

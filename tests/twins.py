@@ -146,13 +146,56 @@ def rmsprop(
     g0: float,
     momentum: float = 0.0,
     lr_inside: bool = True,
+    centred: bool = False,
+    sums: bool = False,
 ) -> list[float]:
-    """One number through RMSProp, step by step: its value after each gradient."""
-    g, m, path = g0, 0.0, []
+    """One number through RMSProp or AdaGrad, step by step: its value after each gradient."""
+    g, mean, m, path = g0, 0.0, 0.0, []
     for grad, rate in zip(grads, lr, strict=True):
-        g = alpha * g + (1.0 - alpha) * grad * grad
-        update = grad / math.sqrt(g + eps) if eps_inside else grad / (math.sqrt(g) + eps)
+        g = g + grad * grad if sums else alpha * g + (1.0 - alpha) * grad * grad
+        mean = alpha * mean + (1.0 - alpha) * grad
+        spread = max(g - mean * mean, 0.0) if centred else g
+        update = grad / math.sqrt(spread + eps) if eps_inside else grad / (math.sqrt(spread) + eps)
         m = momentum * m + (rate * update if lr_inside else update)
         theta -= m if lr_inside else rate * m
         path.append(theta)
     return path
+
+
+def project(chances: list[float], ret: float, discount: float, low: float, high: float) -> list[float]:
+    """Bellemare et al. 2017 by the triangles of RLAX: every atom asks every moved atom for its share."""
+    size = len(chances)
+    gap = (high - low) / (size - 1)
+    atoms = [low + i * gap for i in range(size)]
+    moved = [min(high, max(low, ret + discount * z)) for z in atoms]
+    return [
+        sum(p * min(1.0, max(0.0, 1.0 - abs(t - z) / gap)) for t, p in zip(moved, chances, strict=True)) for z in atoms
+    ]
+
+
+def rescale(x: float, eps: float) -> float:
+    return math.copysign(math.sqrt(abs(x) + 1.0) - 1.0, x) + eps * x
+
+
+def unscale(y: float, eps: float) -> float:
+    """The closed form as R2D2 prints it."""
+    root = (math.sqrt(1.0 + 4.0 * eps * (abs(y) + 1.0 + eps)) - 1.0) / (2.0 * eps)
+    return math.copysign(root * root - 1.0, y)
+
+
+def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> tuple[list[float], list[bool]]:
+    """R2D2's targets of rows 0..R-2 and which are learnt. lane: also "ahead", Q⁻(s, a*) row by row, and "valid"."""
+    h, inverse = (lambda x: x, lambda x: x) if eps is None else (lambda x: rescale(x, eps), lambda x: unscale(x, eps))
+    rows = len(lane["first"])
+    made, learnt = [], []
+    for t in range(rows - 1):
+        total, steps, ended = 0.0, 0, False
+        while steps < n and t + steps + 1 < rows and not ended:
+            at = t + steps + 1
+            if lane["first"][at] or not lane["valid"][at] or not lane["valid"][at - 1]:
+                break
+            total += gamma**steps * lane["reward"][at]
+            steps, ended = steps + 1, lane["terminated"][at]
+        made.append(h(total + (0.0 if ended else gamma**steps * inverse(lane["ahead"][t + steps]))))
+        learnt.append(steps > 0 and (tail == "short" or t < rows - n))
+    return made, learnt

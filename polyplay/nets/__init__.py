@@ -1,4 +1,5 @@
-"""Policies by name: `make(name, spec, ...)`, and `Factory`, which is what travels into workers.
+"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, and `Factory`, which is
+what travels into workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
 torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from polyplay import tree
+from polyplay.envs.spaces import Discrete
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
 from polyplay.nets.guards import Guard
@@ -27,12 +29,14 @@ from polyplay.nets.layers import INITS, Centre, Linear, Signed
 from polyplay.nets.mlp import mlp
 from polyplay.nets.policy import Policy
 from polyplay.nets.running import Normalize, Returns
+from polyplay.nets.streams import Head
+from polyplay.nets.values import Values
 from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
 
-__all__ = ["NETS", "Factory", "Policy", "make"]
+__all__ = ["NETS", "Factory", "Policy", "Values", "make", "make_values"]
 
 Builder = Callable[..., nn.Module]
 INPUTS = ("raw", "centre", "signed", "normalize")
@@ -55,6 +59,7 @@ NETS = {
     "ga3c_large2": Net(atari.ga3c_large2, "torch"),
     "ga3c_large1": Net(atari.ga3c_large1, "torch"),
     "impala": Net(atari.impala, "torch"),
+    "dqn": Net(atari.dqn, "torch"),
     "mlp": Net(mlp, "orthogonal"),
 }
 
@@ -112,6 +117,60 @@ def make(
     return policy
 
 
+def make_values(
+    name: str | Builder,
+    spec: EnvSpec,
+    dueling: bool = False,
+    atoms: int = 0,
+    support: tuple[float, float] = (-10.0, 10.0),
+    width: int | None = None,
+    scale: float = 1.0,
+    noisy: str = "none",
+    sigma: float | None = None,
+    bias: str = "each",
+    core: str = "none",
+    core_size: int = 512,
+    previous: bool = False,
+    clipped: bool = False,
+    init: str = "torch",
+    inputs: str = "raw",
+    exact: bool = True,
+    **options: Any,
+) -> Values:
+    """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
+    alone.
+
+    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see streams.Head; support: lowest and highest atom.
+    width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
+    512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
+    hears the last action and reward, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
+    previous=True. Raises UserError.
+    """
+    if not isinstance(spec.action, Discrete):
+        raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
+    if init not in INITS:
+        raise UserError(f"init: {init!r} is not one of {', '.join(INITS)}")
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, _ = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    fc = inspect.signature(build).parameters.get("hidden")
+    if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
+        own = options.pop("hidden", fc.default)
+        options, width = {**options, "hidden": 0}, own if width is None else width
+    torso = _call(build, title, spec, options)
+    if all(hasattr(torso, k) for k in POLICY):
+        raise UserError(f"--network: {title!r} is a whole policy; values need a torso (a module with `features`)")
+    _probe(torso, title, spec.obs)
+    heard, actions = Values.heard(torso, int(spec.action.n), previous), int(spec.action.n)
+    middle = cores.make(core, heard, core_size, init)
+    features = heard if middle is None else middle.features
+    head = Head(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
+    made = Values(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support)
+    for layer in made.modules():
+        if isinstance(layer, Linear | cores.Core):
+            layer.exact = exact
+    return made
+
+
 def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
@@ -125,14 +184,17 @@ def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
 
 @dataclass(frozen=True)
 class Factory:
-    """`make`'s arguments; calling it makes the policy. Workers get this, never pickled weights."""
+    """`make`'s arguments, or with `values` `make_values`'s; calling it makes the policy. Workers get this, never
+    pickled weights.
+    """
 
     name: str | Builder
     spec: EnvSpec
     options: Mapping[str, Any] = field(default_factory=dict)
+    values: bool = False
 
-    def __call__(self) -> Policy:
-        return make(self.name, self.spec, **self.options)
+    def __call__(self) -> Any:
+        return (make_values if self.values else make)(self.name, self.spec, **self.options)
 
 
 def _auto(obs: Spec) -> str:

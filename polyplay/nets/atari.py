@@ -35,7 +35,10 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 
 
 class Conv(nn.Module):
-    """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features]."""
+    """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
+
+    hidden: that layer's width; 0 for none.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,9 @@ class Conv(nn.Module):
             self.pads.append((0, 0, 0, 0) if even else sided)
             self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
             channels, sides = out, after
-        self.fc = Linear(channels * math.prod(sides), hidden)
-        self.features = hidden
+        flat = channels * math.prod(sides)
+        self.fc = Linear(flat, hidden) if hidden else None
+        self.features = hidden or flat
         initialise(self, init)
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
@@ -70,6 +74,8 @@ class Conv(nn.Module):
             x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
             if tape is not None:
                 tape.append(x)
+        if self.fc is None:
+            return x.flatten(1)
         x = F.relu(self.fc(x.flatten(1)), inplace=True)
         if tape is not None:
             tape.append(x)
@@ -78,8 +84,10 @@ class Conv(nn.Module):
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
         """What forward(obs) said with these weights, from its tape; gradients go back as through forward."""
         x = pixels(obs)
-        for conv, pad, y in zip(self.convs, self.pads, tape[:-1], strict=True):
+        for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
             x = recall.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+        if self.fc is None:
+            return x.flatten(1)
         return recall.linear(self.fc, x.flatten(1), tape[-1])
 
 
@@ -133,18 +141,25 @@ class Impala(nn.Module):
         for out in channels:
             self.sections.append(Section(inputs, out))
             inputs, sides = out, [-(-n // 2) for n in sides]
-        self.fc = Linear(inputs * math.prod(sides), hidden)
-        self.features = hidden
+        flat = inputs * math.prod(sides)
+        self.fc = Linear(flat, hidden) if hidden else None
+        self.features = hidden or flat
         initialise(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = F.relu(self.sections(pixels(obs)), inplace=True)
-        return F.relu(self.fc(x.flatten(1)), inplace=True)
+        x = F.relu(self.sections(pixels(obs)), inplace=True).flatten(1)
+        return x if self.fc is None else F.relu(self.fc(x), inplace=True)
 
 
 def nature(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
     """DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters."""
     return Conv("nature", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init)
+
+
+def dqn(spec: EnvSpec, hidden: int = 512, init: str = "torch") -> nn.Module:
+    """As DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights."""
+    layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    return Conv("dqn", spec.obs, layers, hidden, init=init, around=(1, 0, 0))
 
 
 def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:

@@ -6,7 +6,8 @@ episode begins, before that row is consumed. Acting is an unroll of one row, so 
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -91,10 +92,16 @@ class Core(nn.Module):
         y, state = self.unroll(x.unsqueeze(0), first.unsqueeze(0), state)
         return y.squeeze(0), state
 
-    def unroll(self, x: Tensor, first: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind."""
+    def unroll(
+        self, x: Tensor, first: Tensor, state: Batch, context: Any = contextlib.nullcontext()
+    ) -> tuple[Tensor, Batch]:
+        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
+        the input's product is computed in; all else is float32.
+        """
         rows, lanes = first.shape
-        gates = self.input(x.reshape(rows * lanes, -1)).view(rows, lanes, -1)
+        with context:
+            gates = self.input(x.reshape(rows * lanes, -1))
+        gates = gates.view(rows, lanes, -1).float()
         keep = (~first).unsqueeze(-1).to(gates.dtype)
         now = tuple(state[name] for name in self.cell.names)
         if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, for the reason `Linear` has

@@ -77,6 +77,8 @@ def pixels(obs: Tensor) -> Tensor:
         return obs.contiguous(memory_format=torch.channels_last)
     if _four_planes(obs):
         return _bfloat16(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
+    if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
+        return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(1.0 / 255.0)
     return _floats(obs).mul_(1.0 / 255.0)  # a fresh copy: the type changed
 
 

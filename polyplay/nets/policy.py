@@ -118,7 +118,7 @@ class Policy(nn.Module):
         rows["obs"] = self._seen(rows["obs"])
         x = self._features(self.torso, rows["obs"], chunk, tape, recall=tape is not None)
         if self.previous:
-            before = tree.map(_shifted, state["action"], batch["action"])
+            before = tree.map(shifted, state["action"], batch["action"])
             x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
         if self.core is not None:
             x = self.core.unroll(x.unflatten(0, size), first, state)[0].flatten(0, 1)
@@ -174,16 +174,16 @@ class Policy(nn.Module):
         """float32 [N, features], whatever they were computed in."""
         with mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
             made = torso.recall if recall else torso
-            x = _chunked(torso, obs, chunk) if tape is None else made(obs, tape)
+            x = chunked(torso, obs, chunk) if tape is None else made(obs, tape)
         return x.float() if self.bf16 else x
 
 
-def _shifted(before: Tensor, action: Tensor) -> Tensor:
+def shifted(before: Tensor, action: Tensor) -> Tensor:
     """[B, …] and [T+1, B, …] → [(T+1) · B, …]: the action before each row's."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
-def _chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
+def chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
     """net(obs) in pieces of `chunk` rows."""
     if chunk is None:  # first: an exported graph has any number of rows
         return net(obs)

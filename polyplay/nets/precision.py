@@ -1,4 +1,6 @@
-"""The numbers a network's torso is computed in. Weights, cores, heads, losses and optimisers are float32 always."""
+"""The numbers a network's torso is computed in. Weights, cores, heads, losses and optimisers are float32 always; but in
+networks of action values the core's input and the head's hidden layers, being as large, go with the torso.
+"""
 
 from __future__ import annotations
 

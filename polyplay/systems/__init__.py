@@ -10,6 +10,8 @@ from typing import Any
 
 from polyplay.envs.presets import preset
 from polyplay.errors import UserError
+from polyplay.replay import Replay
+from polyplay.stream import row_spec
 
 COMING = [
     "dqn",
@@ -68,3 +70,20 @@ def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipe
     how = how or pipeline
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
+
+
+def shares(replicas: int, **wholes: int) -> list[int]:
+    """Each replica's share of every whole. Raises UserError: one does not divide, or there is nothing to divide."""
+    for name, whole in wholes.items():
+        if replicas < 1 or whole % replicas or whole // replicas < (name != "start"):
+            raise UserError(f"--{name} {whole} does not divide among --replicas {replicas}: make it a multiple of that")
+    return [whole // replicas for whole in wholes.values()]
+
+
+def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
+    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay."""
+    spec, stack = envs.spec, 0
+    if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
+        stack = spec.obs.shape[0]
+    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in ("agent", "value", "chosen")}
+    return Replay(rows, lanes, capacity, batch, net.state_spec(), stack=stack, **drawn)

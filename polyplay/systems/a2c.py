@@ -27,7 +27,7 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     lanes: int = 16  # environments stepped in one batch, over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
     workers: int = 0  # threads or processes of a replica that step its environments (0: chosen)
     unroll: int = 5  # agent steps per lane between two updates (nsteps)
@@ -71,7 +71,7 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = c.replicas or max(n for n in range(1, cores() + 1) if c.lanes % (n * c.groups) == 0)
+    replicas = c.replicas or max(n for n in range(1, crew.parts + 1) if c.lanes % (n * c.groups) == 0)
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
     share = max(1, cores() // replicas)

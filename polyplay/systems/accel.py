@@ -33,7 +33,7 @@ class Config:
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
     lanes: int = 16  # environments over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: int = 2  # of a replica's lanes, served in turn
     unroll: int = 5  # agent steps per lane in a rollout (horizon)
     epochs: int = 4  # ppo: passes over a rollout
@@ -93,7 +93,7 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     least = c.groups * (c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    replicas = c.replicas or max((n for n in range(1, cores() + 1) if c.lanes % (n * least) == 0), default=1)
+    replicas = c.replicas or max((n for n in range(1, crew.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
     options = atari(c.env, c.screen, crew.atari)

@@ -15,7 +15,8 @@ from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs
 from polyplay.errors import UserError
-from polyplay.learning import Passes, Task, learn
+from polyplay.feeding import learn
+from polyplay.learning import Passes, Task
 from polyplay.params import Params, sizes
 from polyplay.shared import Knobs
 from polyplay.stream import Stream, rollouts, row_spec
@@ -77,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
     options = atari(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.steppers(c.actors), options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)

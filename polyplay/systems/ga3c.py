@@ -14,7 +14,8 @@ from polyplay import losses, nets
 from polyplay.acting import act
 from polyplay.crew import Crew, cores
 from polyplay.envs import Envs, Greedy
-from polyplay.learning import Task, learn
+from polyplay.feeding import learn
+from polyplay.learning import Task
 from polyplay.params import sizes
 from polyplay.queues import Queue
 from polyplay.scheduling import rule, schedule

@@ -27,7 +27,7 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     lanes: int = 8  # environments stepped in one batch, over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and one core (0: as many as cores)
+    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
     unroll: int = 128  # agent steps per lane in a rollout
     epochs: int = 3  # passes over a rollout
@@ -84,7 +84,7 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     least = c.groups * (c.minibatches if c.core != "none" else 1)
-    replicas = c.replicas or max((n for n in range(1, cores() + 1) if c.lanes % (n * least) == 0), default=1)
+    replicas = c.replicas or max((n for n in range(1, crew.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         parts = " x --minibatches " + str(c.minibatches) if c.core != "none" else ""
         given = f"--replicas {replicas} x --groups {c.groups}{parts}"

@@ -1,0 +1,179 @@
+"""The learning loop, written once, and where batches come from: a Stream, a training queue, a replay of a Stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay import snapshot, trail
+from polyplay.checkpoint import Part
+from polyplay.crossing import joiner
+from polyplay.learning import Learner, Task
+from polyplay.params import Params
+from polyplay.queues import Gather
+from polyplay.rehearsing import Rehearsal
+from polyplay.replay import Replay
+from polyplay.stream import UNWRITTEN, Batches, Stream
+from polyplay.tree import Batch
+from polyplay.worker import Me
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What crosses into a learner that keeps what its actors do: their stream, and the replay it is drawn from."""
+
+    stream: Stream
+    replay: Replay
+    n: int = 1  # slots taken at once
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class _FromStream:
+    """The learner's end of a Stream, whose actors hold copies of its weights."""
+
+    def __init__(self, me: Me, learner: Learner, source: Batches | Drawn, params: Params, round_slots: int):
+        self.me, self.learner, self.source, self.params = me, learner, source, params
+        self.stream, self.round_slots, self.chief = source.stream, round_slots, me.index == 0
+        self.alone = self.stream.consumers == 1
+        passes = learner.task.passes
+        self.each = 1 if passes is None else passes.updates  # from one batch
+        self.taken = snapshot.taken(me, self.stream, learner.version // self.each, source.n)
+        self.slots = sum(self.taken)
+        if self.chief:
+            self.stream.base[:] = self.taken
+            self.publish()
+
+    def publish(self) -> None:
+        self.params.publish(self.learner.vector, self.learner.version, self.slots // self.round_slots)
+
+    def batches(self) -> Iterator[Any]:
+        me, task, stream = self.me, self.learner.task, self.stream
+        assert isinstance(self.source, Batches)
+        length = task.total if task.anneal == "linear" else 0.0
+        log = trail.writer(me, stream, self.learner.version, torch.get_num_threads(), length, self.each)
+        join = joiner(stream, self.source.n, self.learner.device)
+        return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log, join)
+
+    def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
+        yield from self.learner.step(*batch)
+        assert UNWRITTEN not in batch[0]["version"]
+        self.slots += self.source.n * self.stream.consumers
+        if self.chief:
+            self.publish()
+            self.tell()
+
+    def tell(self) -> None:
+        self.me.meter.add("depth_sum", self.stream.depth)
+        self.me.meter.add("depth_count", 1)
+
+    def save(self, more: Callable[[Part], None] = lambda part: None) -> Iterator[None]:
+        """The learner with what its actors hold and what is in flight. Nothing to do where that was done."""
+        if self.learner.saved == self.learner.version:
+            return
+        lost = yield from snapshot.gather(self.me, self.stream, self.learner.version)
+
+        def write(part: Part) -> None:
+            snapshot.flow(self.me, part, self.stream, lost)
+            more(part)
+
+        self.learner.save(write)
+
+
+class _FromReplay:
+    """The end of a Stream where everything is kept, and drawn again and again. As many updates as the replay's ratio
+    asks for; actors wait while more is owed, and the learner waits while nothing is.
+    """
+
+    alone = True
+
+    def __init__(self, me: Me, learner: Learner, source: Drawn, params: Params, round_slots: int):
+        self.flow = _FromStream(me, learner, source, params, round_slots)
+        self.me, self.learner, self.stream = me, learner, source.stream
+        self.rehearsal = Rehearsal(me, learner, source.replay)
+        self.actor = 0  # whose rollout was taken last
+        if self.stream.consumers > 1:
+            raise ValueError("one learner draws from one replay")
+
+    def batches(self) -> Iterator[Any]:
+        """Rollouts to keep; (): draw; None: nothing came for a while."""
+        rollouts = self.stream.batches(1).consumer(self.me.index, log=self._note)
+        while True:
+            yield () if self.rehearsal.owed > 0 else next(rollouts)
+
+    def _note(self, slots: list[int]) -> None:
+        self.actor = slots[0] // self.stream.share
+
+    def step(self, batch: tuple[Batch, Batch] | tuple[()]) -> Iterator[None]:
+        if batch:
+            rows, state = batch
+            fresh = self.rehearsal.remember(rows, state, self.actor * self.stream.lanes)
+            self.flow.slots += 1
+            self.flow.tell()
+            yield from self.learner.rest(fresh)
+        else:
+            yield from self.rehearsal.update(0.0)
+            self.flow.publish()
+
+    def save(self) -> Iterator[None]:
+        yield from self.flow.save(self.rehearsal.save)
+
+
+class _FromQueue:
+    """A trainer's end of a training queue: those who act use the weights themselves, and hold nothing worth keeping."""
+
+    alone = True
+
+    def __init__(self, me: Me, learner: Learner, source: Gather):
+        self.me, self.learner, self.source = me, learner, source
+
+    def batches(self) -> Iterator[Any]:
+        return self.source.consumer()
+
+    def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
+        yield from self.learner.step(*batch)
+        self.me.meter.served(int(np.count_nonzero(~batch[0]["first"][1:])))
+        self.me.meter.add("depth_sum", self.source.stream.depth)
+        self.me.meter.add("depth_count", 1)
+
+    def save(self) -> Iterator[None]:
+        if self.learner.saved != self.learner.version:
+            self.learner.save()
+        yield
+
+
+def _feed(me: Me, learner: Learner, source: Any, params: Params | None, round_slots: int) -> Any:
+    if isinstance(source, Gather):
+        return _FromQueue(me, learner, source)
+    assert params is not None
+    if isinstance(source, Drawn):
+        return _FromReplay(me, learner, source, params, round_slots)
+    return _FromStream(me, learner, source, params, round_slots)
+
+
+def learn(
+    me: Me, *, source: Batches | Gather | Drawn, task: Task, params: Params | None = None, round_slots: int = 1
+) -> Iterator[None]:
+    """Take batches, update, and for a Stream publish. `round_slots`: slots that all its actors fill in one round."""
+    learner = Learner(me, task)
+    feed = _feed(me, learner, source, params, round_slots)
+    yield  # actors begin with these weights, also where all take turns
+    before = time.perf_counter()
+    for batch in feed.batches():
+        me.meter.add("wait", time.perf_counter() - before)
+        me.meter.stamp()
+        if batch is not None:
+            yield from feed.step(batch)
+        ends = learner.done or (batch is None and me.control.finishing and feed.alone)
+        if ends or learner.saving:
+            yield from feed.save()
+        if ends or me.leaving:
+            return
+        yield
+        before = time.perf_counter()

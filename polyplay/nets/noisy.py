@@ -1,0 +1,90 @@
+"""Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
+
+A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
+machine and in any batch: a row's key while acting comes from its counted noise, an update's from its number.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polyplay.errors import UserError
+from polyplay.nets.layers import Linear, initialise
+
+# name: distribution, first σ·√inputs
+VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
+COLUMNS = 2  # uniforms of acting noise that make a key
+_BITS = 23  # that such a uniform has (polyplay.noise)
+_A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class Noisy(nn.Module):
+    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorised noise, for every row its own or for all the same.
+
+    W, b start as torch's do, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
+    cut off beyond ±2 in variant "zoo" (dqn_zoo). Written out over rows so that no noisy weight matrix is ever made.
+    bias: b; s is always there.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
+        super().__init__()
+        self.mean, self.spread = Linear(inputs, outputs, bias=bias), Linear(inputs, outputs)
+        initialise(self.mean, init)
+        for x in (self.spread.weight, self.spread.bias):
+            nn.init.constant_(x, sigma / math.sqrt(inputs))
+        self.inputs, self.noise = inputs, inputs + outputs
+
+    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
+        y = self.mean(x)
+        if noise is None:
+            return y
+        before, behind = noise[:, : self.inputs].to(x.dtype), noise[:, self.inputs :]
+        return y + self.spread(x * before) * behind.to(y.dtype)
+
+
+def check(variant: str) -> None:
+    """Raises UserError unless it is the name of a variant, or none."""
+    if variant != "none" and variant not in VARIANTS:
+        raise UserError(f"noisy: {variant!r} is not one of none, {', '.join(VARIANTS)}")
+
+
+def keys(uniforms: Tensor) -> Tensor:
+    """int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
+    high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
+    return (high << _BITS) | low
+
+
+def draw(key: Tensor, n: int, variant: str) -> Tensor:
+    """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
+    groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
+    bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]
+    return _table(VARIANTS[variant][0], key.device)[bits.to(torch.int32) + 2**15]
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, as in polyplay.noise; int64 wraps."""
+    x = (x ^ _down(x, 30)) * _B
+    x = (x ^ _down(x, 27)) * _C
+    return x ^ _down(x, 31)
+
+
+def _down(x: Tensor, by: int) -> Tensor:
+    """A shift to the right that brings zeros."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+@functools.cache
+def _table(how: str, device: Any) -> Tensor:
+    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution."""
+    place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    if how == "truncated":
+        edge = 0.5 * math.erfc(2.0 / math.sqrt(2.0))
+        place = edge + place * (1.0 - 2.0 * edge)
+    x = torch.special.ndtri(place)
+    return (x.sign() * x.abs().sqrt()).float().to(device)

@@ -1,0 +1,16 @@
+"""Replay: what a Stream becomes when samples are drawn more than once. Imports no torch.
+
+`Replay` describes one, `Replay.open` makes its `Memory`; docs/replay.md.
+"""
+
+from typing import Any
+
+from polyplay.replay.description import Proportional, Rank, Replay, Sampler, Uniform
+from polyplay.replay.memory import Memory
+
+__all__ = ["Memory", "Proportional", "Rank", "Replay", "Sampler", "Uniform", "replay_of"]
+
+
+def replay_of(kw: Any) -> Replay | None:
+    """What a role that was wired with `kw` draws from, or None."""
+    return kw.get("replay") or getattr(kw.get("source"), "replay", None)

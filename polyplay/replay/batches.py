@@ -1,0 +1,89 @@
+"""From the slots of items to the arrays that are learnt from. These are made once and filled in turn."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from polyplay import tree
+from polyplay.replay import rows
+from polyplay.replay.description import FLAGS, Replay
+from polyplay.replay.fields import Fields
+from polyplay.replay.ledger import Ledger
+from polyplay.replay.sequences import spans
+from polyplay.replay.states import States
+from polyplay.tree import Batch
+
+
+def _twice(path: str) -> bool:
+    """Whether a leaf is wanted of both ends of a transition."""
+    return path.split("/")[0] in ("obs", "mask")
+
+
+class Transitions:
+    """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
+
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+        self.replay, self.ledger, self.fields = replay, ledger, fields
+        B = replay.batch
+        paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
+        made = [{p: fields.empty(p, (2, B) if _twice(p) else (B,)) for p in paths} for _ in range(replay.buffers)]
+        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
+        self._turn = cycle(made)
+
+    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots of the last rows, G and D, each [n]."""
+        n, r = len(slots), self.replay
+        end, total, discount = np.empty(n, np.int64), np.empty(n, np.float32), np.empty(n, np.float32)
+        flags, reward, R = self.ledger.flags, self.fields.reward, self.ledger.R
+        rows.windows(slots, R, r.n_step, r.gamma, r.reward == "sign", flags, reward, end, total, discount)
+        return end, total, discount
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+        """See docs/replay.md."""
+        end, total, discount = self.windows(slots)
+        both = np.stack([slots, end])
+        where = self.fields.planes(both, self.ledger.age)
+        arrays = next(self._turn)
+        for path, out in arrays.items():
+            self.fields.take(path, both if _twice(path) else slots, where, out)
+        first = self.ledger.flags[both] & rows.FIRST > 0
+        told = {"return": total, "discount": discount, "weight": weight, "id": self.ledger.ids(slots), "first": first}
+        return tree.nest(arrays) | told
+
+    def errors(self, slots: np.ndarray) -> np.ndarray:
+        """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. NaN counts as 0."""
+        end, total, discount = self.windows(slots)
+        value, chosen = (self.fields.shelves[name].array for name in ("value", "chosen"))  # type: ignore[union-attr]
+        return np.nan_to_num(np.abs(total + discount * value[end] - chosen[slots]).astype(np.float64), posinf=0.0)
+
+
+class Sequences:
+    """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
+
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+        self.replay, self.ledger, self.fields, self.states = replay, ledger, fields, states
+        lead = (replay.length, replay.batch)
+        paths = (*fields.whole, *fields.stacks)
+        made = [{p: fields.empty(p, lead) for p in paths} for _ in range(replay.buffers)]
+        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
+        self._turn = cycle(made)
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+        """See docs/replay.md."""
+        shape = (self.replay.length, len(slots))
+        at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
+        spans(slots, self.ledger.R, self.replay.burn_in, self.ledger.flags, at, real, valid)
+        where = self.fields.planes(at, self.ledger.age)
+        arrays = next(self._turn)
+        for path, out in arrays.items():
+            self.fields.take(path, at, where, out)
+        arrays["reward"][~real] = 0
+        flags = self.ledger.flags[at]
+        told: dict[str, Any] = {n: (flags & getattr(rows, n.upper()) > 0) & real for n in FLAGS}
+        told["first"] |= ~real
+        state = self.states.take(at[0], told["first"][0], self.ledger)
+        told |= {"state": state, "weight": weight, "id": self.ledger.ids(slots), "valid": valid}
+        return tree.nest(arrays) | told

@@ -1,0 +1,197 @@
+"""Memory: rows of experience of many lanes, from which batches are drawn again and again.
+
+For one thread. Rows come as the acting loop wrote them (docs/rows.md); what is drawn are items, each with an id that
+tells one from whoever has its place later. See docs/replay.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay import tree
+from polyplay.replay import rows, saving
+from polyplay.replay.batches import Sequences, Transitions
+from polyplay.replay.description import Replay, Uniform
+from polyplay.replay.draws import Draws
+from polyplay.replay.fields import Fields, flags_of
+from polyplay.replay.ledger import Ledger
+from polyplay.replay.pacing import Pace
+from polyplay.replay.samplers import check, picker
+from polyplay.replay.states import States
+from polyplay.tree import Batch
+
+LOOKED_AT = 4096  # items whose priorities metrics() tells quantiles of
+
+
+class Memory:
+    """What a Replay describes, open."""
+
+    def __init__(self, replay: Replay, seed: int):
+        self.replay, self.draws = replay, Draws(seed)
+        self.ledger, self.fields, self.states = Ledger(replay), Fields(replay), States(replay)
+        self.picker = picker(replay, self.ledger, self.draws)
+        self.pace = Pace(replay)
+        self.first: str = getattr(replay.sampler, "first", "max")
+        self.given = np.zeros(self.ledger.slots if self.first == "given" else 0, np.float32)
+        self.greatest = 1.0  # priority of what nobody has judged yet: the greatest ever told
+        self.beta: float | None = None  # of the last sample, where it was not the sampler's own
+        kind = Sequences if replay.sequence else Transitions
+        self.batches: Sequences | Transitions = kind(replay, self.ledger, self.fields, self.states)
+
+    # ------------------------------------------------------------------------------------------ adding
+
+    def add(self, batch: Batch, lanes: Any, state: Batch | None = None, priority: Any = None) -> None:
+        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call goes on behind them.
+
+        state [B, …]: recurrent state before row 0. priority [T, B]: where the sampler's `first` is "given".
+        Raises ValueError: lanes that come twice, stacks that do not go on; BadPriority.
+        """
+        at = self._lanes(lanes)
+        flat = {p: np.asarray(leaf) for p, leaf in tree.leaves({k: batch[k] for k in self.replay.spec})}
+        told = check(priority) if self.first == "given" else None
+        T = len(flat["reward"])
+        for begin in range(0, T, self.ledger.most):
+            part = slice(begin, begin + self.ledger.most)
+            some = {p: leaf[part] for p, leaf in flat.items()}
+            self._add(some, at, state if begin == 0 else None, None if told is None else told[part])
+        self.pace.heard(self.inserted, int(self.ledger.counts[rows.STEPS]))
+
+    def _lanes(self, lanes: Any) -> np.ndarray:
+        at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
+        if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(np.unique(at)) < len(at)):
+            raise ValueError(f"lanes {at.tolist()}: allowed is each of 0 … {self.replay.lanes - 1} once")
+        return at.astype(np.int64)
+
+    def _add(self, flat: dict[str, np.ndarray], at: np.ndarray, state: Batch | None, told: np.ndarray | None) -> None:
+        ledger, given = self.ledger, flags_of(flat)
+        if given.shape[1:] != at.shape:
+            raise ValueError(f"rows {given.shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
+        before = ledger.lane[0, at]
+        kinds = self.fields.kinds(flat, at, before > 0, len(given))
+        slots, extra, events = ledger.append(given, kinds, at, state is not None)
+        self.fields.put(flat, at, slots, extra)
+        if state is not None:
+            self.states.put(state, slots[0], ledger)
+        if told is not None:
+            self.given[slots] = told
+        self._judge(events)
+
+    def _judge(self, events: np.ndarray) -> None:
+        """Rows that came to be items get their first priority, those that are none any more lose theirs."""
+        if isinstance(self.replay.sampler, Uniform) or not len(events):
+            return
+        slots, on = events[:, 0].copy(), events[:, 1] > 0
+        priority = np.zeros(len(slots))
+        if self.first == "max":
+            priority[on] = self.greatest
+        elif self.first == "given":
+            priority[on] = self.given[slots[on]]
+        else:
+            on &= self.ledger.flags[slots] & rows.LIVE > 0  # not what came and went at once
+            priority[on] = self.batches.errors(slots[on])  # type: ignore[union-attr]
+        self.picker.put(slots, priority)
+
+    def trim(self) -> int:
+        """Drop the oldest items beyond the capacity, for a soft one; how many."""
+        events = self.ledger.trim(self.ledger.size - self.replay.capacity)
+        self._judge(events)
+        return len(events)
+
+    # ---------------------------------------------------------------------------------------- sampling
+
+    @property
+    def inserted(self) -> int:
+        """Items so far."""
+        return int(self.ledger.counts[rows.INSERTED])
+
+    @property
+    def sampled(self) -> int:
+        return int(self.ledger.counts[rows.SAMPLED])
+
+    @property
+    def ready(self) -> bool:
+        """There is enough to begin."""
+        return self.pace.mark >= 0 and self.ledger.size > 0
+
+    @property
+    def due(self) -> int:
+        """Batches that may be sampled now."""
+        return self.pace.due(self.inserted, self.sampled) if self.ready else 0
+
+    @property
+    def room(self) -> int:
+        """Rows that may be added before learning is behind; while it is above 0, add as many as come at once."""
+        return self.pace.room(self.inserted, self.sampled, int(self.ledger.counts[rows.STEPS]))
+
+    def sample(self, beta: float | None = None) -> Batch:
+        """A batch of items, see docs/replay.md. Its arrays are good until the sample after the next one.
+
+        beta: instead of the sampler's. Raises ValueError: there is nothing to draw from.
+        """
+        if not self.ledger.size:
+            raise ValueError("nothing to sample: no item is complete yet; see `ready`")
+        self.beta = beta
+        slots, weight = self.picker.pick(self.replay.batch, beta)
+        self.ledger.drawn(slots)
+        return self.batches.fill(slots, weight)
+
+    def feedback(self, ids: Any, priority: Any) -> int:
+        """New priorities [B] of items by id [B]; the last counts where an id comes twice. How many came too late: their
+        items are gone, and nothing is changed for them. Raises BadPriority, nothing changed.
+        """
+        ids = np.asarray(ids, np.int64)
+        told = check(priority, ids)
+        if ids.ndim != 1 or told.shape != ids.shape:
+            raise ValueError(f"ids {ids.shape} and priorities {told.shape}: allowed is one of each, [B]")
+        good = self.ledger.owned(ids)
+        late = len(ids) - int(good.sum())
+        self.ledger.counts[rows.LATE] += late
+        if late < len(ids):
+            self.greatest = max(self.greatest, float(told[good].max()))
+            self.picker.put(ids[good] % self.ledger.slots, told[good])
+        return late
+
+    # ----------------------------------------------------------------------------------------- telling
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes now, its batches' arrays included."""
+        parts = (self.ledger, self.fields, self.states, self.picker, self.batches, self.given)
+        return sum(int(p.nbytes) for p in parts)
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the beginning, and how it stands; ages in agent steps."""
+        counts, size = self.ledger.counts, self.ledger.size
+        told = {
+            "size": size,
+            "steps": int(counts[rows.STEPS]),
+            "inserted": self.inserted,
+            "sampled": self.sampled,
+            "evicted": int(counts[rows.EVICTED]),
+            "never_sampled": float(counts[rows.UNSEEN]) / max(1, int(counts[rows.EVICTED])),
+            "late": int(counts[rows.LATE]),
+            "age": self.ledger.mean_age(),
+            "bytes": self.nbytes,
+            "ratio": self.pace.measured(self.inserted, self.sampled),
+            "ratio_target": self.replay.ratio or 0.0,
+        }
+        return told | ({} if isinstance(self.replay.sampler, Uniform) or not size else self._priorities())
+
+    def _priorities(self) -> dict[str, float]:
+        """Quantiles of some items' priorities: chosen by a generator of its own, so that asking changes nothing."""
+        slots = self.ledger.pick(Draws(int(self.draws.used)), min(LOOKED_AT, 4 * self.ledger.size))
+        found = np.quantile(self.picker.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
+        beta = self.replay.sampler.beta if self.beta is None else self.beta  # type: ignore[union-attr]
+        names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
+        return dict(zip(names, found, strict=True)) | {"priority_new": self.greatest, "beta": beta}
+
+    def save(self, directory: Path) -> None:
+        """Everything that decides what is drawn from now on, as files of `directory`. Raises OSError."""
+        saving.save(self, directory)
+
+    def load(self, directory: Path) -> None:
+        """Go on from there, to the bit. Raises UserError: damaged, or saved of another description."""
+        saving.load(self, directory)

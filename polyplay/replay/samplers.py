@@ -1,0 +1,123 @@
+"""How items are chosen: uniformly, or by priority. Priorities are raw ones; exponents are the samplers' own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyplay.errors import BadPriority
+from polyplay.replay.description import Proportional, Replay
+from polyplay.replay.draws import Draws, fractions
+from polyplay.replay.ledger import Ledger
+from polyplay.replay.sumtree import LEAST, MOST, SumTree
+
+Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
+
+
+class Picker(Protocol):
+    """Chooses items of a ledger."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        """Priorities (float64 [n], 0: none) of slots that came, went or were learnt from; the last one counts."""
+
+    def pick(self, n: int, beta: float | None) -> Picked: ...
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray: ...
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is saved of it, to be filled in place."""
+
+    def restored(self) -> None:
+        """arrays() were filled: make what follows from them."""
+
+
+def check(priority: Any, what: np.ndarray | None = None) -> np.ndarray:
+    """As float64. Raises BadPriority, naming the first that is NaN, negative, infinite or beyond 1e290."""
+    given = np.asarray(priority, np.float64)
+    wrong = ~((given >= 0) & (given <= MOST))
+    if wrong.any():
+        i = int(np.flatnonzero(wrong.reshape(-1))[0])
+        value = given.reshape(-1)[i]
+        kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
+        whose = f" of id {what.reshape(-1)[i]}" if what is not None else ""
+        raise BadPriority(f"priority {value}{whose}, number {i} of {given.size}, is {kind}; allowed: 0 to {MOST:g}")
+    return given
+
+
+def weigh(share: np.ndarray, size: int, beta: float) -> np.ndarray:
+    """Importance weights (N·P)^-β over their maximum in the batch, float32; P > 0."""
+    w = (size * share) ** -beta
+    return (w / w.max()).astype(np.float32)
+
+
+class Equal:
+    """Uniform: keeps nothing."""
+
+    nbytes = 0
+
+    def __init__(self, ledger: Ledger, draws: Draws):
+        self.ledger, self.draws = ledger, draws
+
+    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        pass
+
+    def pick(self, n: int, beta: float | None) -> Picked:
+        return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        return np.ones(len(slots))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restored(self) -> None:
+        pass
+
+
+class Weighted:
+    """Proportional: p^α in a sum tree by slot."""
+
+    def __init__(self, sampler: Proportional, ledger: Ledger, draws: Draws):
+        self.sampler, self.ledger, self.draws = sampler, ledger, draws
+        self.tree = SumTree(ledger.slots)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tree.nbytes
+
+    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        mass = np.clip(priority**self.sampler.alpha, LEAST, MOST)
+        self.tree.put(slots, np.where(priority > 0, mass, 0.0))
+
+    def pick(self, n: int, beta: float | None) -> Picked:
+        """In proportion; where all priorities are 0, uniformly."""
+        size, total, u = self.ledger.size, self.tree.total, self.sampler.mixture
+        if not total > 0:
+            return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
+        slots = self.tree.draw(self.draws.key, self.draws.take(n), n, self.sampler.stratified)
+        if u:
+            evenly = np.flatnonzero(fractions(self.draws.key, self.draws.take(n), n) < u)
+            slots[evenly] = self.ledger.pick(self.draws, len(evenly))
+        share = (1 - u) * self.tree.leaves[slots] / total + u / size
+        return slots, weigh(share, size, self.sampler.beta if beta is None else beta)
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        mass = self.tree.leaves[slots]
+        return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"leaves": self.tree.leaves}
+
+    def restored(self) -> None:
+        self.tree.load(self.tree.leaves.copy())
+
+
+def picker(replay: Replay, ledger: Ledger, draws: Draws) -> Picker:
+    """The one that `replay.sampler` describes."""
+    if isinstance(replay.sampler, Proportional):
+        return Weighted(replay.sampler, ledger, draws)
+    return Equal(ledger, draws)

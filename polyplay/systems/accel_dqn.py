@@ -1,0 +1,110 @@
+"""Accel RL, value learning (Stooke & Abbeel 2018): batched acting for two groups of lanes in turn, a replay a replica.
+
+replica:  envs, group 0 ─┐
+                         ├─► ε-greedy ─► rows ─► Replay ─► draws: loss (DQN, CatDQN, ε-Rainbow) ─► update
+          envs, group 1 ─┘
+          … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import replica
+from polyplay.chunked import Chunked
+from polyplay.crew import Crew, cores
+from polyplay.envs import Envs
+from polyplay.exploring import Anneal
+from polyplay.learning import Task
+from polyplay.params import sizes
+from polyplay.replay import Proportional, Uniform
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari, kept, shares
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's categorical DQN (table 2; accel_rl algos/dqn), 16 environments a replica."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "accel"  # Atari preset, unless --atari names another
+    algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
+    lanes: int = 16  # environments over all replicas
+    replicas: int = 0  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
+    groups: int = 2  # of a replica's lanes, served in turn
+    unroll: int = 4  # agent steps per lane between updates (horizon)
+    ratio: float = 8.0  # draws per agent step (training intensity)
+    batch: int = 256  # transitions in one update, over all replicas
+    capacity: int = 1_000_000  # transitions kept, over all replicas
+    start: int = 50_000  # agent steps before the first update
+    target: int = 312  # updates between two copies to the target network: 10,000 agent steps at batch 256
+    gamma: float = 0.99  # discount
+    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    dueling: bool = False  # value and advantages in streams of their own; rainbow: always
+    epsilon: float = 0.01  # how often to play at random, in the end
+    epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
+    learning_rate: float = 2.5e-4  # constant
+    eps: float = 0.01 / 256  # Adam's ε
+    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def rainbow() -> Config:
+    """accel_rl's ε-Rainbow: double, dueling, categorical, 3 steps, priorities; target every 8,000 agent steps."""
+    return Config(algo="rainbow", start=20_000, target=250, epsilon_over=62_500, learning_rate=6.25e-5, clip=10.0)
+
+
+def chunked() -> Config:
+    """The paper's asynchronous categorical DQN: two replicas of 16 environments at least."""
+    return Config(sync="chunked", lanes=32, replicas=2)
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    paced: Any = {"ratio": 4.0, "batch": 64, "capacity": 200_000, "start": 5_000, "target": 500, "unroll": 2}
+    some: Any = {"epsilon_over": 60_000, "epsilon": 0.02, "learning_rate": 3e-4, "clip": 10.0, "budget": 8_000_000}
+    return Config(screen="baselines", network="a3c", **paced, **some)
+
+
+PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
+ROW = {
+    "envs": "one pool per replica, 2 groups in turn",
+    "policy runs": "learner's own",
+    "between": "Replay per replica",
+    "pace": "inline, ratio 8",
+    "update": "AllReduce of replicas, or Chunked",
+    "weights travel": "same object; chunked: with each update",
+    "source": "Stooke & Abbeel 2018; astooke/accel_rl",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
+    replicas = c.replicas or max(fits, default=1)
+    lanes, batch, capacity, start = shares(replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
+    options = atari(c.env, c.screen, crew.atari)
+    envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), options=options, **crew.stepping)
+    rainbow, many = c.algo == "rainbow", c.algo != "dqn"
+    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many}
+    policy = nets.Factory(c.network, envs.spec, head, values=True)
+    net = policy()
+    drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": 3 if rainbow else 1}
+    drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
+    loss = values.categorical() if many else values.q(reduction="mean")
+    optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
+    together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
+    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
+    knobs = Knobs(learning_rate=c.learning_rate)
+    outputs, steps = partial(values.outputs, double=rainbow), crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
+    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    lost: Any = "replace" if c.sync == "chunked" else "fail"
+    works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas})

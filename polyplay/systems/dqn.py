@@ -1,0 +1,114 @@
+"""DQN (Mnih et al. 2015): one player, its memory, and a network that learns from what is drawn from it.
+
+replica:  envs ─► ε-greedy policy ─► rows ─► Replay ─► `ratio` draws per step: loss ─► update
+                        ▲                                 ▲ target network           │
+                        └────────────── same weights ─────┴── a copy now and then ◄──┘
+          … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import replica
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Anneal
+from polyplay.learning import Task
+from polyplay.params import sizes
+from polyplay.replay import Proportional, Uniform
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari, kept, shares
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as it is printed."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    lanes: int = 1  # environments over all replicas
+    replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    unroll: int = 4  # agent steps per lane between updates
+    gamma: float = 0.99  # discount
+    n_step: int = 1  # rewards summed before the value of the state after them counts
+    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    double: bool = False  # the network chooses the next action, the target network values it
+    dueling: bool = False  # value and advantages in streams of their own
+    batch: int = 32  # transitions in one update, over all replicas
+    ratio: float = 8.0  # draws per agent step: 32 every 4 steps
+    capacity: int = 1_000_000  # transitions kept, over all replicas
+    start: int = 50_000  # agent steps before the first update
+    target: int = 10_000  # updates between two copies of the network to the target network
+    priority: float = 0.0  # exponent α of priorities by error, 0 draws uniformly
+    weighting: float = 0.4  # exponent β of importance weights at the start; 1 at the end
+    epsilon: float = 0.1  # how often to play at random, in the end
+    epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
+    learning_rate: float = 2.5e-4  # constant
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
+    eps: float = 0.01  # the optimiser's ε
+    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
+    reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def released() -> Config:
+    """google-deepmind/dqn, the paper's Lua code: the target network every 10,000 agent steps, so 2,500 updates."""
+    return Config(target=2_500)
+
+
+def double() -> Config:
+    """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01."""
+    return Config(double=True, target=7_500, epsilon=0.01)
+
+
+def prioritized() -> Config:
+    """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, errors of a squared 16th ε."""
+    return replace(double(), priority=0.6, learning_rate=6.25e-5, eps=0.01 / 16)
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    learner: Any = {"optimizer": "adam", "learning_rate": 2.5e-4, "eps": 1e-5, "clip": 10.0, "reduction": "mean"}
+    paced: Any = {"lanes": 8, "unroll": 1, "ratio": 8.0, "capacity": 200_000, "start": 5_000, "target": 500}
+    some: Any = {"double": True, "n_step": 3, "epsilon": 0.02, "epsilon_over": 60_000, "budget": 8_000_000}
+    return Config(screen="baselines", network="a3c", **learner, **paced, **some)
+
+
+PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
+ROW = {
+    "envs": "1 lane, same thread",
+    "policy runs": "learner's own",
+    "between": "Replay, uniform or prioritized",
+    "pace": "inline, ratio 8",
+    "update": "Local, or AllReduce of replicas",
+    "weights travel": "same object",
+    "source": "Mnih et al. 2015; google-deepmind/dqn",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
+    options = atari(c.env, c.screen, crew.atari)
+    envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
+    policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling}, values=True)
+    net = policy()
+    drawn: Any = {
+        "sampler": Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform(),
+        "ratio": c.ratio,
+    }
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
+    loss = values.q(c.reduction)
+    optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
+    update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate)
+    outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
+    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))

@@ -1,0 +1,101 @@
+"""R2D2 (Kapturowski et al. 2019): recurrent actors at every ε, one prioritized memory of sequences, one learner.
+
+act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts ─► Stream ─► Replay of sequences ┐
+                          ▲                                                                            ▼
+                          └────────── Params, pulled once per rollout ◄── update ◄── learn: burn in, then rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import act
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Ladder
+from polyplay.feeding import Drawn, learn
+from polyplay.learning import Task
+from polyplay.params import Params, sizes
+from polyplay.replay import Proportional
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, row_spec
+from polyplay.systems import System, atari, kept
+from polyplay.updates import Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's table 2 (Atari); 256 actors there. Gradient norm: SEED's."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "r2d2"  # Atari preset, unless --atari names another
+    actors: int = 2  # acting workers, each with its own copy of the weights
+    lanes: int = 4  # environments of one actor
+    slots: int = 4  # rollouts per actor in flight
+    unroll: int = 40  # agent steps per lane in a rollout, and between the starts of two sequences
+    sequence: int = 80  # rows of a sequence that are learnt from
+    burn_in: int = 40  # rows before them that only bring the recurrent state up to date
+    gamma: float = 0.997  # discount
+    n_step: int = 5  # rewards summed before the value of the state after them counts
+    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    core_size: int = 512  # width of the LSTM, which also hears the previous action and reward
+    batch: int = 64  # sequences in one update
+    ratio: float = 0.4  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
+    capacity: int = 4_000_000  # agent steps kept
+    start: int = 250_000  # agent steps before the first update
+    target: int = 2_500  # updates between two copies of the network to the target network
+    priority: float = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
+    weighting: float = 0.6  # exponent β of importance weights, constant
+    epsilon: float = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
+    learning_rate: float = 1e-4  # constant
+    eps: float = 1e-3  # Adam's ε
+    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
+    rescale: float = 1e-3  # ε of value rescaling h, 0 is off
+    budget: int = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def quick() -> Config:
+    """Pong as soon as a small machine can: measured in bench/results/pong.md."""
+    short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16, "n_step": 3}
+    paced: Any = {"actors": 1, "lanes": 8, "ratio": 2.0, "capacity": 200_000, "start": 10_000, "target": 400}
+    return Config(network="a3c", screen="baselines", gamma=0.99, learning_rate=5e-4, budget=8_000_000, **short, **paced)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "a few lanes per actor",
+    "policy runs": "own copy, CPU; ε by lane",
+    "between": "Replay of sequences, prioritized",
+    "pace": "ratio 0.4 of rows",
+    "update": "Local",
+    "weights travel": "pull each rollout",
+    "source": "Kapturowski et al. 2019",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    options = atari(c.env, c.screen, crew.atari)
+    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
+    features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True}
+    policy = nets.Factory(c.network, envs.spec, features, values=True)
+    net = policy()
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    everyone, state = c.actors * c.lanes, net.state_spec()
+    drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
+    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
+    replay = kept(envs, net, everyone, c.capacity, c.batch, start=c.start, ratio=c.ratio, **drawn)
+    loss = values.sequence(c.gamma, c.n_step, rescale=c.rescale)
+    update = Local(Optim("adam", c.eps, clip=c.clip))
+    knobs = Knobs(learning_rate=c.learning_rate)
+    outputs = partial(values.outputs, double=True, burn_in=c.burn_in)
+    steps = crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", target=c.target, outputs=outputs)
+    params = Params(sizes(net)[1], readers=c.actors)
+    stream = Stream(rows, state, c.unroll, c.lanes, c.actors * c.slots, c.actors)
+    explore = Ladder(everyone, c.epsilon)
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
+    crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))

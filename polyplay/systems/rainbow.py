@@ -1,0 +1,101 @@
+"""Rainbow (Hessel et al. 2018): DQN that is double, dueling, categorical, n-step, prioritized and noisy at once.
+
+replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─► draws: projected distribution, KL ─► update
+                       ▲                        ▲ priorities ◄──────────┘                              │
+                       └──────────────────────────── same weights ◄────────────────────────────────────┘
+          … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import replica
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Anneal
+from polyplay.learning import Task
+from polyplay.params import sizes
+from polyplay.replay import Proportional
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari, kept, shares
+from polyplay.updates import AllReduce, Local, Optim
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's table 1."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    lanes: int = 1  # environments over all replicas
+    replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    unroll: int = 4  # agent steps per lane between updates
+    gamma: float = 0.99  # discount
+    n_step: int = 3  # rewards summed before the value of the state after them counts
+    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    atoms: int = 51  # of the distribution of returns
+    full: bool = True  # double and dueling too; Dopamine's Rainbow is neither
+    bound: float = 10.0  # the largest return that it knows; the least is minus that
+    sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
+    batch: int = 32  # transitions in one update, over all replicas
+    ratio: float = 8.0  # draws per agent step: 32 every 4 steps
+    capacity: int = 1_000_000  # transitions kept, over all replicas
+    start: int = 20_000  # agent steps before the first update
+    target: int = 2_000  # updates between two copies to the target network: 32,000 frames
+    priority: float = 0.5  # exponent α of priorities
+    weighting: float = 0.4  # exponent β of importance weights at the start; 1 at the end
+    epsilon: float = 0.01  # without noisy layers: how often to play at random, in the end
+    epsilon_over: int = 62_500  # agent steps over which it falls to that, from 1
+    learning_rate: float = 6.25e-5  # constant
+    eps: float = 1.5e-4  # Adam's ε
+    clip: float = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def dopamine() -> Config:
+    """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
+    return Config(screen="dopamine", full=False, sigma=0.0, epsilon_over=250_000)
+
+
+def quick() -> Config:
+    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    paced: Any = {"lanes": 8, "unroll": 1, "ratio": 4.0, "capacity": 200_000, "start": 5_000, "target": 500}
+    return Config(screen="baselines", network="a3c", learning_rate=2e-4, budget=8_000_000, **paced)
+
+
+PRESETS = {"paper": Config, "dopamine": dopamine, "quick": quick}
+ROW = {
+    "envs": "1 lane, same thread",
+    "policy runs": "learner's own, noisy",
+    "between": "Replay, prioritized, n-step",
+    "pace": "inline, ratio 8",
+    "update": "Local, or AllReduce of replicas",
+    "weights travel": "same object",
+    "source": "Hessel et al. 2018",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
+    options = atari(c.env, c.screen, crew.atari)
+    envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
+    head: Any = {"dueling": c.full, "atoms": c.atoms, "support": (-c.bound, c.bound)}
+    noise: Any = {"noisy": "fortunato", "sigma": c.sigma} if c.sigma else {}
+    policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
+    net = policy()
+    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, last=1.0), "n_step": c.n_step, "gamma": c.gamma}
+    drawn |= {"ratio": c.ratio, "reward": "sign", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, **drawn)
+    loss = values.categorical(-c.bound, c.bound)
+    optim = Optim("adam", c.eps, clip=c.clip)
+    update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
+    knobs = Knobs(learning_rate=c.learning_rate)
+    outputs, steps = partial(values.outputs, double=c.full), crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
+    explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))

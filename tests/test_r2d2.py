@@ -1,0 +1,67 @@
+"""R2D2 learns a task of memory; its actors are replaced at their own ε; its pace is kept on both sides."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.config import RunOptions
+from polyplay.crew import Crew
+from polyplay.run import diagram
+
+SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97, "lanes": 8}
+PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
+MEMORY: Any = {**SHORT, **PACE, "env": "toy:memory", "network": "mlp", "learning_rate": 3e-3, "eps": 1e-5}
+MEMORY |= {"tensorboard": False, "report_every": 0.5}
+
+
+def picture(**settings: Any) -> str:
+    return diagram("r2d2", systems.load("r2d2").Config(**settings), RunOptions())
+
+
+def trained(path, **settings: Any) -> Any:
+    return polyplay.train("r2d2", run=str(path), **{**MEMORY, **settings})
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+def test_it_learns_a_task_of_memory(how, tmp_path):
+    run = trained(tmp_path / "run", steps=40_000, epsilon=0.1, until_return=0.6, **how)
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.6  # without memory: 0
+
+
+def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
+    run = trained(tmp_path / "run", steps=6_000, on="process", actors=2)
+    updates = run.summary["updates"]
+    assert updates == pytest.approx((6_000 - 2_000) * 2.0 / (16 * 8), rel=0.15)
+
+
+def test_its_picture_shows_stream_replay_and_ladder():
+    text = picture(env="toy:memory", network="mlp", actors=2)
+    assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
+    assert "ε       Ladder to 0.000655" in text
+    assert "act ──► Stream: " in text
+    assert "learn ──► Params: " in text
+
+
+def test_a_killed_actor_comes_back_with_its_rung(tmp_path):
+    page, said = systems.load("r2d2"), []
+    crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
+    page.build(page.Config(**{k: v for k, v in MEMORY.items() if k not in ("tensorboard", "report_every")}), crew)
+    crew.start()
+    try:
+        role = next(r for r in crew.roles if r.name == "act")
+        before = role.kw["explore"]
+        os.kill(role.workers[0].runs.pid, signal.SIGKILL)
+        while role.lost == 0:
+            crew.poll(0.1)
+        assert role.kw["explore"] == before
+        assert role.workers[0].me.index == 0
+    finally:
+        crew.stop()
+    assert any("act 0" in text for text in said)
