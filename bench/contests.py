@@ -249,7 +249,7 @@ def dqn() -> tuple[Contender, ...]:
     return (
         *both("dqn", "dqn", f"{ours} screen=baselines optimizer=adam", *DQN),
         *both("accel_dqn", "accel_dqn", f"{ours} screen=baselines algo=dqn", *ACCEL_DQN),
-        Contender("ceiling, bfloat16", "dqn-ceiling", "precision=bfloat16", CEILING),
+        Contender("ceiling", "dqn-ceiling", "precision=auto", CEILING),
         Contender("ceiling, float32", "dqn-ceiling", "precision=float32", CEILING),
         Contender("sb3", "sb3-dqn", "", SB3_DQN),
         Contender("cleanrl-like", "cleanrl-like-dqn", "", CLEANRL_DQN),

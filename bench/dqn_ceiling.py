@@ -1,13 +1,14 @@
 """How many updates a second DQN's learner could make if it did nothing else: no environment, no replay, no acting.
 
-    python bench/dqn_ceiling.py --precision bfloat16 --threads 2 --seconds 10       # one, in updates a second
+    python bench/dqn_ceiling.py --threads 2 --seconds 10                            # one, in updates a second
     python bench/compare.py dqn-nature --peers PEERS                                # in turn with those who play
 
 An update is the target network's forward pass of 32 next observations, the network's forward and backward pass of 32,
 the error clipped as DQN's, and Adam in one fused pass. Observations are uint8, taken from a few batches that lie in
 memory. Counted are 4 agent steps an update, as if they had been played.
 
---net plain is Nature's network in plain PyTorch, --net ours of the library's own layers, its weights one vector.
+--precision auto is bfloat16 where the processor multiplies such numbers itself, as everywhere in the library.
+--net plain is Nature's network in plain PyTorch, --net ours what `dqn` itself learns with.
 --processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what is gained by
 the target passes of 8 updates in one.
 """
@@ -30,42 +31,26 @@ sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 from logs import Log
 from networks import QNetwork, count
 
-from polyplay.nets.atari import Conv
-from polyplay.nets.layers import Linear
+from polyplay import nets, optim, values
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Discrete
+from polyplay.nets.precision import half, use
 from polyplay.params import Vector
 from polyplay.tree import Field
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 KEPT = 64  # batches that lie in memory
 
 
-class Ours(torch.nn.Module):
-    """QNetwork of the library's own layers, as `dqn` learns it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.torso = Conv("nature", Field((4, 84, 84), "uint8"), NATURE, 512)
-        self.values = Linear(512, ACTIONS)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.values(self.torso(obs))
-
-
-class Updates:
-    """One learner. `step()` is one update."""
+class Plain:
+    """The learner in plain PyTorch. `step()` is one update."""
 
     def __init__(self, asked: argparse.Namespace, batch: int):
         torch.manual_seed(asked.seed)
-        self.half, self.last = asked.precision == "bfloat16", asked.layout == "channels_last"
+        self.half, self.last = half(asked.precision), asked.layout == "channels_last"
         layout: Any = torch.channels_last if self.last else torch.contiguous_format
-        if asked.net == "ours":
-            self.net, self.target = Ours(), Ours()
-            weights: Any = [Vector(self.net).parameter]
-        else:
-            self.net, self.target = (QNetwork("nature", ACTIONS).to(memory_format=layout) for _ in range(2))
-            weights = self.net.parameters()
-        self.optim = torch.optim.Adam(weights, 1e-4, fused=True)
+        self.net, self.target = (QNetwork("nature", ACTIONS).to(memory_format=layout) for _ in range(2))
+        self.optim = torch.optim.Adam(self.net.parameters(), 1e-4, fused=True)
         self.seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         self.actions, self.rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
         self.ahead, self.number, self.aims = asked.targets, 0, list[Tensor]()
@@ -84,10 +69,41 @@ class Updates:
             self.aims = self.aim([(self.number + i) % KEPT for i in range(self.ahead)])
         which = self.number % KEPT
         with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            values = self.net(self.images(self.seen[which, 0]))
-        said = values.float().gather(1, self.actions[which, :, None]).squeeze(1)
-        loss = F.smooth_l1_loss(said, self.aims.pop(0), reduction="sum")
-        self.optim.zero_grad(set_to_none=not isinstance(self.net, Ours))
+            said = self.net(self.images(self.seen[which, 0]))
+        said = said.float().gather(1, self.actions[which, :, None]).squeeze(1)
+        loss = F.smooth_l1_loss(said, self.aims.pop(0))
+        self.optim.zero_grad()
+        loss.backward()
+        self.optim.step()
+        self.number += 1
+
+
+class Ours:
+    """The parts that `dqn` learns with: its networks, outputs, loss, one vector of weights, Adam."""
+
+    def __init__(self, asked: argparse.Namespace, batch: int):
+        torch.manual_seed(asked.seed)
+        spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
+        self.net, self.target = (use(nets.make_values("nature", spec), asked.precision) for _ in range(2))
+        self.vector, self.loss = Vector(self.net), values.q("mean")
+        self.optim = optim.make("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
+        self.target.hold()
+        seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
+        actions, rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
+        each = {"discount": torch.full((batch,), 0.99), "weight": torch.ones(batch)}
+        self.batches = [
+            {"obs": s, "action": a, "return": r, **each} for s, a, r in zip(seen, actions, rewards, strict=True)
+        ]
+        self.ahead, self.number, self.looked = asked.targets, 0, list[Tensor]()
+
+    def step(self) -> None:
+        batch = self.batches[self.number % KEPT]
+        if not self.looked and self.ahead > 1:
+            coming = [self.batches[(self.number + i) % KEPT] for i in range(self.ahead)]
+            self.looked = values.look(self.target, coming)
+        out = values.outputs(self.net, self.target, batch, ahead=self.looked.pop(0) if self.looked else None)
+        loss = self.loss(out, batch, None).loss
+        self.vector.zero_grad()
         loss.backward()
         self.optim.step()
         self.number += 1
@@ -96,7 +112,7 @@ class Updates:
 def work(asked: argparse.Namespace, made: Any) -> None:
     """Updates for ever; `made` counts them."""
     torch.set_num_threads(asked.threads)
-    learner = Updates(asked, BATCH // asked.processes)
+    learner = (Ours if asked.net == "ours" else Plain)(asked, BATCH // asked.processes)
     while True:
         learner.step()
         made.value += 1
@@ -104,13 +120,13 @@ def work(asked: argparse.Namespace, made: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--precision", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--net", choices=("plain", "ours"), default="plain")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads of each process")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
     parser.add_argument("--targets", type=int, default=1, help="updates whose target passes are one")
-    parser.add_argument("--seconds", type=float, help="stop after so many and say the rate of their second half")
+    parser.add_argument("--seconds", type=float, help="of updates: then stop, and say the rate of their second half")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", help="file for lines of counters")
     asked = parser.parse_args()
@@ -125,8 +141,8 @@ def main() -> None:
         time.sleep(0.5)
         updates = sum(m.value for m in made) / asked.processes
         log.write(steps=EVERY * updates, updates=updates)
-        marks.append((log.last, updates))
-        if asked.seconds and log.last - log.begun >= asked.seconds:
+        marks += [(log.last, updates)] if updates else []
+        if asked.seconds and marks and log.last - marks[0][0] >= asked.seconds:
             (t0, u0), (t1, u1) = marks[len(marks) // 2], marks[-1]
             print(f"{(u1 - u0) / (t1 - t0):.1f} updates/s, {EVERY * (u1 - u0) / (t1 - t0):.0f} agent steps/s")
             break

@@ -19,6 +19,7 @@ import torch
 from logs import Log, dqn_command_line
 from networks import QNetwork, count
 from tensordict.nn import TensorDictSequential
+from torch import Tensor
 from torchrl import collectors
 from torchrl.data import Composite, LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import GymWrapper, ParallelEnv
@@ -36,6 +37,13 @@ class Clip(gymnasium.RewardWrapper):
         return float((reward > 0) - (reward < 0))
 
 
+class Values(QNetwork):
+    """Of any number of leading dimensions, as TorchRL has none for one environment."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs.reshape(-1, *obs.shape[-3:])).reshape(*obs.shape[:-3], -1)
+
+
 def pong() -> GymWrapper:
     env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True)
     env = gymnasium.wrappers.AtariPreprocessing(env, terminal_on_life_loss=True)
@@ -45,7 +53,7 @@ def pong() -> GymWrapper:
 def train(asked: argparse.Namespace) -> None:
     made = pong()
     actor = QValueActor(
-        QNetwork(asked.network, made.action_spec.space.n),
+        Values(asked.network, made.action_spec.space.n),
         spec=Composite(action=made.action_spec),
         in_keys=["observation"],
     )
