@@ -54,7 +54,7 @@ def scribble(rows: Any) -> None:
 
 
 def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float) -> Row:
-    """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, everything on the device already."""
+    """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, all of it on the device."""
     device, task = wired.device, wired.task
     policy = build(task.policy, 0, wired.options.precision, device)
     vector = Vector(policy)
@@ -98,7 +98,7 @@ def rate(turn: Callable[[], None], rows: int, seconds: float, device: torch.devi
 
 
 def recorded(wired: Wired, seconds: float) -> float:
-    """Rows/s of the library's own learner from slots that are always full: copies there, updates, counts, publishing."""
+    """Rows/s of the library's own learner from slots that are always full: copies, updates, counts, publishing."""
     source, stream = wired.learner["source"], wired.learner["source"].stream
     meters = Meter(4, (*wired.system.metrics, "grad_norm", "learning_rate"))
     how: Row = {"precision": wired.options.precision, "device": wired.crew.devices[0], "patience": 0.0}
