@@ -34,7 +34,7 @@ class Wired:
         self.system = page.build(settings, self.crew)
         self.learner = next(r.kw for r in self.crew.roles if "task" in r.kw)
         self.task, self.spec = self.learner["task"], self.system.envs.spec
-        self.device = enter(self.crew.devices[0])
+        self.device = enter(self.crew.where.devices[0])
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
         """Rows of noise on the device."""
@@ -101,7 +101,7 @@ def recorded(wired: Wired, seconds: float) -> float:
     """Rows/s of the library's own learner from slots that are always full: copies, updates, counts, publishing."""
     source, stream = wired.learner["source"], wired.learner["source"].stream
     meters = Meter(4, (*wired.system.metrics, "grad_norm", "learning_rate"))
-    how: Row = {"precision": wired.options.precision, "device": wired.crew.devices[0], "patience": 0.0}
+    how: Row = {"precision": wired.options.precision, "device": wired.crew.where.devices[0], "patience": 0.0}
     me = Me("learn", 0, 1, 0, seed=0, meters=meters, control=Control(), **how)
     stream.patience = 0.0
     scribble(tree.map(lambda x: x[0], stream.rows))

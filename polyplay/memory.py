@@ -86,7 +86,7 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         if task is not None:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
-            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * (crew.devices == ("cpu",))
+            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         desk = role.kw.get("desk")
         if desk is not None:
             parts["learning"] += role.n * kept * desk.envs.batching.n
