@@ -3,10 +3,10 @@
     python bench/gpu.py                      # the whole of it, into results/gpu.{json,md}
     python bench/gpu.py --device cpu --short # the same path on a CPU: a check, no result
 
-First the emulators alone: as many processes as cores step Pong at random. Then for each system the GPU alone, acting and
-learning with data that lies there, for impala also the library's learner fed from memory with rollouts that are always
-there; and its own run, in a process of its own, watched for some seconds once it is warm. Per agent step, with I and L the
-GPU's rates and k passes over the data, the GPU's limit is 1/(1/I + k/L).
+First the emulators alone: as many processes as cores step Pong at random. Then for each system the GPU alone, acting
+and learning with data that lies there, for impala also the library's learner, fed with rollouts that are always there;
+and its own run, in a process of its own, watched for some seconds once it is warm. Per agent step, with I and L the
+GPU's rates and k passes over the data, its limit is 1/(1/I + k/L).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def text(data: Row) -> list[str]:
         "",
         "## The device alone",
         "",
-        "Samples/s: infer for so many lanes at once, learn from so many rows at once, one pass, with data that lies there;",
+        "Samples/s: infer for so many lanes at once, learn from so many rows at once, one pass, data lying there;",
         "recorded: the library's learner fed with rollouts in memory, of_alone: its share of learn.",
         "",
         *table([{k: r.get(k) for k in alone_} for r in data["systems"] if "learn" in r]),

@@ -34,7 +34,7 @@ class Wired:
         self.system = page.build(settings, self.crew)
         self.learner = next(r.kw for r in self.crew.roles if "task" in r.kw)
         self.task, self.spec = self.learner["task"], self.system.envs.spec
-        self.device = enter(self.crew.devices[0])
+        self.device = enter(self.crew.where.devices[0])
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
         """Rows of noise on the device."""
@@ -54,7 +54,7 @@ def scribble(rows: Any) -> None:
 
 
 def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float) -> Row:
-    """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, everything on the device already."""
+    """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, all of it on the device."""
     device, task = wired.device, wired.task
     policy = build(task.policy, 0, wired.options.precision, device)
     vector = Vector(policy)
@@ -98,10 +98,10 @@ def rate(turn: Callable[[], None], rows: int, seconds: float, device: torch.devi
 
 
 def recorded(wired: Wired, seconds: float) -> float:
-    """Rows/s of the library's own learner from slots that are always full: copies there, updates, counts, publishing."""
+    """Rows/s of the library's own learner from slots that are always full: copies, updates, counts, publishing."""
     source, stream = wired.learner["source"], wired.learner["source"].stream
     meters = Meter(4, (*wired.system.metrics, "grad_norm", "learning_rate"))
-    how: Row = {"precision": wired.options.precision, "device": wired.crew.devices[0], "patience": 0.0}
+    how: Row = {"precision": wired.options.precision, "device": wired.crew.where.devices[0], "patience": 0.0}
     me = Me("learn", 0, 1, 0, seed=0, meters=meters, control=Control(), **how)
     stream.patience = 0.0
     scribble(tree.map(lambda x: x[0], stream.rows))

@@ -25,6 +25,7 @@ from polyplay.meter import Meter
 from polyplay.scheduling import Dial
 from polyplay.shared import Control
 from polyplay.spawn import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
+from polyplay.where import Where
 from polyplay.worker import SEATS, Headcount, Me
 
 ROWS = 64  # of the meter: workers a crew can have at once
@@ -89,21 +90,18 @@ class Crew:
         step_timeout: float = 60.0,
         atari: str = "auto",
         precision: str = "float32",
-        device: str = "cpu",
-        actors_on: str = "cpu",
+        where: Where | None = None,
         reuse: bool = True,
         room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
         self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
-        self.directory, self.resume, self.resumes = directory, resume, resumes
-        self.say, self.frames, self.steps = say, frames, steps
+        self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
+        self.frames, self.steps, self.where = frames, steps, where or Where()
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.precision, self.reuse = precision, reuse  # of networks, see nets.precision; see Me
-        self.device, self.actors_on = device, actors_on  # auto, cpu or cuda: see `devices`; cpu or device
-        self.atari = atari  # the Atari preset that pages are to use instead of their own
+        self.atari, self.control = atari, Control()  # the Atari preset that pages are to use instead of their own
         self.room = room or {}  # role → workers that a page is to make room for
-        self.control = Control()
         self.roles: list[Role] = []
         self.meter: Meter | None = None
         self._rows = iter(range(ROWS))
@@ -143,33 +141,6 @@ class Crew:
         if sum(r.most for r in self.roles if r is not role) + n > ROWS:
             raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
         role.most = max(role.most, n)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """What learners compute on: worker i of a role on the i-th in turn, threads on the first. Raises UserError."""
-        if self.device == "cpu":
-            return ("cpu",)
-        from polyplay.device import choose
-
-        return choose(self.device)
-
-    @property
-    def parts(self) -> int:
-        """Into how many replicas a page divides itself where that is left open: cores, or devices."""
-        return cores() if self.devices == ("cpu",) else len(self.devices)
-
-    def on_cpu(self, system: str) -> None:
-        """The page has nothing for another device. Raises UserError if that was asked for."""
-        if self.device == "cuda":
-            raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
-        self.device = "cpu"
-
-    def steppers(self, actors: int) -> int:
-        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
-        all actors' are twice the cores, so that some step while others wait for it.
-        """
-        own = self.actors_on == "cpu" or self.devices == ("cpu",)
-        return 1 if own else max(1, 2 * cores() // actors)
 
     def places(self, name: str, n: int) -> int:
         """How many workers of a role to make room for in the wiring: `n`, or more where `room` says so."""
@@ -291,7 +262,7 @@ class Crew:
             threads=threads_each(self.roles),
             trace=self.trace,
             precision=self.precision,
-            device=self._place(role, index),
+            device=self.where.of(role.kw, index, role.on == "process"),
             reuse=self.reuse,
             heads=role.heads,
             drains=role.drain,
@@ -299,8 +270,7 @@ class Crew:
         )
         role.past[index] = me
         kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
-        worker = Worker(me, role, None)
-        role.workers[index] = worker
+        worker = role.workers[index] = Worker(me, role, None)
         if self.serial:
             me.say = self.say
             worker.runs = role.work(me, **kw)
@@ -316,13 +286,6 @@ class Crew:
                 worker.runs = context.Process(target=as_process, args=(Cargo((me, role.work, kw)), theirs), name=name)
                 worker.runs.start()
             theirs.close()
-
-    def _place(self, role: Role, index: int) -> str:
-        """Where a worker computes, if it does."""
-        acts_alone = "envs" in role.kw and "task" not in role.kw
-        if acts_alone and self.actors_on == "cpu":
-            return "cpu"
-        return self.devices[index % len(self.devices) if role.on == "process" else 0]
 
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

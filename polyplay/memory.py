@@ -88,7 +88,7 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
             held += weights if task.target else 0.0
-            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw)
+            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         replay = replay_of(role.kw)
         if replay is not None:
             parts["replay"] += role.n * replay.bytes()

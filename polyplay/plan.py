@@ -103,13 +103,13 @@ def _workers(crew: Any) -> str:
 
 def _places(crew: Any) -> str:
     """Where networks compute, unless it is the CPU because that was asked for or is all there is."""
-    if crew.devices == ("cpu",):
+    if crew.where.on_cpu:
         return ""
     from polyplay.device import title
 
     acting = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
-    others = acting if crew.actors_on == "cpu" else []
-    return f"; on {', '.join(crew.devices)}, {title(crew.devices[0])}" + (
+    others = acting if crew.where.actors_on == "cpu" else []
+    return f"; on {', '.join(crew.where.devices)}, {title(crew.where.devices[0])}" + (
         f" ({others[0]} on the CPU)" if others else ""
     )
 
@@ -158,7 +158,7 @@ def rows_per_update(crew: Any) -> int:
 def _repeats(crew: Any) -> str:
     fixed = all(isinstance(r.kw["envs"].batching, All | Group) for r in crew.roles if "envs" in r.kw)
     free = any(apart(r) and r.n > 1 for r in crew.roles)
-    if crew.devices != ("cpu",):
+    if not crew.where.on_cpu:
         return "not exact: sums on a GPU have no fixed order"
     if crew.serial or (fixed and not free and not any("source" in r.kw for r in crew.roles)):
         return "exact to the bit with the same seed and settings, where the environment is"

@@ -12,6 +12,7 @@ from polyplay import checkpoint, config, plan, record, snapshot, spawn, systems,
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.session import Session
+from polyplay.where import Where
 
 
 @dataclass
@@ -225,7 +226,6 @@ def new_crew(options: config.RunOptions) -> Crew:
         step_timeout=options.step_timeout,
         atari=options.atari,
         precision=options.precision,
-        device=options.device,
-        actors_on=options.actors_on,
+        where=Where(options.device, options.actors_on),
         reuse=options.reuse,
     )

@@ -59,6 +59,7 @@ def prepare() -> None:
     """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.preload"])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay import optim
+from polyplay import grouped, optim
 from polyplay.device import Mirror, put
 from polyplay.errors import Closed
 from polyplay.params import Vector
@@ -149,7 +149,8 @@ class _Local:
 
 
 class AllReduce:
-    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order.
+    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
+    by NCCL, in its own, where each replica is a process with a GPU of its own (grouped).
 
     `size`: of the whole vector (params.sizes).
     """
@@ -166,6 +167,7 @@ class AllReduce:
         )
         self._block: Block = layout.block()
         self._bells = Semaphores(replicas)
+        self._place = grouped.meeting_place()
 
     def vector(self, me: Me, module: nn.Module) -> Vector:
         return Vector(module)
@@ -190,8 +192,14 @@ class _AllReduce:
         self.gradients, self.sums, self.arrived = what.arrays()
         self.gradient, self.buffers = Mirror(vector.grad), Mirror(vector.flat[vector.weights :])
         self.turn, self.waited, self.counts = 0, 0.0, Counts()
+        alone = grouped.fits(vector.flat.device, self.n)  # on its GPU
+        self.together = grouped.Together(what._place, rank, self.n, vector) if alone else None
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        if self.together is not None:
+            total, waited = self.together.average(sums)
+            self.waited += waited
+            return _step(self.vector, self.optimizer, self.clip, learning_rate), total
         mine, weights = (self.turn + 1) % 2, self.vector.weights
         self.gradients[mine, self.rank, :weights] = self.gradient.fetch()
         self.gradients[mine, self.rank, weights:] = self.buffers.fetch()

@@ -19,6 +19,7 @@ from polyplay.shared import Block
 from polyplay.stream import Joiner, Stream, row_spec
 from polyplay.systems import load
 from polyplay.tree import Field
+from polyplay.where import Where
 
 CPU = torch.device("cpu")
 SPEC = EnvSpec(obs={"a": Field((3,), "uint8"), "b": Field((), "float32")}, action=Discrete(3))
@@ -38,17 +39,17 @@ def test_what_device_stands_for(monkeypatch):
     monkeypatch.setattr(device, "available", lambda: 2)
     assert device.choose("auto") == device.choose("cuda") == ("cuda:0", "cuda:1")
     assert device.choose("cpu") == ("cpu",)
-    assert Crew(device="auto").parts == 2
-    assert Crew(device="cpu").devices == ("cpu",)
+    assert Where("auto").parts == 2
+    assert Where("cpu").devices == ("cpu",)
 
 
 def test_a3c_has_nothing_for_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "available", lambda: 1)
-    page, crew = load("a3c"), Crew(device="auto", steps=100)
+    page, crew = load("a3c"), Crew(where=Where("auto"), steps=100)
     page.build(page.Config(env="toy:catch", network="mlp", workers=2), crew)
-    assert crew.devices == ("cpu",)
+    assert crew.where.devices == ("cpu",)
     with pytest.raises(UserError, match="--device: cuda given, but a3c's workers compute on the CPU alone"):
-        page.build(page.Config(env="toy:catch", network="mlp"), Crew(device="cuda"))
+        page.build(page.Config(env="toy:catch", network="mlp"), Crew(where=Where("cuda")))
 
 
 def test_the_pretended_device_refuses_what_a_gpu_refuses(gpu):

@@ -71,7 +71,7 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = c.replicas or max(n for n in range(1, crew.parts + 1) if c.lanes % (n * c.groups) == 0)
+    replicas = c.replicas or max(n for n in range(1, crew.where.parts + 1) if c.lanes % (n * c.groups) == 0)
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
     share = max(1, cores() // replicas)

@@ -75,7 +75,7 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    crew.on_cpu("a3c")
+    crew.where.only_cpu("a3c")
     workers = c.workers or cores()
     options = atari(c.env, "a3c", crew.atari, c.life_loss)
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself

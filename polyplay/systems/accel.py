@@ -93,7 +93,7 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     least = c.groups * (c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    replicas = c.replicas or max((n for n in range(1, crew.parts + 1) if c.lanes % (n * least) == 0), default=1)
+    replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
     options = atari(c.env, c.screen, crew.atari)

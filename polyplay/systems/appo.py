@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
     options = atari(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.steppers(c.actors), options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(c.actors), options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)

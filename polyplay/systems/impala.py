@@ -76,7 +76,7 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     slots = rollouts(c.batch, c.lanes, c.actors, c.slots, c.learners, c.lag)
     options = atari(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.steppers(c.actors), options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(c.actors), options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)

@@ -84,7 +84,7 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     least = c.groups * (c.minibatches if c.core != "none" else 1)
-    replicas = c.replicas or max((n for n in range(1, crew.parts + 1) if c.lanes % (n * least) == 0), default=1)
+    replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         parts = " x --minibatches " + str(c.minibatches) if c.core != "none" else ""
         given = f"--replicas {replicas} x --groups {c.groups}{parts}"

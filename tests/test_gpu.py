@@ -1,0 +1,227 @@
+"""On a real GPU, and only there: what a pretended one can't tell. `pytest -m gpu` runs them all in a few minutes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reports import rows
+
+import polyplay
+from polyplay import checkpoint, crossing, device, losses, nets, optim, tree
+from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import unrolled
+from polyplay.nets.precision import half, use
+from polyplay.nets.recall import joined
+from polyplay.params import Params, Vector
+from polyplay.shared import Block, Knobs
+from polyplay.stream import Joiner, Stream, row_spec
+from polyplay.tree import Field
+from polyplay.updates import Optim, _step
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+SPEC = EnvSpec(obs=Field((4, 84, 84), "uint8"), action=Discrete(6))
+NET = {"network": "mlp", "env": "toy:catch", "device": "cuda", "tensorboard": False, "report_every": 1.0}
+A2C = {"lanes": 16, "unroll": 9, "steps": 80_000, "learning_rate": 3e-3, "entropy_cost": 0.01, "optimizer": "adam"}
+ACTORS = {"lanes": 8, "batch": 16, "unroll": 9, "steps": 120_000}
+IMPALA = {**ACTORS, "learning_rate": 3e-3, "reduction": "mean", "clip": 1.0, "eps": 1e-5, "optimizer": "adam"}
+PPO = {"lanes": 16, "unroll": 16, "steps": 60_000, "learning_rate": 3e-3, "clip_range": 0.2}
+ACCEL = {"lanes": 16, "replicas": 2, "unroll": 9, "lam": 0.95, "learning_rate": 1e-2, "steps": 80_000}
+GA3C = {"agents": 8, "predictors": 2, "trainers": 2, "schedule": "off", "steps": 90_000, "optimizer": "adam"}
+GA3C |= {"learning_rate": 3e-3, "eps": 1e-5, "reduction": "mean", "unroll": 10, "min_batch": 20, "clip": 1.0}
+LEARN = {
+    "a2c": ("a2c", {**A2C, "replicas": 1}),
+    "a2c, two replicas on one GPU": ("a2c", {**A2C, "replicas": 2, "groups": 2}),
+    "a2c, threads": ("a2c", {**A2C, "replicas": 1, "on": "thread"}),
+    "accel in chunks": ("accel", {**ACCEL, "sync": "chunked"}),
+    "ppo": ("ppo", {**PPO, "replicas": 1}),
+    "impala": ("impala", IMPALA),
+    "impala, actors there too": ("impala", {**IMPALA, "actors_on": "device"}),
+    "appo": ("appo", {**ACTORS, "learning_rate": 5e-3, "epochs": 2, "minibatches": 2, "clip_range": 0.2}),
+    "ga3c": ("ga3c", GA3C),
+}
+
+
+@pytest.mark.parametrize("name", LEARN)
+def test_catch_is_learnt(name, tmp_path):
+    system, settings = LEARN[name]
+    run = polyplay.train(system, run=str(tmp_path / "run"), until_return=0.5, **{**NET, **settings})
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
+
+
+@pytest.mark.parametrize("system", ["a2c", "impala", "ppo"])
+@pytest.mark.parametrize("ways", [("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
+def test_a_checkpoint_of_one_goes_on_on_the_other(system, ways, tmp_path):
+    settings = {**NET, **LEARN[system][1], "replicas": 1, "serial": True, "trace": True, "steps": 3_000}
+    if system == "impala":
+        del settings["replicas"]
+    polyplay.train(system, run=str(tmp_path / "run"), **{**settings, "device": ways[0]})
+    before = len(rows(tmp_path / "run" / "updates.jsonl"))
+    kept = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "run", print)).arrays("agents/0/policy")
+    more = polyplay.resume(str(tmp_path / "run"), steps=6_000, device=ways[1])
+    assert more.summary["updates"] > before
+    after = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "run", print)).arrays("agents/0/policy")
+    far = {k: float(np.abs(after[k] - kept[k]).max()) for k in kept}
+    assert 0.0 < max(far.values()) < 1.0  # it went on from there
+
+
+def _rows(T: int, B: int, seed: int = 0) -> dict:
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.zeros(T + 1, B, dtype=torch.bool)
+    first[T // 2, 0] = True
+    return {
+        "obs": torch.randint(0, 256, (T + 1, B, 4, 84, 84), dtype=torch.uint8, generator=generator),
+        "action": torch.randint(0, 6, (T + 1, B), generator=generator),
+        "reward": torch.randn(T + 1, B, generator=generator),
+        "value": torch.randn(T + 1, B, generator=generator) * 0.1,
+        "logp": torch.full((T + 1, B), -1.8),
+        "first": first,
+        "terminated": first.roll(-1, 0),
+    }
+
+
+@pytest.mark.parametrize("network", ["nature", "a3c", "ga3c_large2", "impala", "accel"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_networks_say_what_they_say_on_a_cpu(network, precision):
+    """Acting and unrolling agree with each other and with float32 on a CPU; gradients point the same way."""
+    torch.manual_seed(0)
+    near = use(nets.make(network, SPEC, core="lstm", core_size=32, previous=True), "float32")
+    far = nets.make(network, SPEC, core="lstm", core_size=32, previous=True)
+    far.load_state_dict(near.state_dict())
+    use(far.to(GPU), precision)
+    batch, close = _rows(4, 3), 0.01 if precision == "float32" else 0.08
+    vectors, outs = [], []
+    for policy, where in ((near, CPU), (far, GPU)):
+        vector, rollout = Vector(policy), device.put(batch, where)
+        out = policy.unroll(rollout, policy.initial(3))
+        losses.VTrace()(out, rollout, Knobs(entropy_cost=0.01)).loss.backward()
+        vectors.append(vector.grad.cpu())
+        outs.append({k: v.detach().cpu() for k, v in out.items()})
+    for k in ("logp", "value", "entropy"):
+        assert torch.allclose(outs[0][k], outs[1][k], atol=close), k
+    assert torch.cosine_similarity(*vectors, dim=0) > (0.999 if precision == "float32" else 0.95)
+    state, said = crossing.near(far).initial(3), []
+    far.hold()
+    for t in range(5):
+        step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
+        with torch.no_grad():
+            out, state = crossing.near(far).act(step, state)
+        state["action"] = batch["action"][t]  # that is what was done there
+        said.append(out["value"])
+    assert torch.allclose(torch.stack(said), outs[1]["value"], atol=close)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_tapes_give_the_gradients_that_autograd_gives(precision):
+    torch.manual_seed(1)
+    policy = use(nets.make("nature", SPEC).to(GPU), precision)
+    vector, batch = Vector(policy), device.put(_rows(3, 4), GPU)
+    found = []
+    for kept in (False, True):
+        tapes: list = [[] for _ in range(3)]
+        with torch.no_grad():
+            for t, tape in enumerate(tapes):
+                policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
+        out = unrolled(policy, batch, {}, joined(tapes) if kept else None)
+        vector.zero_grad()
+        losses.A2C()(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
+        found.append(vector.grad.clone())
+    assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
+    assert found[0].norm() > 1e-4
+
+
+def test_an_update_waits_for_two_numbers_alone():
+    """Forward, loss, backward and the optimiser ask the GPU and don't wait for it."""
+    policy = use(nets.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
+    vector, batch = Vector(policy), device.put(_rows(4, 4), GPU)
+    optimizer = Optim("adam").make(vector.parameter)
+    state, knobs = policy.initial(4), Knobs(entropy_cost=0.01)
+
+    def update() -> losses.Scored:
+        vector.zero_grad()
+        scored = losses.VTrace()(policy.unroll(batch, state), batch, knobs)
+        scored.loss.backward()
+        optimizer.step()
+        return scored
+
+    update()  # the first one makes what it needs
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        scored = update()
+        step = {k: batch[k][0] for k in ("obs", "reward", "first")} | {"noise": torch.rand(4, 1, device=GPU)}
+        with torch.no_grad():
+            policy.act(step, state)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert np.isfinite(float(scored.loss))
+
+
+@pytest.mark.parametrize("name", optim.NAMES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_optimisers_step_as_on_a_cpu(name, momentum):
+    found = []
+    for where in (CPU, GPU):
+        torch.manual_seed(2)
+        vector = Vector(torch.nn.Linear(100, 100).to(where))
+        optimizer = Optim(name, eps=1e-3, momentum=momentum if name != "adam" else 0.0).make(vector.parameter)
+        for k in range(5):
+            vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
+            _step(vector, optimizer, 0.5, 1e-2)
+        found.append(vector.read().copy())
+    assert np.allclose(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_page_locked_slots_arrive_whole():
+    rows_, state = row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((8,), "float32")}
+    stream = Stream(rows_, state, 20, 16, 4)
+    assert device.page_lock(Block(10_000), GPU), "cudaHostRegister works here"
+    columns, own = crossing.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
+    rng = np.random.default_rng(0)
+    for slots in ([0, 1], [2, 3], [3, 0]):
+        for slot in slots:
+            stream.rows["obs"][slot] = rng.integers(0, 256, stream.rows["obs"][slot].shape, np.uint8)
+        got, _ = columns(slots)
+        columns.done()
+        want, _ = own(slots)
+        stream.rows["obs"][slots] = 0  # the slots are theirs again who fill them
+        assert torch.equal(got["obs"].cpu(), torch.from_numpy(want["obs"]))
+
+
+def test_published_weights_are_the_gpus():
+    vector = Vector(nets.make("nature", SPEC).to(GPU))
+    params, other = Params(vector.size), Vector(nets.make("nature", SPEC))
+    for version in range(3):
+        vector.flat.add_(1.0)
+        params.publish(vector, version, version)
+        assert params.pull(other) == version
+        assert torch.equal(other.flat, vector.flat.cpu())
+
+
+def test_fetch_keeps_every_bit():
+    batch = {"a": torch.randn(7, 3), "b": torch.arange(7), "c": torch.rand(7) > 0.5, "d": torch.randn(7).bfloat16()}
+    back = device.fetch(device.put(batch, GPU))
+    for (path, want), (_, got) in zip(tree.leaves(batch), tree.leaves(back), strict=True):
+        assert torch.equal(want, got), path
+
+
+def test_replicas_stay_equal(tmp_path, monkeypatch):
+    from polyplay import learning
+
+    made = []
+    real = learning.Learner.__init__
+    monkeypatch.setattr(learning.Learner, "__init__", lambda self, *a: (real(self, *a), made.append(self))[0])
+    settings = {**NET, **A2C, "replicas": 2, "steps": 4_000, "serial": True}
+    polyplay.train("a2c", run=str(tmp_path / "run"), **settings)
+    one, other = (learner.vector.flat for learner in made)
+    assert one.device == GPU
+    assert torch.equal(one, other)
+
+
+def test_auto_is_the_gpu_and_bfloat16(tmp_path, capsys):
+    assert device.choose("auto")[0] == "cuda:0"
+    assert half("auto", "cuda")
+    polyplay.train("a2c", **{**NET, **A2C, "device": "auto", "run": str(tmp_path / "run"), "steps": 2_000})
+    assert torch.cuda.get_device_name(0) in capsys.readouterr().out
