@@ -133,6 +133,7 @@ def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], star
     return {
         "schema": SCHEMA,
         "place": place,
+        "chosen_by": None if place != "best" else "evaluation" if _evaluated(found) else "training return",
         "system": config["system"],
         "env": config["config"]["env"],
         "game": protocols.game(wired.envs),
@@ -147,6 +148,11 @@ def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], star
         "machine": stamp["machine"],
         "finished": stamp["started"],
     }
+
+
+def _evaluated(found: Path) -> bool:
+    """Whether weights were kept for their score beside training."""
+    return found.name.startswith(checkpoint.BEST)
 
 
 # ------------------------------------------------------------------------------------------------- scores.json

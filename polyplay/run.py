@@ -34,6 +34,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     crew = new_crew(options)
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options)
+    beside = _beside(crew, wired, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = config.new_directory(system, settings.env, options)
@@ -47,7 +48,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
         sources,
         wired.envs.spec.describe,
     )
-    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines))
+    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines + beside))
 
 
 def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
@@ -62,6 +63,7 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
+    lines = planned.lines + _beside(crew, wired, options, int(counters["steps"]))
     if options.dry_run:
         return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
     checkpoint.sweep(directory)
@@ -70,7 +72,7 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
         print(f"polyplay: {gone}", file=sys.stderr)
     record.rewind(directory, counters)
     record.amend_config(directory, config.to_json(options), sources)
-    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, planned.lines))
+    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, lines))
 
 
 def evaluate(directory: Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -116,6 +118,15 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
         return plan.make(crew, page.build(other, crew), options, done)
 
     return plan.checked(plan.make(crew, wired, options, done), settings, again)
+
+
+def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:
+    """Games beside training, where they were asked for: a worker of the crew, and its line of the plan."""
+    if options.eval_every is None:
+        return []
+    from polyplay import beside
+
+    return beside.add(crew, wired, options, steps)
 
 
 def _dry(
