@@ -31,8 +31,10 @@ def resume(directory: str, **overrides: Any) -> Any:
     return run.resume(Path(directory), overrides)
 
 
-def evaluate(directory: str, episodes: int = 30, seed: int = 0, **more: Any) -> dict[str, Any]:
-    """Play full games with the newest checkpoint of a run; returns are unclipped."""
+def evaluate(directory: str, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """Play full games with the newest checkpoint of a run; returns are unclipped. more: which, protocol, epsilon,
+    starts, greedy, video, as `polyplay evaluate` has them (which: its --checkpoint).
+    """
     from pathlib import Path
 
     from polyplay import run

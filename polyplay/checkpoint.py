@@ -24,6 +24,7 @@ from polyplay.errors import UserError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+BEST = "best-"  # and the update: weights alone, not to go on from
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -100,6 +101,30 @@ def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
     return final
 
 
+def keep_best(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: dict[str, Any]) -> None:
+    """Make weights the best ones, in the place of those that were. name: of the file within. Raises OSError."""
+    version = int(counters["updates"])
+    begun, final = folder(directory) / f".partial-{BEST}{version:012d}", folder(directory) / f"{BEST}{version:012d}"
+    shutil.rmtree(begun, ignore_errors=True)
+    path = begun / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    write_arrays(path, arrays)
+    files = {f"{name}.safetensors": {"sha256": _digest(path), "bytes": path.stat().st_size}}
+    write_json(begun / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(begun, final)
+    _sync(final.parent)
+    for old in folder(directory).glob(f"{BEST}*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def kept_best(directory: Path) -> Path | None:
+    """The weights that `keep_best` kept last, if they are whole."""
+    found = [p for p in folder(directory).glob(f"{BEST}*") if flaw(p) is None]
+    return max(found, key=lambda p: p.stat().st_mtime, default=None)
+
+
 def discard(directory: Path, version: int) -> None:
     shutil.rmtree(partial(directory, version), ignore_errors=True)
 
@@ -126,6 +151,12 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
+    """The weights with the best score of evaluations beside training; where none were made, the checkpoint with the
+    best mean return in training.
+    """
+    evaluated = kept_best(directory)
+    if evaluated is not None:
+        return evaluated
     scored = [(s, p) for p in everything(directory) if (s := _score(p)) is not None]
     return max(scored)[1] if scored else None
 

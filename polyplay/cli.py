@@ -23,8 +23,14 @@ USAGE = """usage: polyplay VERB …
                         train an agent; `polyplay train SYSTEM --help` lists the system's options
   resume RUN [--frames N …]
                         go on with a run from its newest checkpoint
-  evaluate RUN [--episodes N] [--seed S] [--video] [--checkpoint NAME]
-                        play full games with a run's weights
+  evaluate RUN [--protocol NAME] [--episodes N] [--seed S] [--epsilon E] [--video] [--checkpoint NAME]
+                        play full games with a run's weights, and write their score down
+  verify RUN [--evaluation FILE]
+                        play a recorded evaluation again: does its score come out?
+  scores [RUN …] [--place NAME] [--protocol NAME] [--json]
+                        runs beside published scores, human-normalised; without a run all published ones
+  starts RUN --out FILE [--number N]
+                        start states from a run's own play, for --protocol human-starts
   export RUN --onnx FILE [--checkpoint NAME]
                         write a run's policy for onnxruntime and other programs
   replay RUN [--updates N]
@@ -70,12 +76,20 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Full games, unclipped returns."""
+    """Full games, undiscounted and unclipped returns, written down in the run's directory (docs/evaluation.md)."""
 
-    episodes: int = 30
-    """how many full games"""
+    protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky"] = "run"
+    """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,
+    null-op-30min the same with 108,000, null-op-1-30 with 1-30 no-ops; human-starts a file's start states; sticky
+    actions of 0.25"""
+    episodes: int | None = None
+    """how many full games (none: the protocol's number, 30 or 100)"""
     seed: int = 0
     """seed of environments and actions"""
+    epsilon: float | None = None
+    """the chance of a uniform random action instead of the policy's own (none: the system's, mostly 0)"""
+    starts: str | None = None
+    """the file of start states, for human-starts"""
     video: bool = False
     """write a video of the first game beside the run"""
     checkpoint: str | None = None
@@ -87,8 +101,11 @@ class EvaluateOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("episodes", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from {least} up")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name}: {value} given, allowed: a whole number from {least} up")
+        if self.epsilon is not None and not 0 <= self.epsilon <= 1:
+            raise UserError(f"--epsilon: {self.epsilon:g} given, allowed: a number from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -199,9 +216,27 @@ def _evaluate(words: list[str]) -> int:
     directory, options, _ = _of_run(words, EvaluateOptions, "evaluate")
     from polyplay import run
 
-    chosen = (options.episodes, options.seed, options.video, options.checkpoint, options.greedy)
-    show(run.evaluate(directory, *chosen, device=options.device))
+    more = {k: getattr(options, k) for k in ("video", "greedy", "protocol", "starts", "epsilon", "device")}
+    show(run.evaluate(directory, options.episodes, options.seed, which=options.checkpoint, **more))
     return 0
+
+
+def _verify(words: list[str]) -> int:
+    from polyplay import verifying
+
+    return verifying.command(words)
+
+
+def _scores(words: list[str]) -> int:
+    from polyplay.scores import command
+
+    return command.command(words)
+
+
+def _starts(words: list[str]) -> int:
+    from polyplay import starting
+
+    return starting.command(words)
 
 
 def _replay(words: list[str]) -> int:
@@ -300,6 +335,9 @@ VERBS = {
     "train": _train,
     "resume": _resume,
     "evaluate": _evaluate,
+    "verify": _verify,
+    "scores": _scores,
+    "starts": _starts,
     "export": _export,
     "replay": _replay,
     "check": _check,

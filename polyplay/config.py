@@ -20,6 +20,7 @@ from polyplay.errors import UserError
 
 Page = Any  # a module of polyplay.systems: Config, PRESETS, ROW, build
 T = TypeVar("T")
+EVALS = ("eval_every", 1), ("eval_episodes", 1)
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
 
 
@@ -76,6 +77,15 @@ class RunOptions:
     cores: int | None = None
     """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
     replicas and environments' threads, is divided among them"""
+    eval_every: int | None = None
+    """play games beside training every so many frames, with the weights of then (none: not); their scores go to
+    evaluations.jsonl, the best weights to checkpoints/best-…"""
+    eval_episodes: int = 10
+    """how many games these are"""
+    eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
+    """how these games start and end, as `polyplay evaluate --protocol`"""
+    eval_epsilon: float | None = None
+    """the chance of a uniform random action in them (none: the system's own for evaluation, mostly 0)"""
     reuse: bool = True
     """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
     convolutional networks); --no-reuse computes them again"""
@@ -85,10 +95,12 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
-        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1), ("cores", 1)):
+        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1), ("cores", 1), *EVALS):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
+        if self.eval_epsilon is not None and not 0 <= self.eval_epsilon <= 1:
+            raise UserError(f"--eval-epsilon: {self.eval_epsilon:g} given, allowed: a number from 0 to 1")
         for name in ("minutes", "step_timeout", "report_every", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -389,7 +389,7 @@ def cores() -> int:
 
 def threads_each(roles: list[Role]) -> int:
     """Compute threads per worker: never more runnable than cores; two threads on one forward give only 1.5 times."""
-    return max(1, cores() // max(1, sum(r.n for r in roles)))
+    return max(1, cores() // max(1, sum(r.n for r in roles if r.name != "evaluator")))  # that one rests mostly
 
 
 def apart(role: Role) -> bool:

@@ -204,6 +204,9 @@ class Learner:
         meter.set("learnt", self.learnt)
         if self.version % self.task.report == 0:
             meter.losses(floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
+        show = self.me.control.show
+        if show is not None and show.asked and self.me.index == 0:
+            show.answer(self.vector, self.version)
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {

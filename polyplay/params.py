@@ -15,7 +15,7 @@ from torch import nn
 
 from polyplay.device import page_lock
 from polyplay.errors import Closed, UserError
-from polyplay.shared import Layout, Semaphores
+from polyplay.shared import Block, Layout, Semaphores
 
 
 def sizes(module: nn.Module) -> tuple[int, int]:
@@ -168,6 +168,34 @@ class Params:
 
     def __getstate__(self) -> dict:
         return {k: self.__dict__[k] for k in ("size", "readers", "_fields", "_block", "_bells")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+class Show:
+    """The weights that a learner shows to whoever asks for them: one copy at its next update, whatever the system."""
+
+    def __init__(self, size: int):
+        self.params = Params(size)
+        self._block = Block(64)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._cells = self._block.array(2, np.int64)  # how often was asked, how often answered
+
+    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
+
+    def ask(self) -> None:
+        self._cells[0] = self._cells[1] + 1
+
+    def answer(self, vector: Vector, version: int) -> None:
+        self.params.publish(vector, version, 0)
+        self._cells[1] = self._cells[0]
+
+    def __getstate__(self) -> dict:
+        return {"params": self.params, "_block": self._block}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

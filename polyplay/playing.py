@@ -2,62 +2,142 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from polyplay import checkpoint, tree
-from polyplay.envs import All
+from polyplay.envs import All, chance
 from polyplay.errors import UserError
 from polyplay.noise import uniform
-from polyplay.stepping import HEARD
+from polyplay.stepping import HEARD, torches
 
 LANES = 16
 SEED = 10_000_019  # evaluation never repeats the seeds of training
+CHANCE = 20_000_003  # nor does ε take the policy's own noise
+
+
+class Game(NamedTuple):
+    """A full game: its unclipped, undiscounted return, all lives; its length in agent steps; which one it was."""
+
+    ret: float
+    length: int
+    number: int  # the g-th game of lane l of L: g · L + l
+
+
+@dataclass(frozen=True)
+class How:
+    """epsilon: the chance of a uniform random action instead of the policy's own, per lane and step. greedy: the
+    policy's own is its likeliest.
+    """
+
+    episodes: int
+    seed: int = 0
+    greedy: bool = False
+    epsilon: float = 0.0
 
 
 def play(
-    envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, film: Film | None = None
+    envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, film: Film | None = None, epsilon: float = 0
 ) -> list[tuple[float, int]]:
-    """(return, length) of `episodes` full games, unclipped. Every lane has its quota, so short games don't crowd in."""
+    """(return, length) of `episodes` full games, by their numbers. Every lane has its quota, so short games don't
+    crowd in.
+    """
+    games = [g for found in turns(envs, policy, How(episodes, seed, greedy, epsilon), film) for g in found]
+    return [(g.ret, g.length) for g in sorted(games, key=lambda g: g.number)]
+
+
+def lanes_of(envs: Any, episodes: int) -> int:
+    """How many lanes play so many games."""
+    return envs.spec.width or min(episodes, LANES)
+
+
+def turns(envs: Any, policy: Any, how: How, film: Film | None = None) -> Iterator[list[Game]]:
+    """After every step of all lanes those games that ended in it and count."""
     if film is not None:
         envs = film.setting(envs)
-    lanes = envs.spec.width or min(episodes, LANES)
-    quota = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
+    lanes = lanes_of(envs, how.episodes)
     together: Any = {"batching": All(), "groups": 1, "active": 0}  # however they go in training
-    pool = replace(envs, lanes=lanes, workers=0, **together).open(seed + SEED)
+    if envs.options.get("starts"):  # a game that was begun anew would take another's start state
+        together |= {"options": {**envs.options, "stride": lanes}, "max_restarts": 0}
+    pool = replace(envs, lanes=lanes, workers=0, **together).open(how.seed + SEED)
     try:
-        return _games(pool, policy, quota, seed, greedy, film)
+        yield from _turns(pool, policy, how, film)
     finally:
         pool.close()
 
 
-def _games(pool: Any, policy: Any, quota: Any, seed: int, greedy: bool, film: Film | None) -> list[tuple[float, int]]:
-    lanes = len(quota)
+def _turns(pool: Any, policy: Any, how: How, film: Film | None) -> Iterator[list[Game]]:
+    lanes = pool.lanes
+    quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     state, done = policy.initial(lanes), np.zeros(lanes, np.int64)
-    ret, length, games, acts = np.zeros(lanes), np.zeros(lanes, np.int64), [], np.zeros(lanes, np.int64)
-    while (done < quota).any():
+    ret, length = np.zeros(lanes), np.zeros(lanes, np.int64)
+    choose = _chooser(pool.spec, policy, how, np.arange(lanes))
+    for act in itertools.count():
         which, step = pool.recv()
-        heard = {k: step[k] for k in HEARD if k in step}
-        if not greedy:
-            heard["noise"] = uniform(seed + SEED, np.arange(lanes), acts, policy.noise)
-        acts += 1
-        with torch.no_grad():
-            out, state = policy.act(tree.map(torch.from_numpy, heard), state)
+        action, state = choose(step, state, act)
         if film is not None:
             film(step, pool)
         ret += step["reward"]
         length += ~step["first"]
+        games = []
         for i in np.flatnonzero(step["over"]):
             if done[i] < quota[i]:
-                games.append((float(ret[i]), int(length[i])))
+                games.append(Game(float(ret[i]), int(length[i]), int(done[i] * lanes + i)))
             done[i] += 1
             ret[i], length[i] = 0.0, 0
-        pool.send(which, tree.map(lambda x: x.numpy(), out["action"]))
-    return games
+        yield games
+        if (done >= quota).all():
+            return
+        pool.send(which, action)
+
+
+def moves(envs: Any, policy: Any, how: How, first: int, seed: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """The first games of lanes `first` …, one each: (actions, bool [lanes]: whose game is over), step by step."""
+    numbers = first + np.arange(how.episodes)
+    pool = replace(envs, lanes=how.episodes, workers=0, batching=All(), groups=1, active=0, max_restarts=0).open(
+        seed, first
+    )
+    try:
+        state, over = policy.initial(how.episodes), np.zeros(how.episodes, bool)
+        choose = _chooser(pool.spec, policy, how, numbers)
+        for act in itertools.count():
+            which, step = pool.recv()
+            action, state = choose(step, state, act)
+            over |= step["over"]
+            yield action, over
+            if over.all():
+                return
+            pool.send(which, action)
+    finally:
+        pool.close()
+
+
+def _chooser(spec: Any, policy: Any, how: How, numbers: np.ndarray) -> Callable[[Any, Any, int], tuple[Any, Any]]:
+    """A function (step, state, number of the act) → (actions, the state after them), for lanes of these numbers."""
+    lanes, drawn = len(numbers), chance.width(spec.action) if how.epsilon else 0
+
+    def choose(step: Any, state: Any, act: int) -> tuple[Any, Any]:
+        heard = {k: step[k] for k in HEARD if k in step}
+        if not how.greedy:
+            heard["noise"] = uniform(how.seed + SEED, numbers, np.full(lanes, act), policy.noise)
+        with torch.no_grad():
+            out, after = policy.act(torches(heard), state)
+        action = tree.map(lambda x: x.numpy(), out["action"])
+        if not how.epsilon:
+            return action, after
+        luck = uniform(how.seed + CHANCE, numbers, np.full(lanes, act), 1 + drawn)
+        other, random = chance.draw(spec.action, luck[:, 1:], step.get("mask")), luck[:, 0] < how.epsilon
+        if "action" in after:  # a core that hears what was done before it
+            after["action"] = tree.map(lambda x: torch.from_numpy(x), chance.mixed(action, other, random))
+        return chance.mixed(action, other, random), after
+
+    return choose
 
 
 def load_policy(system: Any, path: Path) -> Any:

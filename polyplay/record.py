@@ -110,6 +110,7 @@ def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
     updates = counters["updates"]
     _cut(directory / "metrics.jsonl", lambda row: row["steps"] <= now["steps"])
     _cut(directory / "decisions.jsonl", lambda row: row["steps"] <= now["steps"])
+    _cut(directory / "evaluations.jsonl", lambda row: row["steps"] <= now["steps"])
     _cut(directory / "updates.jsonl", lambda row: row["update"] <= updates)
     _cut(directory / "episodes.jsonl", game, now)
     for path in directory.glob("deliveries-*.jsonl"):

@@ -79,6 +79,7 @@ class Reporter:
         self.metrics = Lines(self.directory / "metrics.jsonl")
         self.games = Lines(self.directory / "episodes.jsonl")
         self.decisions: Lines | None = None  # where there is a scheduler
+        self.evaluations: Lines | None = None  # where games are played beside training
         self.events = Events(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.closed = False
@@ -135,6 +136,16 @@ class Reporter:
         self._write("decisions.jsonl", lambda: decisions.write(row))
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
+        return row
+
+    def evaluation(self, told: Mapping[str, Any]) -> Row:
+        """Write one evaluation beside training and return it, as it is in evaluations.jsonl."""
+        row: Row = plain({"wall_seconds": round(self.wall_seconds, 3), **told})
+        if self.evaluations is None:
+            self.evaluations = Lines(self.directory / "evaluations.jsonl")
+        lines = self.evaluations
+        self._write("evaluations.jsonl", lambda: lines.write(row))
+        self._event(row["steps"], tags.of_evaluation(self.style, row))
         return row
 
     def report(self, snapshot: Mapping[str, Any]) -> Row:
@@ -198,7 +209,7 @@ class Reporter:
         if not self.closed:
             self.closed = True
             self._write("summary.json", lambda: write_json(self.directory / "summary.json", summary))
-            for file in (self.metrics, self.games, self.decisions, self.events):
+            for file in (self.metrics, self.games, self.decisions, self.evaluations, self.events):
                 if file:
                     file.close()
             if self.tracker:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import checkpoint, config, plan, record, snapshot, spawn, systems, terminal, tracking, worker
+from polyplay import checkpoint, config, evaluating, plan, record, snapshot, spawn, systems, terminal, tracking, worker
 from polyplay.crew import Crew
-from polyplay.errors import UserError
+from polyplay.kept import choose, new_crew, read
 from polyplay.session import Session
-from polyplay.where import Where
 
 
 @dataclass
@@ -25,8 +23,8 @@ class Run:
     summary: dict[str, Any] = field(default_factory=dict)
     settings: Any = None
 
-    def evaluate(self, episodes: int = 30, seed: int = 0) -> dict[str, Any]:
-        return evaluate(self.directory, episodes, seed, settings=self.settings)
+    def evaluate(self, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+        return evaluate(self.directory, episodes, seed, settings=self.settings, **more)
 
 
 def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
@@ -36,6 +34,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     crew = new_crew(options)
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options)
+    beside = _beside(crew, wired, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = config.new_directory(system, settings.env, options)
@@ -49,7 +48,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
         sources,
         wired.envs.spec.describe,
     )
-    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines))
+    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines + beside))
 
 
 def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
@@ -64,6 +63,7 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
+    lines = planned.lines + _beside(crew, wired, options, int(counters["steps"]))
     if options.dry_run:
         return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
     checkpoint.sweep(directory)
@@ -72,49 +72,12 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
         print(f"polyplay: {gone}", file=sys.stderr)
     record.rewind(directory, counters)
     record.amend_config(directory, config.to_json(options), sources)
-    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, planned.lines))
+    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, lines))
 
 
-def evaluate(
-    directory: Path,
-    episodes: int = 30,
-    seed: int = 0,
-    video: bool = False,
-    which: str | None = None,
-    greedy: bool = False,
-    settings: Any = None,
-    device: str = "auto",
-) -> dict[str, Any]:
-    """Play `episodes` full games with a checkpoint's weights (default: the newest whole one; "best"; or its number)."""
-    import torch
-
-    from polyplay import playing
-    from polyplay.crossing import near
-    from polyplay.device import choose
-
-    directory = Path(directory)
-    page, kept, options, _ = read(directory)
-    settings = settings or kept
-    found = _choose(directory, which)
-    wired = page.build(settings, new_crew(replace(options, device="cpu")))
-    spawn.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
-    torch.manual_seed(seed)
-    policy = near(playing.load_policy(wired, found).to(choose(device)[0]))
-    name = f"evaluation-{found.name}-seed{seed}{'-greedy' if greedy else ''}"
-    film = playing.Film(directory / f"{name}.mp4") if video else None
-    before = time.monotonic()
-    try:
-        games = playing.play(wired.envs, policy, episodes, seed, greedy, film)
-    finally:
-        if film is not None:
-            film.close()
-    result = playing.summarise(games, wired.envs.spec.frames_per_step, time.monotonic() - before)
-    result = {"checkpoint": found.name, "seed": seed, "actions": "greedy" if greedy else "sampled", **result}
-    result["environment"] = dict(wired.envs.spec.describe)
-    if film is not None:
-        result["video"] = str(film.path)
-    checkpoint.write_json(directory / f"{name}.json", result)
-    return result
+def evaluate(directory: Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """Full games with a checkpoint's weights: see evaluating.evaluate."""
+    return evaluating.evaluate(Path(directory), episodes, seed, **more)
 
 
 def export(directory: Path, file: Path, which: str | None = None) -> dict[str, Any]:
@@ -125,7 +88,7 @@ def export(directory: Path, file: Path, which: str | None = None) -> dict[str, A
     exporting.check(file)
     directory = Path(directory)
     page, settings, options, kept = read(directory)
-    found = _choose(directory, which)
+    found = choose(directory, which)
     wired = page.build(settings, new_crew(replace(options, device="cpu")))
     spawn.tune(1)
     spec = wired.envs.spec
@@ -157,6 +120,15 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
     return plan.checked(plan.make(crew, wired, options, done), settings, again)
 
 
+def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:
+    """Games beside training, where they were asked for: a worker of the crew, and its line of the plan."""
+    if options.eval_every is None:
+        return []
+    from polyplay import beside
+
+    return beside.add(crew, wired, options, steps)
+
+
 def _dry(
     system: str,
     settings: Any,
@@ -181,51 +153,3 @@ def _dry(
 def _go(session: Session) -> Run:
     summary = session.go()
     return Run(session.directory, summary["exit_code"], summary["reason"], summary, session.settings)
-
-
-def _choose(directory: Path, which: str | None) -> Path:
-    if which == "best":
-        found = checkpoint.best(directory)
-        if found is None:
-            raise UserError(
-                f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
-            )
-    elif which is None:
-        return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
-    else:
-        names = [p.name for p in checkpoint.everything(directory)]
-        match = [n for n in names if n == which or n.lstrip("0") == which.lstrip("0")]
-        if not match:
-            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {', '.join(names) or 'none there yet'}")
-        found = checkpoint.folder(directory) / match[0]
-    wrong = checkpoint.flaw(found)
-    if wrong is not None:
-        raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
-    return found
-
-
-def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
-    """(its system's page, config, options, config.json) of a run. Raises UserError."""
-    kept = record.read_config(directory)
-    page = systems.load(kept["system"])
-    settings = config.from_json(page.Config, kept["config"])
-    options = config.to_json(config.RunOptions()) | kept["options"]  # an option that is newer than the run: its default
-    return page, settings, config.from_json(config.RunOptions, options), kept
-
-
-def new_crew(options: config.RunOptions) -> Crew:
-    """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
-    spawn.keep_to(options.cores)
-    return Crew(
-        options.seed,
-        options.on,
-        options.serial,
-        trace=options.trace,
-        frames=options.frames,
-        steps=options.steps,
-        step_timeout=options.step_timeout,
-        atari=options.atari,
-        precision=options.precision,
-        where=Where(options.device, options.actors_on),
-        reuse=options.reuse,
-    )

@@ -21,7 +21,7 @@ from polyplay.gauges import Gauges
 from polyplay.meter import COLUMNS, EPISODES
 from polyplay.record import read_lines
 from polyplay.report import Reporter
-from polyplay.terminal import Terminal
+from polyplay.terminal import Terminal, evaluated
 from polyplay.tracking import Tracker
 
 TICK = 0.25  # seconds between two looks at the workers
@@ -170,6 +170,9 @@ class Session:
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.steps, self.updates)
             self.terminal.note(scheduling.told(row))
+            return
+        if kind == "evaluation":
+            self.terminal.note(evaluated(self.reporter.evaluation(json.loads(text))))
             return
         if kind == "unsaved":
             self.unsaved = f"not saved: {text}"

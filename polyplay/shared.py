@@ -258,6 +258,7 @@ class Control:
     HALT, FINISH, SAVE = 0, 1, 2
 
     def __init__(self) -> None:
+        self.show: Any = None  # params.Show, where somebody wants to see the weights
         self._block = Block(LINE)
         self._attach()
 
@@ -285,7 +286,7 @@ class Control:
             raise Closed
 
     def __getstate__(self) -> dict:
-        return {"_block": self._block}
+        return {"_block": self._block, "show": self.show}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

@@ -66,6 +66,14 @@ def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
     return {} if style == "sb3" else {f"charts/{k}": v for k, v in game.items()}
 
 
+def of_evaluation(style: str, row: Mapping[str, Any]) -> Scalars:
+    """Games beside training."""
+    means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
+    if style == "sb3":
+        return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
+    return {f"eval/episodic_{k}_mean": v for k, v in means.items()}
+
+
 def _signed(style: str, key: str, value: float | None) -> float | None:
     return -value if value is not None and (style, key) in NEGATED else value
 

@@ -343,6 +343,13 @@ def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
     return text
 
 
+def evaluated(row: Mapping[str, Any]) -> str:
+    """One line about games that were played beside training."""
+    best = ", the best so far" if row["best"] else ""
+    games = f"{row['episodes']} games ({row['protocol']})"
+    return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
+
+
 def closing(summary: Mapping[str, Any]) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))

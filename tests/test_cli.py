@@ -25,8 +25,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     run: Any = types.ModuleType("polyplay.run")
 
     def note(verb: str, answer: Any) -> Any:
-        def hear(*given: Any) -> Any:
-            heard.append((verb, *given))
+        def hear(*given: Any, **more: Any) -> Any:
+            heard.append((verb, *given, *([more] if more else [])))
             return answer
 
         return hear
@@ -67,7 +67,8 @@ def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert cli.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
-    assert calls == [("evaluate", Path(run), 3, 7, True, "best", False)]
+    more = {"video": True, "greedy": False, "protocol": "run", "starts": None, "epsilon": None, "which": "best"}
+    assert calls == [("evaluate", Path(run), 3, 7, more)]
     out = capsys.readouterr().out
     assert "episodic_return_mean  20.50" in out
     assert "episodes              3" in out
@@ -95,8 +96,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, export, replay, check, bench, doctor"),
-        ("play", "play comes in a later version; this one has train, resume, evaluate, export, replay, check, bench"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, verify, scores, starts, export, replay, check"),
+        ("play", "play comes in a later version; this one has train, resume, evaluate, verify, scores, starts, export"),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
         ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
@@ -116,6 +117,15 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("evaluate RUN --episodes 0", "--episodes: 0 given, allowed: a whole number from 1 up"),
         ("evaluate RUN --seed -2", "--seed: -2 given, allowed: a whole number from 0 up"),
         ("evaluate RUN --episode", "did you mean --episodes?"),
+        ("evaluate RUN --epsilon 2", "--epsilon: 2 given, allowed: a number from 0 to 1"),
+        ("evaluate RUN --protocol no-op", "--protocol: 'no-op' given, allowed: run, null-op, null-op-30min"),
+        ("verify", "verify takes the directory of a run first"),
+        ("verify nowhere", "no run at nowhere"),
+        ("verify RUN", "has no evaluation to verify; `polyplay evaluate"),
+        ("starts", "starts takes the directory of a run first"),
+        ("starts RUN", "starts takes the file to write"),
+        ("starts RUN --number 0", "--number: 0 given, allowed: a whole number from 1 up"),
+        ("scores nowhere", "no run at nowhere"),
         ("check", "check takes an environment first: polyplay check CartPole-v1"),
         ("check --steps 3", "check takes an environment first"),
         ("check CartPole-v1 --step 3", "did you mean --steps?"),
@@ -194,7 +204,7 @@ def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch
 def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     for line, says in {
         "": "usage: polyplay VERB",
-        "--help": "evaluate RUN [--episodes N]",
+        "--help": "evaluate RUN [--protocol NAME]",
         "-h": "systems",
         "train --help": "usage: polyplay train SYSTEM",
         "train fake --help": "step size (default: 0.0006)",
@@ -202,6 +212,9 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "diagram fake --help": "polyplay diagram fake",
         "resume --help": "seconds between checkpoints",
         "evaluate --help": "how many full games",
+        "verify --help": "which: a file of the run's directory",
+        "scores --help": "random and human scores to normalise with",
+        "starts --help": "the file to write",
         "evaluate RUN --help": "how many full games",
         "check --help": "seconds that a step or a reset may take",
         "check CartPole-v1 -h": "how many steps of a trial",

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from polyplay import nets, playing
 from polyplay.envs import Envs
@@ -112,3 +113,72 @@ def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r"--video: needs the package av; `pip install 'polyplay\[video\]'`"):
         playing.Film(tmp_path / "x.mp4")
+
+
+# ------------------------------------------------------------------------------------------------- ε, and whose games
+
+
+class Constant(torch.nn.Module):
+    """A policy that always does the same, and says what it heard."""
+
+    noise = 1
+
+    def __init__(self, action: int):
+        super().__init__()
+        self.action, self.heard = action, []  # type: int, list[Any]
+
+    def initial(self, lanes: int) -> Any:
+        return {"action": torch.zeros(lanes, dtype=torch.int64)}
+
+    def act(self, step: Any, state: Any) -> Any:
+        self.heard.append(state["action"].clone())
+        said = torch.full((len(step["first"]),), self.action)
+        return {"action": said}, {"action": said}
+
+
+class Counts(gymnasium.Env):
+    """Rewards every action with its number; an episode is 8 steps."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32), gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 8
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return np.zeros(1, np.float32), float(action), self.left == 0, False, {}
+
+
+def mean_reward(epsilon: float, seed: int = 0) -> float:
+    games = playing.play(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
+    assert [length for _, length in games] == [8] * 32
+    return sum(ret for ret, _ in games) / (32 * 8)
+
+
+def test_epsilon_mixes_uniform_actions_with_the_policys_own():
+    assert mean_reward(0.0) == 3.0
+    assert mean_reward(1.0) == pytest.approx(1.5, abs=0.15)
+    assert mean_reward(0.5) == pytest.approx(2.25, abs=0.2)
+    assert mean_reward(0.5) == mean_reward(0.5)
+    assert mean_reward(0.5) != mean_reward(0.5, seed=1)
+
+
+def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
+    policy = Constant(3)
+    playing.play(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
+    assert {int(a) for heard in policy.heard[1:] for a in heard} == {0, 1, 2, 3}
+
+
+def test_without_epsilon_games_are_what_they_were_whatever_epsilon_draws():
+    envs_ = Envs("toy:catch", 4)
+    policy = nets.make("mlp", envs_.spec)
+    assert playing.play(envs_, policy, 12, 3) == playing.play(envs_, policy, 12, 3, epsilon=0.0)
+
+
+def test_games_come_in_the_order_of_their_numbers_not_of_their_ends():
+    games = [g for found in playing.turns(Envs(Counts, 4, inline=True), Constant(1), playing.How(6)) for g in found]
+    assert sorted(g.number for g in games) == [0, 1, 2, 3, 4, 5]
+    lanes = playing.lanes_of(Envs(Counts, 4, inline=True), 40)
+    assert lanes == playing.LANES

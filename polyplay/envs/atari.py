@@ -7,6 +7,7 @@ and after a game that ended in mid-step the picture is made of what had been rea
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from polyplay.envs.native import rom
 from polyplay.envs.paint import Chances, Painter, restore, words
 from polyplay.envs.pool import CUT, nearest, options
 from polyplay.envs.presets import Atari
+from polyplay.envs.starts import Start, load
 from polyplay.errors import UserError
 
 NOOP = 0
@@ -80,6 +82,7 @@ class AtariEnv(gymnasium.Env):
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
         self._draws, self._chance = np.random.RandomState(0), Chances(0)
+        self._starts, self._lane, self._games = load(o.starts, rom(title)) if o.starts else None, 0, 0
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
 
@@ -88,6 +91,10 @@ class AtariEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         """A new game; with a seed as the first of its kind."""
         super().reset(seed=seed)
+        if self._starts is not None:
+            number = self._lane + self._games * self._options.stride
+            self._games += 1
+            return self._begin(number % len(self._starts.starts))
         if self._age >= self._steps and not self._ale.game_over():
             self._act(self._still)  # ale-py too plays on for a frame where we end a game: the same draws
         if seed is not None or not self._seeded:
@@ -97,6 +104,39 @@ class AtariEnv(gymnasium.Env):
         self._fill()
         self._age, self._lives, self._cut = 0, self._ale.lives(), False
         return self._stack.copy(), {}
+
+    def polyplay_lane(self, number: int) -> None:
+        """The lane says which one it is."""
+        self._lane = number
+
+    def _begin(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """The game from a start state. Raises UserError: it leads elsewhere than it says."""
+        assert self._starts is not None
+        start = self._starts.starts[number]
+        self._seed(start.seed)
+        self._new_game()
+        steps: list[Step] = list(start.presses)
+        if start.state:
+            try:
+                self._restore(start.state)
+            except SystemError:  # how ale-py says so
+                raise UserError(f"--starts: {self._starts.path}, start {number}: no state of ALE's") from None
+            steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
+        self._play(steps)
+        wrong = self._flaw(start)
+        if wrong:
+            raise UserError(f"--starts: {self._starts.path}, start {number}: {wrong}")
+        self._fill()
+        self._age, self._lives, self._cut = -(-start.frames // self._options.frameskip), self._ale.lives(), False
+        return self._stack.copy(), {}
+
+    def _flaw(self, start: Start) -> str:
+        if self._ale.game_over():
+            return "the game is over there"
+        if start.frames >= self._options.max_frames:
+            return f"{start.frames} frames were played there, the longest game has {self._options.max_frames}"
+        ram = hashlib.sha256(self._ale.getRAM().tobytes()).hexdigest()
+        return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
@@ -173,6 +213,15 @@ class AtariEnv(gymnasium.Env):
             if product % 2**32 >= 2**32 % n:
                 return product >> 32
 
+    def _restore(self, saved: bytes) -> None:
+        import ale_py
+
+        emulator = ale_py.ALEState(saved)
+        self._ale.reset_game()
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
+            self._ale.act(NOOP)
+        self._ale.restoreState(emulator)
+
     # -------------------------------------------------------------------------------------- the picture
 
     def _push(self) -> None:
@@ -204,17 +253,13 @@ class AtariEnv(gymnasium.Env):
             "stack": self._stack.copy(),
             "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
         }
+        state |= {} if self._starts is None else {"games": np.array(self._games)}
         return state | {"draws": words(self._draws), "chance": self._chance.get_state(), "grays": self._paint.table}
 
     def set_state(self, state: State) -> None:
         """Go on from a state of the same game with the same options, to the bit."""
-        import ale_py
-
-        emulator = ale_py.ALEState(state["emulator"].tobytes())
-        self._ale.reset_game()
-        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
-            self._ale.act(NOOP)
-        self._ale.restoreState(emulator)
+        self._restore(state["emulator"].tobytes())
+        self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]
         age, lives, cut, last, seeded = state["counters"].tolist()
         self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)

@@ -139,6 +139,9 @@ class Lane:
                 f"declared {spaces.show(self.job.spec.obs)} / {spaces.tell(self.job.spec.action)} by the first "
                 f"environment, given {spaces.show(spec.obs)} / {spaces.tell(spec.action)} by this one"
             )
+        told = getattr(env, "polyplay_lane", None)
+        if callable(told):  # an environment that wants to know which lane of the run it is
+            told(self.job.lane + self.lane)
         self.act = spaces.actor(env.action_space)
         seen = masks.without(env.observation_space)
         self.write = spaces.writer(seen, self.board.rows["obs"], self.lane)

@@ -90,6 +90,8 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _start(o: Atari, actions: tuple[str, ...]) -> str:
+    if o.starts:
+        return f"none; start states of {o.starts}"
     fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
     text = f"{o.noop_min}–{max(o.noop_max - 1, 0)} frames{fire}"
     return text if o.start == "noops" else f"{text}, in {o.start!r}" if "noops" in o.start else o.start or "none"

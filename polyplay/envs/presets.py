@@ -21,7 +21,17 @@ CHOICES = {
     "gray": GRAYS,
     "pipeline": ("auto", "native", "plain"),
 }
-LEAST = {"frameskip": 1, "size": 1, "width": 0, "stack": 1, "noop_min": 0, "noop_max": 0, "max_frames": 1, "crop": 0}
+LEAST = {
+    "frameskip": 1,
+    "size": 1,
+    "width": 0,
+    "stack": 1,
+    "noop_min": 0,
+    "noop_max": 0,
+    "max_frames": 1,
+    "crop": 0,
+    "stride": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Atari:
     crop: int = 0  # rows cut off at the bottom of the screen
     resize: str = "area"  # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
     pipeline: str = "auto"  # "native": ale-py's vector environment; "plain": its emulator in our processes
+    starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
+    stride: int = 1
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -63,6 +75,8 @@ class Atari:
                 raise UserError(f"option {name}={getattr(self, name)} must be at least {least}")
         if self.noop_min >= max(self.noop_max, 1):
             raise UserError(f"options noop_min={self.noop_min}, noop_max={self.noop_max}: the first must be smaller")
+        if self.starts and self.sticky:
+            raise UserError(f"options starts={self.starts!r}, sticky={self.sticky}: start states need sticky=0")
         if self.pipeline == "native" and self.beyond:
             raise UserError(f"option pipeline='native': ale-py's vector environment has no {self.beyond}; use 'plain'")
 
@@ -74,7 +88,7 @@ class Atari:
     @property
     def beyond(self) -> str:
         """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
-        plain = {k: getattr(Atari, k) for k in ("noop_min", "start", "life_start", "gray", "crop", "resize")}
+        plain = {k: getattr(Atari, k) for k in ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")}
         asked = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
         return ", ".join(asked + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 

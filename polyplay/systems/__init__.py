@@ -33,6 +33,7 @@ class System:
     policy: Any  # makes the network: policy() -> Policy
     metrics: tuple[str, ...]  # names the losses report
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
+    epsilon: float = 0.0  # of evaluation, unless --epsilon says otherwise: the chance of a uniform random action
 
 
 def names() -> list[str]:

@@ -1,0 +1,1 @@
+"""Published Atari scores with their sources, human-normalised scores, aggregates with intervals. Imports no torch."""

@@ -1,0 +1,42 @@
+"""Directories of runs that never ran: whole checkpoints of networks that have learnt nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyplay import checkpoint, config, kept, record, systems
+
+
+def run(
+    directory: Path, env: str = "toy:catch", updates: tuple[int, ...] = (7,), ended: bool = True, **more: Any
+) -> Path:
+    """A run of a2c with a checkpoint for each of `updates`; ended: as if it had ended well with the last of them."""
+    page = systems.load("a2c")
+    settings, options, sources = config.resolve(page, env=env, replicas=1, lanes=4, **more)
+    wired = page.build(settings, kept.new_crew(options))
+    directory.mkdir(parents=True)
+    told = config.to_json(settings), config.to_json(options), sources
+    record.write_config(directory, "a2c", *told, wired.envs.spec.describe)
+    for update in updates:
+        save(directory, wired.policy, update)
+    last = f"{max(updates):012d}"
+    (directory / "summary.json").write_text(json.dumps({"exit_code": 0 if ended else 1, "checkpoint": last}))
+    return directory
+
+
+def save(directory: Path, policy: Any, update: int, mean: float | None = None) -> Path:
+    torch.manual_seed(update)
+    arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
+    checkpoint.Part(directory, update).arrays(kept.POLICY, arrays)
+    counters = {"steps": 20 * update, "frames": 20 * update, "updates": update, "episodic_return_mean": mean}
+    return checkpoint.complete(directory, update, counters)
+
+
+def games(directory: Path, returns: list[float]) -> None:
+    """Games of training, as the run's reports have them."""
+    rows = [{"episodic_return": r, "episodic_length": 9, "frames": i} for i, r in enumerate(returns)]
+    (directory / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
