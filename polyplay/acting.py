@@ -13,6 +13,7 @@ from polyplay.crossing import arriving, joiner, near
 from polyplay.device import enter
 from polyplay.envs.pool import Envs, Pool
 from polyplay.exploring import Explore
+from polyplay.hogwild import Hogwild
 from polyplay.learning import Learner, build
 from polyplay.params import Vector
 from polyplay.queues import Queue
@@ -22,7 +23,6 @@ from polyplay.rolling import Actor
 from polyplay.serving import Desk, Server
 from polyplay.stream import Stream, row_spec
 from polyplay.tree import Batch
-from polyplay.updates import Hogwild
 from polyplay.worker import Me
 
 

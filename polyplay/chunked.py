@@ -18,9 +18,10 @@ from torch import nn
 from polyplay import optim
 from polyplay.claims import Claims
 from polyplay.device import Mirror
+from polyplay.hogwild import Central
 from polyplay.params import Vector
 from polyplay.shared import Block, Layout
-from polyplay.updates import Agree, Apply, Bound, Central, Optim, Sums, clip_
+from polyplay.updates import Agree, Apply, Bound, Optim, Sums, clip_
 from polyplay.worker import Me
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from polyplay.chunked import Chunked
+from polyplay.hogwild import Hogwild
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
 from polyplay.replay import replay_of
 from polyplay.stream import Batches, Stream
-from polyplay.updates import AllReduce, Hogwild, Local
+from polyplay.updates import AllReduce, Local
 
 
 def draw(crew: Any) -> str:

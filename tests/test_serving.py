@@ -22,13 +22,14 @@ from polyplay.acting import act
 from polyplay.crew import Crew
 from polyplay.envs import Envs, Greedy
 from polyplay.feeding import learn
+from polyplay.hogwild import Hogwild
 from polyplay.learning import Task
 from polyplay.params import sizes
 from polyplay.queues import Queue
 from polyplay.serving import Desk
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
-from polyplay.updates import Hogwild, Optim
+from polyplay.updates import Optim
 
 ROOM = 6
 

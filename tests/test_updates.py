@@ -12,12 +12,13 @@ from torch import nn
 from polyplay import checkpoint, losses, nets
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import Closed, UserError
+from polyplay.hogwild import Hogwild
 from polyplay.learning import Learner, Task
 from polyplay.meter import Meter
 from polyplay.params import Vector, sizes
 from polyplay.shared import Control, Knobs
 from polyplay.tree import Field
-from polyplay.updates import AllReduce, Hogwild, Local, Optim
+from polyplay.updates import AllReduce, Local, Optim
 from polyplay.worker import Me
 
 OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)

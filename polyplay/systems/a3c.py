@@ -14,11 +14,12 @@ from polyplay import losses, nets
 from polyplay.acting import replica
 from polyplay.crew import Crew, cores
 from polyplay.envs import Envs
+from polyplay.hogwild import Hogwild
 from polyplay.learning import Task
 from polyplay.params import sizes
 from polyplay.shared import Knobs
 from polyplay.systems import System, atari
-from polyplay.updates import Hogwild, Optim
+from polyplay.updates import Optim
 
 
 @dataclass(frozen=True)

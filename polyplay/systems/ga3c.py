@@ -15,6 +15,7 @@ from polyplay.acting import act
 from polyplay.crew import Crew, cores
 from polyplay.envs import Envs, Greedy
 from polyplay.feeding import learn
+from polyplay.hogwild import Hogwild
 from polyplay.learning import Task
 from polyplay.params import sizes
 from polyplay.queues import Queue
@@ -23,7 +24,7 @@ from polyplay.serving import Desk
 from polyplay.shared import Knobs
 from polyplay.stream import row_spec
 from polyplay.systems import System, atari
-from polyplay.updates import Hogwild, Optim
+from polyplay.updates import Optim
 
 MOST = 8  # predictors, and trainers, there is room for
 
