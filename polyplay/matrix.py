@@ -56,6 +56,7 @@ class Case:
 
 
 REST = ("mask", "dict", "hybrid", "continuous")
+VALUES = ("accel_dqn", "dqn", "r2d2", "rainbow")  # of Discrete actions alone: masks and dicts are in their own tests
 SYSTEMS = ("a2c", "a3c", "accel", "appo", "ga3c", "impala", "ppo")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [
@@ -120,5 +121,6 @@ def _caption() -> str:
         f"First as {', then as '.join(HOW.values())}; proved by {TEST}:\n"
         f"{len(CASES)} runs of toy:traits with these traits on.\n"
         f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
-        "t trains: some updates without error, weights finite and changed."
+        "t trains: some updates without error, weights finite and changed.\n"
+        f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/test_values_traits.py."
     )

@@ -55,13 +55,13 @@ class BenchOptions:
 
 def command(words: list[str], means: Any = None) -> int:
     """`polyplay bench` with these words; the exit status. `means`: measuring.Means, for tests."""
-    from polyplay import flags, systems
-    from polyplay.bench import picture, recap, table
+    from polyplay import flags
+    from polyplay.bench import picture, recap, speed, table
     from polyplay.record import write_json
     from polyplay.terminal import default_console
 
     if flags.wants_help(words):
-        flags.show_help({"bench": BenchOptions()}, LINE, f"{ABOUT} Systems: {', '.join(systems.names())}.")
+        flags.show_help({"bench": BenchOptions()}, LINE, f"{ABOUT} Systems: {', '.join(speed.MEASURED)}.")
     n = next((i for i, w in enumerate(words) if w.startswith("-")), len(words))
     asked, _ = flags.read(BenchOptions, words[n:], LINE)
     if asked.picture is not None:
@@ -82,13 +82,19 @@ def command(words: list[str], means: Any = None) -> int:
 
 def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any]:
     from polyplay import systems
+    from polyplay.bench import speed
     from polyplay.spawn import keep_to
 
     if len(set(names)) < len(names):
         raise UserError(f"bench takes each system once, {' '.join(names)} given")
-    chosen = names or systems.names()
+    chosen = names or speed.MEASURED
     for name in chosen:
         systems.load(name)  # a UserError where there is none
+        if name not in speed.MEASURED:
+            can = ", ".join(speed.MEASURED)
+            raise UserError(
+                f"bench: {name} given, which learns from a replay: that is not measured yet; allowed: {can}"
+            )
     keep_to(asked.cores)  # and so do all that are started from here
     from polyplay.bench.measuring import Bench, Means
 

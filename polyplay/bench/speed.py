@@ -27,6 +27,7 @@ SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
     "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
 }
+MEASURED = sorted(SETTINGS)  # systems that learn from what was just done: drawing from a replay is not among the parts
 LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
 NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in their worker's own threads
 

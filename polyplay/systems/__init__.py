@@ -14,10 +14,6 @@ from polyplay.replay import Replay
 from polyplay.stream import row_spec
 
 COMING = [
-    "dqn",
-    "accel_dqn",
-    "rainbow",
-    "r2d2",
     "gorila",
     "apex",
     "apex_dpg",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from polyplay import cli, systems
+from polyplay import cli
 from polyplay.bench import measuring, picture, recap, table
 from polyplay.bench.command import BenchOptions, command
 from polyplay.bench.measuring import Bench
@@ -113,7 +113,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
         == cli.main(["bench", "ppo", "a2c", "--network", "a3c", "mlp", "--without", "env", "network"])
         == 2
     )
-    assert asked[0] == (systems.names(), BenchOptions())
+    assert asked[0] == (speed.MEASURED, BenchOptions())
     assert asked[1] == (["ppo", "a2c"], BenchOptions(network=("a3c", "mlp"), without=("env", "network")))
 
 
@@ -121,6 +121,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
     ("line", "says"),
     [
         ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
+        ("bench dqn", "bench: dqn given, which learns from a replay: that is not measured yet; allowed: a2c, a3c, "),
         ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
         ("bench --seconds 0", "--seconds: 0 given, allowed: a number above 0"),
         ("bench --cores 0", "--cores: 0 given, allowed: a whole number from 1 up"),

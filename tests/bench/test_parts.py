@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from polyplay import systems
 from polyplay.bench import crowd, parts, speed
 
 
@@ -40,7 +39,7 @@ def test_between_two_sizes_lies_a_straight_line():
     assert parts.between(0.3, 1, cost.__getitem__) == 10.0
 
 
-@pytest.mark.parametrize("system", systems.names())
+@pytest.mark.parametrize("system", speed.MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
     for env in ("toy:catch", "toy:traits+mask+dict"):
