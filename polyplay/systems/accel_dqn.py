@@ -107,4 +107,4 @@ def build(c: Config, crew: Crew) -> System:
     lost: Any = "replace" if c.sync == "chunked" else "fail"
     works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
     crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas})
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas}, 0.001)

@@ -111,4 +111,4 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), epsilon=0.001 if c.double else 0.05)
