@@ -93,6 +93,7 @@ class Learner:
         self.version, self.learnt = self.counts.version, self.counts.learnt
         if self.aimed is not None and not (me.resume is not None and self.counts.fresh):
             self.aimed.write(self.vector.read())
+        self._aim()
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -144,6 +145,12 @@ class Learner:
         period = self.task.target
         if self.aimed is not None and self.version // period > before // period:  # others' updates count where shared
             self.aimed.write(self.vector.read())
+            self._aim()
+
+    def _aim(self) -> None:
+        """The target network has weights that will stay."""
+        if hasattr(self.aim, "hold"):
+            self.aim.hold()
 
     def descend(
         self,

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from polyplay import cli
-from polyplay.bench import measuring, picture, recap, table
+from polyplay.bench import measuring, picture, recap, speed, table
 from polyplay.bench.command import BenchOptions, command
 from polyplay.bench.measuring import Bench
 from polyplay.errors import UserError
@@ -121,7 +121,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
     ("line", "says"),
     [
         ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
-        ("bench dqn", "bench: dqn given, which learns from a replay: that is not measured yet; allowed: a2c, a3c, "),
+        ("bench dqn", "bench: dqn given, which learns from a replay: not measured yet; allowed: a2c, a3c, "),
         ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
         ("bench --seconds 0", "--seconds: 0 given, allowed: a number above 0"),
         ("bench --cores 0", "--cores: 0 given, allowed: a whole number from 1 up"),
