@@ -75,7 +75,7 @@ class Learner:
         self.policy = build(task.policy, me.seed, me.precision, self.device)
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
-        self.aim = build(task.policy, me.seed, me.precision, self.device) if task.target else None  # the target network
+        self.aim: Any = build(task.policy, me.seed, me.precision, self.device) if task.target else None  # target network
         self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,9 @@ class Rehearsal:
 
     def __init__(self, me: Me, learner: Learner, replay: Replay):
         self.me, self.learner, self.replay = me, learner, replay
+        if replay.ratio is None:
+            raise ValueError("a replay that is learnt from has a ratio")
+        self.ratio = replay.ratio
         self.memory = replay.open(me.seed + me.index)
         self.rows, self.updates = 0, 0
         if me.resume is not None:
@@ -50,7 +54,7 @@ class Rehearsal:
         if self.rows < replay.start:
             return 0
         each = replay.batch * max(replay.sequence, 1)
-        return int((self.rows - replay.start) * replay.ratio / each) - self.updates
+        return int((self.rows - replay.start) * self.ratio / each) - self.updates
 
     def update(self, fresh: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.revise."""
@@ -65,7 +69,7 @@ class Rehearsal:
 
     def _beta(self) -> float | None:
         """The exponent of importance weights: from the sampler's β to its last one, over the run."""
-        sampler = self.replay.sampler
+        sampler: Any = self.replay.sampler
         last = getattr(sampler, "last", None)
         return None if last is None else last + (sampler.beta - last) * self.learner.left()
 
