@@ -75,7 +75,9 @@ class Learner:
         self.policy = build(task.policy, me.seed, me.precision, self.device)
         self.vector = task.update.vector(me, self.policy)
         self.update = task.update.bind(me, self.vector)
-        self.aim: Any = build(task.policy, me.seed, me.precision, self.device) if task.target else None  # target network
+        self.aim: Any = None  # the target network
+        if task.target:
+            self.aim = build(task.policy, me.seed, me.precision, self.device)
         self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0

@@ -148,7 +148,8 @@ def rows_per_update(crew: Any) -> int:
     role = next(r for r in crew.roles if r.learner)
     replay = replay_of(role.kw)
     if replay is not None:
-        return max(1, round((1 if apart(role) else role.n) * replay.batch * max(replay.sequence, 1) / (replay.ratio or 1.0)))
+        rows = replay.batch * max(replay.sequence, 1) * (1 if apart(role) else role.n)
+        return max(1, round(rows / (replay.ratio or 1.0)))
     if "source" in role.kw:
         source = role.kw["source"]
         return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
