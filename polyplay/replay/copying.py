@@ -27,23 +27,32 @@ def _copy(typing: Any, to: Any, of: Any, n: Any) -> Any:
 _memcpy: Any = intrinsic(_copy)
 
 
+@njit(inline="always")
+def _check(row: Any, rows: Any) -> None:
+    if row < 0 or row >= rows:
+        raise IndexError("a row that is not there")
+
+
 @compiled
 def _gather(memory: Any, index: Any, out: Any) -> None:
     n, of, to = memory.shape[1], memory.ctypes.data, out.ctypes.data
     i = 0
     while i < index.size:
+        _check(index[i], memory.shape[0])
         j = i + 1
         while j < index.size and index[j] == index[j - 1] + 1:  # neighbours go together
+            _check(index[j], memory.shape[0])
             j += 1
         _memcpy(np.uintp(to + i * n), np.uintp(of + index[i] * n), (j - i) * n)
         i = j
 
 
 @compiled
-def _scatter(memory: Any, index: Any, values: Any) -> None:
-    n, to, of = memory.shape[1], memory.ctypes.data, values.ctypes.data
+def _scatter(memory: Any, index: Any, values: Any, skip: Any) -> None:
+    n, to, of, step = memory.shape[1], memory.ctypes.data, values.ctypes.data + skip, values.shape[1]
     for i in range(index.size):
-        _memcpy(np.uintp(to + index[i] * n), np.uintp(of + i * n), n)
+        _check(index[i], memory.shape[0])
+        _memcpy(np.uintp(to + index[i] * n), np.uintp(of + i * step), n)
 
 
 def flat(array: np.ndarray, rows: int) -> np.ndarray:
@@ -58,22 +67,22 @@ def gather(memory: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """
     index = np.ascontiguousarray(index).reshape(-1)
     if len(index):
-        if index.min() < 0 or index.max() >= len(memory):
-            raise IndexError(f"rows {index.min()} … {index.max()} of {len(memory)}")
         assert out.flags.c_contiguous
         assert out.nbytes * len(memory) == memory.nbytes * len(index)
         _gather(flat(memory, len(memory)), index, flat(out, len(index)))
 
 
 def scatter(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
-    """memory[index[i]] = values[i], the inverse; values [index.shape, …] are converted to the memory's dtype."""
+    """memory[index[i]] = values[i], the inverse; values [index.shape, …] are converted to the memory's dtype.
+
+    values may have longer rows: the last of what they hold is taken (of a stack of planes, the newest).
+    """
     index = np.ascontiguousarray(index).reshape(-1)
     values = np.ascontiguousarray(values, memory.dtype)
     if len(index):
-        if index.min() < 0 or index.max() >= len(memory):
-            raise IndexError(f"rows {index.min()} … {index.max()} of {len(memory)}")
-        assert values.nbytes * len(memory) == memory.nbytes * len(index)
-        _scatter(flat(memory, len(memory)), index, flat(values, len(index)))
+        rows, of = flat(memory, len(memory)), flat(values, len(index))
+        assert of.shape[1] % max(1, rows.shape[1]) == 0
+        _scatter(rows, index, of, of.shape[1] - rows.shape[1])
 
 
 def words(array: np.ndarray, lead: int) -> np.ndarray:

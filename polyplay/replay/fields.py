@@ -48,7 +48,7 @@ class Fields:
         t, b = np.divmod(extra[:, 1], len(lanes))
         for path in self.stacks:
             stack = flat[path]
-            self.shelves[path].put(slots, stack[:, :, -1])
+            self.shelves[path].put(slots, stack)
             if len(extra):
                 self.shelves[path].put(extra[:, 0].copy(), stack[t, b, extra[:, 2]])
             self.last[path][lanes] = stack[-1]

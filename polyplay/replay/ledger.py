@@ -50,24 +50,24 @@ class Ledger:
         return np.minimum(self.lane[0], self.R)
 
     def append(self, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool) -> tuple[np.ndarray, ...]:
-        """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], events [m, 2]), see rows.append.
+        """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], come, gone), see rows.append.
 
         Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
         """
         T, B = given.shape
-        slots = np.empty((T, B), np.int64)
-        n = int((kinds == rows.STRANGE).sum()) * max(0, int(self.shape[1]) - 1)
-        extra = np.empty((n, 3), np.int64)
-        most = 2 * (T * B + n) + 2 * B * int(self.shape[1:4].sum())  # every row once in, once out; and what waited
-        events = np.empty((most, 2), np.int64)
-        n_extra, n_events, strange = rows.append(
+        slots, n = np.empty((T, B), np.int64), 0
+        if self.shape[1]:
+            n = int((kinds == rows.STRANGE).sum()) * int(self.shape[1] - 1)
+        extra, gone = np.empty((n, 3), np.int64), np.empty(T * B + n, np.int64)
+        come = np.empty(T * B + B * int(self.shape[2]), np.int64)  # and what waited
+        extras, n_come, n_gone, strange = rows.append(
             given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.age, self.owner, self.stamp,
-            self.counts, slots, extra, events,
+            self.counts, slots, extra, come, gone,
         )  # fmt: skip
         if strange >= 0:
             at = f"row {strange // B} of lane {lanes[strange % B]}"
             raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
-        return slots, extra[:n_extra], events[:n_events]
+        return slots, extra[:extras], come[:n_come], gone[:n_gone]
 
     def pick(self, draws: Draws, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
@@ -76,10 +76,10 @@ class Ledger:
         return out
 
     def trim(self, excess: int) -> np.ndarray:
-        """Drop the oldest items; events [m, 2]."""
-        events = np.empty((max(excess, 0), 2), np.int64)
-        n = rows.trim(excess, self.R, self.lane, self.flags, self.stamp, self.counts, events)
-        return events[:n]
+        """Drop the oldest items; their slots."""
+        gone = np.empty(max(excess, 0), np.int64)
+        n = rows.trim(excess, self.R, self.lane, self.flags, self.stamp, self.counts, gone)
+        return gone[:n]
 
     def drawn(self, slots: np.ndarray) -> None:
         self.flags[slots] |= rows.DRAWN

@@ -71,34 +71,36 @@ class Memory:
             raise ValueError(f"rows {given.shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
         before = ledger.lane[0, at]
         kinds = self.fields.kinds(flat, at, before > 0, len(given))
-        slots, extra, events = ledger.append(given, kinds, at, state is not None)
+        slots, extra, come, gone = ledger.append(given, kinds, at, state is not None)
         self.fields.put(flat, at, slots, extra)
         if state is not None:
             self.states.put(state, slots[0], ledger)
         if told is not None:
             self.given[slots] = told
-        self._judge(events)
+        self._judge(come)
+        self._forget(gone)
 
-    def _judge(self, events: np.ndarray) -> None:
-        """Rows that came to be items get their first priority, those that are none any more lose theirs."""
-        if isinstance(self.replay.sampler, Uniform) or not len(events):
+    def _judge(self, come: np.ndarray) -> None:
+        """Rows that came to be items get their first priority."""
+        if isinstance(self.replay.sampler, Uniform) or not len(come):
             return
-        slots, on = events[:, 0].copy(), events[:, 1] > 0
-        priority = np.zeros(len(slots))
         if self.first == "max":
-            priority[on] = self.greatest
+            priority = np.full(len(come), self.greatest)
         elif self.first == "given":
-            priority[on] = self.given[slots[on]]
+            priority = self.given[come].astype(np.float64)
         else:
-            on &= self.ledger.flags[slots] & rows.LIVE > 0  # not what came and went at once
-            priority[on] = self.batches.errors(slots[on])  # type: ignore[union-attr]
-        self.picker.put(slots, priority)
+            priority = self.batches.errors(come)  # type: ignore[union-attr]
+        self.picker.put(come, priority)
+
+    def _forget(self, gone: np.ndarray) -> None:
+        if len(gone):
+            self.picker.put(gone, np.zeros(len(gone)))
 
     def trim(self) -> int:
         """Drop the oldest items beyond the capacity, for a soft one; how many."""
-        events = self.ledger.trim(self.ledger.size - self.replay.capacity)
-        self._judge(events)
-        return len(events)
+        gone = self.ledger.trim(self.ledger.size - self.replay.capacity)
+        self._forget(gone)
+        return len(gone)
 
     # ---------------------------------------------------------------------------------------- sampling
 

@@ -15,8 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from polyplay.replay.draws import below, compiled
+
+_inline: Any = njit(inline="always", error_model="numpy")
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
@@ -25,6 +28,12 @@ PADDED = 128  # in a row's `age`: older planes than there are repeat the oldest 
 SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it which of its owners
 # counters
 SIZE, STEPS, INSERTED, EVICTED, UNSEEN, STAMPS, SAMPLED, LATE = range(8)
+
+
+@_inline
+def _slot(base: Any, R: Any, p: Any, back: Any) -> Any:
+    """The slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
+    return base + (p - back if p >= back else p - back + R)
 
 
 @compiled
@@ -42,7 +51,8 @@ def append(
     counts: Any,
     slots: Any,
     extra: Any,
-    events: Any,
+    come: Any,
+    gone: Any,
 ) -> Any:
     """Add rows; where they went.
 
@@ -50,38 +60,37 @@ def append(
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
     lane int64 [5, L]: head, tail, begin of the episode, first row that waits, last anchor. By slot: flags uint8, age
     uint8, owner uint32 (which row this is, of all that had the slot), stamp int64.
-    Written: slots [T, B], extra [n, 3] (slot, row of [T·B], plane), events [m, 2] (slot, live or not) in order.
-    Returns (extra rows, events, row of [T·B] whose stack does not follow the one before or -1).
+    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots that may be drawn now, `come`, and no more,
+    `gone`; one that is in both is gone.
+    Returns (extra rows, come, gone, row of [T·B] whose stack does not follow the one before or -1).
     """
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
-    head, tail, begin, wait, last = lane[0], lane[1], lane[2], lane[3], lane[4]
-    keep = burn_in + max(k, 1) - 1
-    n_extra, n_events = 0, 0
+    head, begin, wait, last = lane[0], lane[2], lane[3], lane[4]
+    extras = n_come = n_gone = 0
     T, B = given.shape
     for b in range(B):
         at = lanes[b]
-        base = at * R
+        base, u, p = at * R, head[at], head[at] % R
         for t in range(T):
             flag, kind = given[t, b], kinds[t, b]
-            u = head[at]
             if flag & FIRST or u == 0:
-                n_events = _complete(base, R, wait[at], u - 1, tail[at], period, flags, stamp, counts, events, n_events)
+                n_come = _complete(at, R, u, p, u - 1, period, lane, flags, stamp, counts, come, n_come)
                 if kind == STRANGE:
                     for j in range(k - 1):
-                        n_events = _retire(at, R, keep, head, tail, flags, stamp, counts, events, n_events)
-                        slot = base + u % R
+                        n_gone = _retire(at, shape, u, p, lane, flags, stamp, counts, gone, n_gone)
+                        slot = base + p
                         flags[slot], age[slot] = _BREAK, 0
                         owner[slot] += 1
-                        extra[n_extra, 0], extra[n_extra, 1], extra[n_extra, 2] = slot, t * B + b, j
-                        n_extra += 1
-                        u += 1
+                        extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
+                        extras += 1
+                        u, p = u + 1, _slot(0, R, p, R - 1)
                 begin[at] = wait[at] = u
             elif kind == STRANGE:
-                return n_extra, n_events, t * B + b
-            n_events = _retire(at, R, keep, head, tail, flags, stamp, counts, events, n_events)
-            slot = slots[t, b] = base + u % R
+                return extras, n_come, n_gone, t * B + b
+            n_gone = _retire(at, shape, u, p, lane, flags, stamp, counts, gone, n_gone)
+            slot = slots[t, b] = base + p
             owner[slot] += 1
-            before = age[base + (u - 1) % R]
+            before = age[_slot(base, R, p, 1)]
             if kind == CONTINUES and k > 1:
                 age[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
             else:
@@ -89,66 +98,59 @@ def append(
             counts[STEPS] += 0 if flag & FIRST or u == 0 else 1
             stamp[slot] = counts[STEPS]
             if period:
-                e = begin[at]
-                fresh = flag & FIRST if u == e else flags[base + e % R] & FIRST
-                told = burn_in and u - burn_in >= e and flags[base + (u - burn_in) % R] & ANCHOR
-                if told or (fresh and (u - e) % period == 0 and u - e <= burn_in):
-                    flag |= ITEM
+                e, told, fresh = begin[at], False, False
+                if u - e <= burn_in and (u - e) % period == 0:
+                    fresh = (flag if u == e else flags[_slot(base, R, p, u - e)]) & FIRST != 0
+                if burn_in and u - burn_in >= e:
+                    told = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+                flag |= ITEM if told or fresh else 0
                 if t == 0 and anchored and not flag & FIRST and (last[at] < 0 or u - last[at] >= period):
                     last[at] = u
-                    flag |= ANCHOR
-                    flag |= 0 if burn_in else ITEM
+                    flag |= ANCHOR if burn_in else ANCHOR | ITEM
             flags[slot] = flag
             until = u if flag & _END else u - window + 1
             if until > wait[at]:
-                n_events = _complete(base, R, wait[at], until, tail[at], period, flags, stamp, counts, events, n_events)
+                n_come = _complete(at, R, u, p, until, period, lane, flags, stamp, counts, come, n_come)
                 wait[at] = until
             if flag & _END:
                 wait[at] = u + 1
-    return n_extra, n_events, -1
+            u, p = u + 1, _slot(0, R, p, R - 1)
+    return extras, n_come, n_gone, -1
 
 
 @compiled
 def _complete(
-    base: Any,
-    R: Any,
-    begin: Any,
-    end: Any,
-    tail: Any,
-    period: Any,
-    flags: Any,
-    stamp: Any,
-    counts: Any,
-    events: Any,
+    at: Any, R: Any, u: Any, p: Any, end: Any, period: Any, lane: Any, flags: Any, stamp: Any, counts: Any, come: Any,
     n: Any,
-) -> Any:
-    """Rows begin … end - 1 may be drawn from now on."""
-    for row in range(max(begin, tail), end):
-        slot = base + row % R
+) -> Any:  # fmt: skip
+    """Rows that waited, up to `end`, may be drawn from now on; row u is at position p."""
+    for row in range(max(lane[3, at], lane[1, at]), end):
+        slot = _slot(at * R, R, p, u - row)
         if not period or flags[slot] & ITEM:
             flags[slot] |= LIVE
             counts[SIZE] += 1
             counts[INSERTED] += 1
             counts[STAMPS] += stamp[slot]
-            events[n, 0], events[n, 1] = slot, 1
+            come[n] = slot
             n += 1
     return n
 
 
 @compiled
 def _retire(
-    at: Any, R: Any, keep: Any, head: Any, tail: Any, flags: Any, stamp: Any, counts: Any, events: Any, n: Any
+    at: Any, shape: Any, u: Any, p: Any, lane: Any, flags: Any, stamp: Any, counts: Any, gone: Any, n: Any
 ) -> Any:
-    """A new row comes: what needs the row that it replaces is drawn no more."""
-    head[at] += 1
-    for row in range(tail[at], head[at] - R + keep):
-        n = drop(at * R + row % R, flags, stamp, counts, events, n)
-        tail[at] = row + 1
+    """Row u comes, to position p: what needs the row that it replaces is drawn no more."""
+    R, keep = shape[0], shape[3] + max(shape[1], 1) - 1
+    lane[0, at] = u + 1
+    for row in range(lane[1, at], u + 1 - R + keep):
+        n = drop(_slot(at * R, R, p, u - row), flags, stamp, counts, gone, n)
+        lane[1, at] = row + 1
     return n
 
 
 @compiled
-def drop(slot: Any, flags: Any, stamp: Any, counts: Any, events: Any, n: Any) -> Any:
+def drop(slot: Any, flags: Any, stamp: Any, counts: Any, gone: Any, n: Any) -> Any:
     """This row is drawn no more."""
     if flags[slot] & LIVE:
         counts[SIZE] -= 1
@@ -156,14 +158,14 @@ def drop(slot: Any, flags: Any, stamp: Any, counts: Any, events: Any, n: Any) ->
         counts[UNSEEN] += 0 if flags[slot] & DRAWN else 1
         counts[STAMPS] -= stamp[slot]
         flags[slot] &= 255 - LIVE
-        events[n, 0], events[n, 1] = slot, 0
+        gone[n] = slot
         n += 1
     return n
 
 
 @compiled
-def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, events: Any) -> Any:
-    """Drop the `excess` rows that may be drawn and came first; the number of events."""
+def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, gone: Any) -> Any:
+    """Drop the `excess` rows that may be drawn and came first; how many there were."""
     tail, wait, n = lane[1], lane[3], 0
     for at in range(tail.size):
         _skip(at, R, tail, wait, flags)
@@ -176,7 +178,7 @@ def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, ev
                 oldest = at
         if oldest < 0:
             break
-        n = drop(oldest * R + tail[oldest] % R, flags, stamp, counts, events, n)
+        n = drop(oldest * R + tail[oldest] % R, flags, stamp, counts, gone, n)
         tail[oldest] += 1
         _skip(oldest, R, tail, wait, flags)
     return n

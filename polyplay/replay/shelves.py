@@ -44,6 +44,7 @@ class Plain:
         return self.array.nbytes
 
     def put(self, slots: np.ndarray, values: np.ndarray) -> None:
+        """values [slots.shape, …]; of longer rows the last is taken, see copying.scatter."""
         scatter(self.array, slots, values)
 
     def take(self, slots: np.ndarray, out: np.ndarray) -> None:
@@ -67,6 +68,7 @@ class Packed:
 
     def __init__(self, n: int, shape: tuple[int, ...], dtype: str, name: str):
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.row = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize  # bytes
         self.pack, self.unpack = codec(name)
         self.rows: list[bytes | None] = [None] * n
         self.held = 0
@@ -76,7 +78,7 @@ class Packed:
         return self.held + 8 * len(self.rows)
 
     def put(self, slots: np.ndarray, values: np.ndarray) -> None:
-        rows = flat(np.ascontiguousarray(values, self.dtype), slots.size)
+        rows = flat(np.ascontiguousarray(values, self.dtype), slots.size)[:, -self.row :]
         for slot, row in zip(slots.reshape(-1).tolist(), rows, strict=True):
             self._set(slot, self.pack(row))
 

@@ -35,7 +35,7 @@ import numpy as np
 from tests.replay.test_frames import atari
 def pages():
     return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGESIZE')
-n, lanes, T = 16_000, 8, 20
+n, lanes, T = 8_000, 8, 20
 warm = atari(100, 4).open(0)
 rng = np.random.default_rng(0)
 frames = rng.integers(0, 255, (T + 3, lanes, 84, 84), np.uint8)
@@ -64,7 +64,7 @@ print((pages() - before) / memory.ledger.size, memory.nbytes / memory.ledger.siz
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages as Linux tells them")
 def test_pages_touched_by_a_full_memory():
-    """A sixtieth of it; lanes' last rows and batches, which do not grow with it, are counted apart."""
+    """Less than a hundredth of it; lanes' last rows and batches, which do not grow with it, are counted apart."""
     small = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}  # pages of 2 MB would be many of so few
     done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True, env=small)
     assert done.returncode == 0, done.stderr

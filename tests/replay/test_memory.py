@@ -12,7 +12,7 @@ from polyplay.replay import Memory, Proportional, Replay, Uniform
 from polyplay.replay import rows as flags
 from tests.replay.plain import Plain, World
 
-QUICK = settings(max_examples=35, deadline=None, derandomize=True)
+QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def alive(memory: Memory) -> set[int]:
@@ -153,8 +153,8 @@ def test_nothing_to_sample_is_said():
 def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
     world, memory = small(capacity=80, soft=True)
     world.events, lanes = ("go",), np.arange(2)
-    for _ in range(20):
-        memory.add(world.rows(5, lanes), lanes)
+    for _ in range(10):
+        memory.add(world.rows(10, lanes), lanes)
     size, before = memory.ledger.size, alive(memory)
     assert size == 90
     stamps = {i: memory.ledger.stamp[i & flags.MASK] for i in before}

@@ -1,0 +1,114 @@
+"""Polyplay's replay for bench/replays.py: what bench/peers/replay_*.py measure of others, and a memcpy beside it.
+
+    python bench/replay_ours.py atari --size 1000000
+
+memcpy: stacks of 28,224 bytes copied from where a sample's lie to where it puts them, in the same order: what a
+sample of pictures would cost if it were nothing else. In turn with the samples, window by window.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay.replay import Memory, Proportional, Replay
+from polyplay.replay.copying import _memcpy
+from polyplay.replay.draws import Draws, compiled
+from polyplay.replay.sumtree import SumTree
+from polyplay.stream import row_spec
+from polyplay.tree import Field
+
+sys.path.append(str(Path(__file__).resolve().parent / "peers"))
+from replay_clock import LANES, WINDOWS, answer, command_line, pictures, rate, turns
+
+POLICY = {"action": Field((), "int64")}
+
+
+def tree(size: int, n: int, seconds: float) -> None:
+    made, turn, rng, draws = SumTree(size), turns(n, size), np.random.default_rng(0), Draws(0)
+    made.load(rng.random(size))
+    values, place = rng.random(n), [0]
+
+    def insert() -> None:
+        made.put(np.arange(place[0], place[0] + n), values)
+        place[0] = (place[0] + n) % (size - n)
+
+    def sample() -> None:
+        made.draw(draws.key, draws.take(n), n, False)
+
+    found = {"insert": rate(insert, n, seconds), "sample": rate(sample, n, seconds)}
+    answer(**found, update=rate(lambda: made.put(turn(), values), n, seconds))
+
+
+def filled(kind: str, size: int, n: int) -> tuple[Memory, dict[str, np.ndarray]]:
+    """A full memory, and rows to add."""
+    T = max(1, n // LANES)
+    obs = Field((4, 84, 84), "uint8") if kind == "atari" else Field((1,), "float32")
+    stack = 4 if kind == "atari" else 0
+    replay = Replay(row_spec(obs, POLICY), LANES, size, n, stack=stack, sampler=Proportional(0.6, 0.4))
+    rows = {k: np.zeros((T, LANES), f.dtype) for k, f in replay.spec.items() if k != "obs"}
+    seen = [pictures(T, lane) if stack else np.zeros((T, 1), np.float32) for lane in range(LANES)]
+    rows |= {"obs": np.stack(seen, 1), "first": (np.arange(T) == 0)[:, None].repeat(LANES, 1)}
+    memory = replay.open(0)
+    while (memory.ledger.lane[0] < memory.ledger.R).any():
+        memory.add(rows, slice(None))
+    rng, live = np.random.default_rng(0), np.arange(memory.ledger.slots)
+    memory.feedback(memory.ledger.ids(live), rng.random(len(live)))
+    return memory, rows
+
+
+@compiled
+def _copies(memory: Any, index: Any, out: Any) -> None:
+    n, of, to = memory.shape[1], memory.ctypes.data, out.ctypes.data
+    for i in range(index.size):
+        _memcpy(np.uintp(to + 4 * i * n), np.uintp(of + index[i] * n), 4 * n)
+
+
+def beside_memcpy(memory: Memory, n: int, seconds: float) -> dict[str, float]:
+    """Samples and copies of the same stacks, in turn."""
+    planes: np.ndarray = memory.fields.shelves["obs"].array  # type: ignore[union-attr]
+    flat, outs = planes.reshape(len(planes), -1), [np.ones((2 * n, 28_224), np.uint8) for _ in range(2)]
+    orders = []
+    for _ in range(50):
+        slots = memory.picker.pick(n, None)[0]
+        both = np.stack([slots, memory.batches.windows(slots)[0]])  # type: ignore[union-attr]
+        orders.append(np.clip(both.reshape(-1) - 3, 0, len(planes) - 5))
+    number = [0]
+
+    def copy() -> None:
+        number[0] += 1
+        _copies(flat, orders[number[0] % 50], outs[number[0] % 2])
+
+    found: dict[str, list[float]] = {"sample": [], "memcpy": []}
+    for _ in range(WINDOWS):
+        found["sample"].append(rate(memory.sample, n, seconds / WINDOWS))
+        found["memcpy"].append(rate(copy, n, seconds / WINDOWS))
+    shares = [a / b for a, b in zip(found["sample"], found["memcpy"], strict=True)]
+    return {k: statistics.median(v) for k, v in found.items()} | {"of_memcpy": statistics.median(shares)}
+
+
+def main() -> None:
+    asked = command_line(__doc__)
+    n, seconds = asked.batch, asked.seconds
+    if asked.kind == "tree":
+        return tree(asked.size, n, seconds)
+    memory, rows = filled(asked.kind, asked.size, n)
+    atari = asked.kind == "atari"
+    found = beside_memcpy(memory, n, seconds) if atari else {"sample": rate(memory.sample, n, seconds)}
+    ids, number, priority = [memory.sample()["id"] for _ in range(200)], [0], np.random.default_rng(0).random(n)
+
+    def update() -> None:
+        number[0] += 1
+        memory.feedback(ids[number[0] % 200], priority)
+
+    found["update"] = rate(update, n, seconds)
+    found["insert"] = rate(lambda: memory.add(rows, slice(None)), rows["reward"].size, seconds)
+    answer(**found, bytes=memory.nbytes / memory.ledger.size, size=memory.ledger.size)
+
+
+if __name__ == "__main__":
+    main()
