@@ -23,7 +23,18 @@ from polyplay.scores.runs import FILE, training
 
 SCHEMA = 1
 PLACES = ("final", "best", "training", "snapshots")
-SHORT = ("protocol", "label", "checkpoint", "checkpoint_sha256", "frames", "seed", "episodes", "epsilon", "actions")
+SHORT = (
+    "protocol",
+    "label",
+    "chosen_by",
+    "checkpoint",
+    "checkpoint_sha256",
+    "frames",
+    "seed",
+    "episodes",
+    "epsilon",
+    "actions",
+)
 SCORE = ("episodic_return_mean", "episodic_return_std", "interval")
 ORIGIN = ("config_hash", "versions", "commit", "machine", "finished")
 

@@ -124,8 +124,11 @@ def test_a_damaged_best_is_not_taken(tmp_path: Path):
 
 @pytest.mark.parametrize("system", ["a2c", "impala", "a3c", "ppo"])
 def test_every_system_can_have_one_in_one_thread(system: str, tmp_path: Path):
-    small = {"a2c": {"lanes": 8}, "ppo": {"lanes": 8}, "impala": {"lanes": 4, "batch": 8}, "a3c": {}}[system]
-    run = polyplay.train(system, serial=True, steps=1000, run=str(tmp_path / "run"), **QUICK, **small)
+    small = {"a2c": {"lanes": 8}, "ppo": {"lanes": 8}, "impala": {"lanes": 4, "batch": 8, "unroll": 5}, "a3c": {}}[
+        system
+    ]
+    steps = 3000 if system == "impala" else 1000  # a turn of its actors is a rollout
+    run = polyplay.train(system, serial=True, steps=steps, run=str(tmp_path / "run"), **QUICK, **small)
     found = rows(run.directory / "evaluations.jsonl")
     assert found
     assert all(row["steps"] >= 300 * (i + 1) and row["episodes"] == 6 for i, row in enumerate(found))

@@ -160,6 +160,7 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     lines = {
         "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
         "decisions.jsonl": [{"steps": s} for s in (60, 100, 101)],
+        "evaluations.jsonl": [{"steps": s} for s in (70, 100, 102)],
         "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
         "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
         "episodes.jsonl": [
@@ -172,6 +173,7 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     record.rewind(tmp_path, counters)
     assert [r["steps"] for r in record.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
     assert [r["steps"] for r in record.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
+    assert [r["steps"] for r in record.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
     assert [r["update"] for r in record.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
     assert list(record.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
     # lanes 0 and 1 had ended two games by then, the second of which was noted later

@@ -64,6 +64,17 @@ def test_decisions_of_a_scheduler_are_lines_of_their_own(tmp_path: Path, clock: 
     assert metrics(tmp_path) == []
 
 
+def test_evaluations_beside_training_are_lines_of_their_own(tmp_path: Path, clock: Clock):
+    reporter = make(tmp_path, clock)
+    assert not (tmp_path / "evaluations.jsonl").exists()
+    told = {"steps": 40, "frames": 160, "episodic_return_mean": 3.5, "episodic_length_mean": 9.0, "best": True}
+    clock.now += 2
+    row = reporter.evaluation(told)
+    assert row == {"wall_seconds": 2.0, **told}
+    assert list(read_lines(tmp_path / "evaluations.jsonl")) == [row]
+    reporter.close("done", 0)
+
+
 def test_speeds_and_lags_are_since_the_last_report(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     clock.now += 2

@@ -49,3 +49,10 @@ def test_single_games_are_shown_where_the_style_does():
     assert tags.of_episode("cleanrl", game) == {"charts/episodic_return": 3.0, "charts/episodic_length": 9}
     assert tags.of_episode("polyplay", game) == tags.of_episode("cleanrl", game)
     assert tags.of_episode("sb3", game) == {}
+
+
+def test_games_beside_training_have_names_of_their_own():
+    row = {"episodic_return_mean": 3.0, "episodic_length_mean": 9.0, "frames": 4}
+    assert tags.of_evaluation("sb3", row) == {"eval/mean_reward": 3.0, "eval/mean_ep_length": 9.0}
+    assert tags.of_evaluation("cleanrl", row) == tags.of_evaluation("polyplay", row)
+    assert tags.of_evaluation("polyplay", row)["eval/episodic_return_mean"] == 3.0

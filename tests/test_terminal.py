@@ -14,7 +14,7 @@ from rich.console import Console
 
 from polyplay import config
 from polyplay.report import Reporter
-from polyplay.terminal import BACKLOG, Goal, Terminal, clock_text, closing, default_console, line, settings
+from polyplay.terminal import BACKLOG, Goal, Terminal, clock_text, closing, default_console, evaluated, line, settings
 
 ESCAPE = "\x1b"
 ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
@@ -216,6 +216,13 @@ def test_closing_says_how_to_go_on_after_a_stop():
     assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
     text = closing({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
     assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
+
+
+def test_games_beside_training_are_one_line():
+    row = {"frames": 2_000_000, "episodic_return_mean": 17.25, "episodes": 10, "protocol": "null-op", "best": True}
+    text = "evaluation at 2,000,000 frames: 17.25 over 10 games (null-op)"
+    assert evaluated(row) == f"{text}, the best so far"
+    assert evaluated({**row, "best": False}) == text
 
 
 def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
