@@ -92,9 +92,7 @@ def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any
         systems.load(name)  # a UserError where there is none
         if name not in speed.MEASURED:
             can = ", ".join(speed.MEASURED)
-            raise UserError(
-                f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}"
-            )
+            raise UserError(f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}")
     keep_to(asked.cores)  # and so do all that are started from here
     from polyplay.bench.measuring import Bench, Means
 
