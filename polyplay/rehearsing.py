@@ -51,7 +51,7 @@ class Rehearsal:
     def owed(self) -> int:
         """Updates to make before more is remembered."""
         replay = self.replay
-        if self.rows < replay.start:
+        if self.rows < replay.start or not self.memory.inserted:
             return 0
         each = replay.batch * max(replay.sequence, 1)
         return int((self.rows - replay.start) * self.ratio / each) - self.updates
