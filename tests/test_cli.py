@@ -67,7 +67,8 @@ def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert cli.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
-    more = {"video": True, "greedy": False, "protocol": "run", "starts": None, "epsilon": None, "which": "best"}
+    more = {"video": True, "greedy": False, "protocol": "run", "starts": None, "epsilon": None, "device": "auto"}
+    more["which"] = "best"
     assert calls == [("evaluate", Path(run), 3, 7, more)]
     out = capsys.readouterr().out
     assert "episodic_return_mean  20.50" in out
