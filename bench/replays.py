@@ -23,7 +23,7 @@ from measure import versions
 
 TITLES = {
     "tree": "A sum tree alone",
-    "priorities": "Prioritized rows of one float",
+    "priorities": "Prioritized transitions of observations of one float",
     "atari": "Full Atari transitions, obs and next: 2 × 4×84×84",
 }
 OPERATIONS = ("insert", "sample", "update")

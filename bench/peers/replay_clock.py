@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-KINDS = ("tree", "priorities", "atari")  # a sum tree alone, rows of one float, pictures of 4×84×84
+KINDS = ("tree", "priorities", "atari")  # a sum tree alone, observations of one float, of 4×84×84
 WINDOWS = 5
 STEP = 64  # rows that each of LANES lanes adds at once
 LANES = 8

@@ -2,8 +2,8 @@
 
     python bench/peers/replay_cpprb.py atari --size 100000
 
-priorities: a row is one float; atari: obs and next_obs whole (its stack_compress takes rows one by one only, and is
-slower here). Its α is 0.6, its ε 1e-4; weights by the least priority of all.
+priorities: all that a transition has is a float; atari: obs and next_obs whole (its stack_compress takes rows one by
+one only, and is slower here). Its α is 0.6, its ε 1e-4; weights by the least priority of all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ def main() -> None:
     if asked.kind == "tree":
         raise SystemExit("cpprb's tree cannot be had alone")
     if asked.kind == "priorities":
-        buffer = PrioritizedReplayBuffer(size, {"x": {}})
-        rows = {"x": np.zeros((n, 1), np.float32)}
+        names = ("obs", "next_obs", "act", "rew", "done")
+        buffer = PrioritizedReplayBuffer(size, {name: {} for name in names})
+        rows = {name: np.zeros((n, 1), np.float32) for name in names}
     else:
         pixels = {"shape": (4, 84, 84), "dtype": np.uint8}
         fields = {"obs": pixels, "next_obs": pixels, "act": {"dtype": np.int64}, "rew": {}, "done": {}}

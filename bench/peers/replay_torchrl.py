@@ -37,7 +37,7 @@ def main() -> None:
         frames = torch.from_numpy(pictures(n + 1))
         fields = {"obs": frames[:-1], "next": frames[1:], "action": torch.zeros(n, dtype=torch.int64)}
     else:
-        fields = {"x": torch.zeros(n, 1)}
+        fields = {name: torch.zeros(n, 1) for name in ("obs", "next", "action", "reward", "done")}
     rows = TensorDict(fields, batch_size=[n])
     for _ in range(-(-size // n)):
         buffer.extend(rows)

@@ -55,6 +55,23 @@ def _scatter(memory: Any, index: Any, values: Any, skip: Any) -> None:
         _memcpy(np.uintp(to + index[i] * n), np.uintp(of + i * step), n)
 
 
+@compiled
+def _gather_numbers(memory: Any, index: Any, out: Any) -> None:
+    for i in range(index.size):
+        _check(index[i], memory.size)
+        out[i] = memory[index[i]]
+
+
+@compiled
+def _scatter_numbers(memory: Any, index: Any, values: Any) -> None:
+    for i in range(index.size):
+        _check(index[i], memory.size)
+        memory[index[i]] = values[i]
+
+
+NUMBERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # rows that are copied without a call
+
+
 def flat(array: np.ndarray, rows: int) -> np.ndarray:
     """A contiguous array as uint8 [rows, bytes]; the same memory."""
     return array.reshape(rows, -1).view(np.uint8) if array.size else np.zeros((rows, 0), np.uint8)
@@ -69,7 +86,10 @@ def gather(memory: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     if len(index):
         assert out.flags.c_contiguous
         assert out.nbytes * len(memory) == memory.nbytes * len(index)
-        _gather(flat(memory, len(memory)), index, flat(out, len(index)))
+        if number := NUMBERS.get(memory.nbytes // len(memory)):
+            _gather_numbers(memory.reshape(-1).view(number), index, out.reshape(-1).view(number))
+        else:
+            _gather(flat(memory, len(memory)), index, flat(out, len(index)))
 
 
 def scatter(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
@@ -80,6 +100,10 @@ def scatter(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
     index = np.ascontiguousarray(index).reshape(-1)
     values = np.ascontiguousarray(values, memory.dtype)
     if len(index):
+        number = NUMBERS.get(memory.nbytes // len(memory))
+        if number and values.nbytes * len(memory) == memory.nbytes * len(index):
+            _scatter_numbers(memory.reshape(-1).view(number), index, values.reshape(-1).view(number))
+            return
         rows, of = flat(memory, len(memory)), flat(values, len(index))
         assert of.shape[1] % max(1, rows.shape[1]) == 0
         _scatter(rows, index, of, of.shape[1] - rows.shape[1])

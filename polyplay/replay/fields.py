@@ -74,5 +74,5 @@ class Fields:
 
 def flags_of(batch: Batch) -> np.ndarray:
     """uint8 [T, B] from a batch's bools."""
-    first, terminated, truncated = (np.asarray(batch[name], np.uint8) for name in FLAGS)
-    return first * np.uint8(rows.FIRST) | terminated * np.uint8(rows.TERMINATED) | truncated * np.uint8(rows.TRUNCATED)
+    first, terminated, truncated = (np.asarray(batch[name], bool).view(np.uint8) for name in FLAGS)
+    return first | terminated << 1 | truncated << 2  # rows.FIRST, TERMINATED, TRUNCATED

@@ -34,6 +34,7 @@ class Memory:
         self.ledger, self.fields, self.states = Ledger(replay), Fields(replay), States(replay)
         self.picker = picker(replay, self.ledger, self.draws)
         self.pace = Pace(replay)
+        self.paths = {path: path.split("/") for path, _ in tree.leaves(replay.spec)}
         self.first: str = getattr(replay.sampler, "first", "max")
         self.given = np.zeros(self.ledger.slots if self.first == "given" else 0, np.float32)
         self.greatest = 1.0  # priority of what nobody has judged yet: the greatest ever told
@@ -50,7 +51,7 @@ class Memory:
         Raises ValueError: lanes that come twice, stacks that do not go on; BadPriority.
         """
         at = self._lanes(lanes)
-        flat = {p: np.asarray(leaf) for p, leaf in tree.leaves({k: batch[k] for k in self.replay.spec})}
+        flat = {path: np.asarray(_leaf(batch, keys)) for path, keys in self.paths.items()}
         told = check(priority) if self.first == "given" else None
         T = len(flat["reward"])
         for begin in range(0, T, self.ledger.most):
@@ -60,10 +61,12 @@ class Memory:
         self.pace.heard(self.inserted, int(self.ledger.counts[rows.STEPS]))
 
     def _lanes(self, lanes: Any) -> np.ndarray:
-        at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
-        if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(np.unique(at)) < len(at)):
+        if isinstance(lanes, slice):
+            return np.arange(self.replay.lanes)[lanes]
+        at = np.asarray(lanes, np.int64)
+        if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(set(at.tolist())) < len(at)):
             raise ValueError(f"lanes {at.tolist()}: allowed is each of 0 … {self.replay.lanes - 1} once")
-        return at.astype(np.int64)
+        return at
 
     def _add(self, flat: dict[str, np.ndarray], at: np.ndarray, state: Batch | None, told: np.ndarray | None) -> None:
         ledger, given = self.ledger, flags_of(flat)
@@ -198,3 +201,11 @@ class Memory:
     def load(self, directory: Path) -> None:
         """Go on from there, to the bit. Raises UserError: damaged, or saved of another description."""
         saving.load(self, directory)
+
+
+def _leaf(batch: Batch, keys: list[str]) -> Any:
+    """The leaf under these keys, one below the other."""
+    found: Any = batch
+    for key in keys:
+        found = found[key]
+    return found
