@@ -32,7 +32,8 @@ def measure(
     with wall_seconds and steps.
 
     The rate is taken from the first line with new steps at or after `warm` seconds (with `stop`: after the first step)
-    to the first such one `window` seconds later; "lines" are these two and those between. Raises RuntimeError with what
+    to the first such one `window` seconds later; "lines" are these two and those between. Lines that count updates, and
+    none so far, are left out: what plays before it learns is faster. Raises RuntimeError with what
     the program said when it gave no such lines.
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
@@ -43,7 +44,7 @@ def measure(
             watch = Watch(child.pid)
             while child.poll() is None and time.monotonic() < limit:
                 watch.look()
-                rows = list(read_lines(log))
+                rows = [row for row in read_lines(log) if row.get("updates", 1)]
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
                 if stop and rate(marks, warm + begun(marks), window) is not None:
                     break

@@ -16,6 +16,7 @@ sys.path.append(str(BENCH))
 import compare  # noqa: E402
 import contest_report  # noqa: E402
 import contests  # noqa: E402
+import measure  # noqa: E402
 
 ALL = {f"{name}: {c.name}": c for name, contest in contests.CONTESTS.items() for c in contest.contenders}
 
@@ -148,3 +149,22 @@ def test_a_limit_runs_with_our_python_and_tells_a_log(tmp_path):
     assert line[1].endswith("dqn_ceiling.py")
     assert line[2:] == [*contests.flags(f"{who.fixed} threads=2 net=ours"), "--seed", "3", "--log", str(log)]
     assert contests.missing(who, tmp_path, []) == ""
+
+
+PLAYER = """
+import json, sys, time
+with open(sys.argv[1], "a", buffering=1) as file:
+    for i in range(400):
+        updates = max(0, i - 40)
+        steps = 1000 * min(i, 40) + 4 * updates
+        file.write(json.dumps({"wall_seconds": i / 100, "steps": steps, "updates": updates}) + chr(10))
+        time.sleep(0.005)
+"""
+
+
+def test_a_window_begins_when_there_are_updates(tmp_path):
+    log = tmp_path / "log.jsonl"
+    found = measure.measure([sys.executable, "-c", PLAYER, str(log)], log, 0.0, 1.0, tmp_path, stop=True)
+    assert found["lines"][0]["updates"] >= 1
+    assert found["sps"] == pytest.approx(400.0)
+    assert compare.per_update(found["lines"]) == {"steps_per_update": 4.0}
