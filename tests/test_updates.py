@@ -86,6 +86,43 @@ def test_floating_buffers_are_averaged_with_the_gradient():
     assert norms[0].running_mean.tolist() == norms[1].running_mean.tolist() == [2.0] * 4
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_replicas_agree_without_an_update_and_go_on_with_one(n):
+    """Agreeing changes no weight, and what comes after it is as if it had not been."""
+    vectors = [Vector(nn.Linear(39, 1)) for _ in range(n)]
+    for v in vectors:
+        v.flat.fill_(0.5)
+    update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
+    bound = [update.bind(_me(i, n), v) for i, v in enumerate(vectors)]
+    heard: dict[int, list] = {i: [] for i in range(n)}
+
+    def ended(steps):
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    def work(i: int) -> None:
+        for turn in range(4):
+            heard[i].append(ended(bound[i].agree(np.array([i + 1.0, turn]))).tolist())
+            assert vectors[i].flat.eq(0.5).all() or turn > 1
+            if turn == 1:
+                vectors[i].grad.fill_(i + 1.0)
+                heard[i].append(ended(bound[i](0.1, np.array([10.0, 0.0])))[1].tolist())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    rows = sum(range(1, n + 1))
+    turns = [[float(rows), float(n * turn)] for turn in range(4)]
+    assert heard[0] == heard[n - 1] == [*turns[:2], [10.0 * n, 0.0], *turns[2:]]
+    assert not vectors[0].flat.eq(0.5).any()
+    assert torch.equal(vectors[0].flat, vectors[-1].flat)
+
+
 def test_all_reduce_that_waits_can_be_told_to_stop():
     reduce = AllReduce(OPTIM, 2, 40)
     bound = reduce.bind(_me(0, 2), Vector(nn.Linear(39, 1)))
