@@ -22,5 +22,6 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         held = {n for n in wheel.namelist() if n.startswith("polyplay/")}
         entry = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
         assert "polyplay = polyplay.cli:main" in wheel.read(entry).decode()
-    data = {"polyplay/py.typed", "polyplay/bench/recap.json"}
+    tables = {f"polyplay/scores/{n}" for n in ("atari_scores.csv", "dopamine_sticky_final.csv", "SOURCES.md")}
+    data = {"polyplay/py.typed", "polyplay/bench/recap.json", *tables}
     assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | data
