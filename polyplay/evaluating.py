@@ -101,7 +101,8 @@ def measure(
 
     spawn.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(asked.seed)
-    policy = near(playing.load_policy(wired, found).to(device.choose(asked.device)[0]))
+    where = device.choose(asked.device)[0]
+    policy = near(playing.load_policy(wired, found).to(where))
     episodes = asked.episodes or how.episodes
     epsilon = float(wired.epsilon if asked.epsilon is None else asked.epsilon)
     film = playing.Film(video) if video is not None else None
@@ -116,6 +117,7 @@ def measure(
         "protocol": how.name,
         "seed": asked.seed,
         "lanes": playing.lanes_of(envs, episodes),
+        "device": where if where == "cpu" else device.title(where),
         "epsilon": epsilon,
         "actions": "greedy" if asked.greedy else "sampled",
         **result,

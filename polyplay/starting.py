@@ -72,7 +72,7 @@ def make(directory: Path, asked: Options) -> bytes:
 
     page, settings, kept, config = read(directory)
     found = choose(directory, asked.checkpoint)
-    wired = page.build(settings, new_crew(kept))
+    wired = page.build(settings, new_crew(replace(kept, device="cpu")))
     title = protocols.game(wired.envs)
     if title is None:
         raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")

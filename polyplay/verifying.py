@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,11 @@ def _looks(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
     where = _starts(said, starts)
     yield f"{where} is the file that was used" if where else "none were used"
     how = _protocol(said)
+    greedy, device = said["actions"] == "greedy", "cpu" if said.get("device", "cpu") == "cpu" else "auto"
     asked = evaluating.Asked(
-        said["episodes"], said["seed"], found.name, said["actions"] == "greedy", how.name, where, said["epsilon"]
+        said["episodes"], said["seed"], found.name, greedy, how.name, where, said["epsilon"], device
     )
-    wired = page.build(settings, new_crew(options))
+    wired = page.build(settings, new_crew(replace(options, device="cpu")))
     envs, _ = protocols.apply(how, wired.envs, where)
     yield _compared(said, evaluating.measure(wired, envs, found, asked, how))
 
@@ -156,6 +157,7 @@ def _protocol(said: dict[str, Any]) -> protocols.Protocol:
 def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
     stamp = record.stamp()
     changed = [k for k in ("versions", "commit", "machine") if said.get(k) != stamp[k]]
+    changed += ["device"] if said.get("device", "cpu") != now["device"] else []
     before, after = said["returns"], now["returns"]
     mean = f"{float(np.mean(after)):,.2f} now, {float(np.mean(before)):,.2f} recorded"
     if before == after:

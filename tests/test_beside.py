@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,13 +123,19 @@ def test_a_damaged_best_is_not_taken(tmp_path: Path):
     assert checkpoint.best(tmp_path) is None
 
 
-@pytest.mark.parametrize("system", ["a2c", "impala", "a3c", "ppo"])
+DQN = {"lanes": 8, "unroll": 1, "batch": 32, "capacity": 5_000, "start": 100, "target": 50}
+SMALL: dict[str, Any] = {
+    "a2c": {"lanes": 8},
+    "a3c": {},
+    "dqn": DQN,
+    "impala": {"lanes": 4, "batch": 8, "unroll": 5, "steps": 3000},  # a turn of its actors is a rollout
+    "ppo": {"lanes": 8},
+}
+
+
+@pytest.mark.parametrize("system", SMALL)
 def test_every_system_can_have_one_in_one_thread(system: str, tmp_path: Path):
-    small = {"a2c": {"lanes": 8}, "ppo": {"lanes": 8}, "impala": {"lanes": 4, "batch": 8, "unroll": 5}, "a3c": {}}[
-        system
-    ]
-    steps = 3000 if system == "impala" else 1000  # a turn of its actors is a rollout
-    run = polyplay.train(system, serial=True, steps=steps, run=str(tmp_path / "run"), **QUICK, **small)
+    run = polyplay.train(system, serial=True, run=str(tmp_path / "run"), **{"steps": 1000, **QUICK, **SMALL[system]})
     found = rows(run.directory / "evaluations.jsonl")
     assert found
     assert all(row["steps"] >= 300 * (i + 1) and row["episodes"] == 6 for i, row in enumerate(found))

@@ -71,6 +71,14 @@ def test_on_another_machine_the_interval_decides(run: Path):
     assert "they differ by more than their 95 % bootstrap interval (machine differ)" in says
 
 
+def test_another_device_is_another_machine(run: Path):
+    change(run, device="a GPU")
+    found = verifying.verify(run)
+    assert found[-1].seen == "all 20 returns came out the same"
+    change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
+    assert "(device differ)" in failed(run)[1]
+
+
 @pytest.mark.parametrize(
     ("what", "rule", "says"),
     [
