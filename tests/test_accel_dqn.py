@@ -12,7 +12,7 @@ from polyplay import checkpoint, systems
 from polyplay.config import RunOptions
 from polyplay.run import diagram
 
-PACE: Any = {"lanes": 32, "unroll": 2, "batch": 256, "ratio": 32.0, "capacity": 20_000, "start": 512, "target": 20}
+PACE: Any = {"lanes": 8, "unroll": 2, "batch": 256, "ratio": 32.0, "capacity": 20_000, "start": 500, "target": 20}
 CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 5e-3, "epsilon": 0.05, "clip": 10.0}
 CATCH |= {"epsilon_over": 1_500, "replicas": 2, "tensorboard": False, "report_every": 0.5}
 

@@ -12,9 +12,9 @@ from polyplay import checkpoint, systems
 from polyplay.config import RunOptions
 from polyplay.run import diagram
 
-PACE: Any = {"lanes": 32, "unroll": 2, "batch": 256, "ratio": 32.0, "capacity": 20_000, "start": 512, "target": 20}
-CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 3e-3, "bound": 2.0, "atoms": 21}
-CATCH |= {"epsilon": 0.05, "epsilon_over": 1_500, "tensorboard": False, "report_every": 0.5, "cores": 1}
+PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
+CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "bound": 2.0, "atoms": 21}
+CATCH |= {"epsilon": 0.05, "epsilon_over": 3_000, "tensorboard": False, "report_every": 0.5}
 
 
 def picture(**settings: Any) -> str:
