@@ -65,7 +65,7 @@ def chunked() -> Config:
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """For Pong on a small machine; how far it got: docs/dqn.md."""
     paced: Any = {"ratio": 4.0, "batch": 64, "capacity": 200_000, "start": 5_000, "target": 500, "unroll": 2}
     some: Any = {"epsilon_over": 60_000, "epsilon": 0.02, "learning_rate": 3e-4, "clip": 10.0, "budget": 8_000_000}
     return Config(screen="baselines", network="a3c", **paced, **some)

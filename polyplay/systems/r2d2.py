@@ -58,7 +58,7 @@ class Config:
 
 
 def quick() -> Config:
-    """Pong as soon as a small machine can: measured in bench/results/pong.md."""
+    """For Pong on a small machine; how far it got: docs/dqn.md."""
     short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16, "n_step": 3}
     paced: Any = {"actors": 1, "lanes": 8, "ratio": 2.0, "capacity": 200_000, "start": 10_000, "target": 400}
     return Config(network="a3c", screen="baselines", gamma=0.99, learning_rate=5e-4, budget=8_000_000, **short, **paced)

@@ -62,7 +62,7 @@ def dopamine() -> Config:
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """For Pong on a small machine; how far it got: docs/dqn.md."""
     paced: Any = {"lanes": 8, "unroll": 1, "ratio": 4.0, "capacity": 200_000, "start": 5_000, "target": 500}
     return Config(screen="baselines", network="a3c", learning_rate=2e-4, budget=8_000_000, **paced)
 
