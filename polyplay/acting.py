@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from polyplay import snapshot
 from polyplay.checkpoint import Part
 from polyplay.crossing import arriving, joiner, near
@@ -112,8 +114,9 @@ def replica(
         rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
         stream = Stream(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
         stream.patience = me.patience
-        pool = arriving(pool, stream, learner.device)
-        join = joiner(stream, envs.groups, learner.device)
+        place = learner.device if rehearsal is None else torch.device("cpu")  # a memory is the machine's own
+        pool = arriving(pool, stream, place)
+        join = joiner(stream, envs.groups, place)
         producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0, join=join)
         actor = Actor(me, pool, near(learner.policy), producer, me.index * envs.lanes)
         actor.explore = explore
