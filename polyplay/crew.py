@@ -101,8 +101,7 @@ class Crew:
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.precision, self.reuse = precision, reuse  # of networks, see nets.precision; see Me
         self.atari, self.control = atari, Control()  # the Atari preset that pages are to use instead of their own
-        self.room = room or {}  # role → workers that a page is to make room for
-        self.roles: list[Role] = []
+        self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
         self.meter: Meter | None = None
         self._rows = iter(range(ROWS))
 
