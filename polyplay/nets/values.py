@@ -124,7 +124,7 @@ class Values(nn.Module):
         names = ("obs", "reward", "first", "action")
         keys = None
         if self.head.noise and key is not None:
-            keys = torch.tensor([key % 2**63], device=next(self.parameters()).device)
+            keys = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
         elif self.head.noise and "noise" in batch:
             keys = noisy.keys(batch["noise"].flatten(0, 1))
         with contextlib.nullcontext() if held else self._unheld():
