@@ -275,7 +275,9 @@ def show(result: dict[str, Any]) -> None:
     """An evaluation, a line each: what fits in one."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, dict))}
     for key, value in short.items():
-        text = f"{value:,.2f}" if isinstance(value, float) else "none" if value is None else str(value)
+        text = "none" if value is None else str(value)
+        if isinstance(value, float):
+            text = f"{value:g}" if 0.0 < abs(value) < 0.01 else f"{value:,.2f}"
         print(f"{key:<{max(map(len, short))}}  {text}")
 
 

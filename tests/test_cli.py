@@ -76,6 +76,11 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
     assert "video                 none" in out
 
 
+def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
+    cli.show({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
+    assert capsys.readouterr().out == "epsilon  0.001\nmean     -13.80\nnone     none\nzero     0.00\n"
+
+
 def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert cli.main(["export", run, "--onnx", "p.onnx", "--checkpoint", "best"]) == 0
     assert calls == [("export", Path(run), Path("p.onnx"), "best")]
