@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.chunked import Chunked
+from polyplay.feeding import Drawn
 from polyplay.hogwild import Hogwild
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
@@ -112,7 +113,7 @@ def _shared(crew: Any) -> dict[tuple, str]:
     found: dict[int, tuple[Any, list[str], list[str]]] = {}
     for role in crew.roles:
         for thing in (*role.kw.values(), getattr(role.kw.get("task"), "update", None)):
-            source = isinstance(thing, Batches | Gather)
+            source = isinstance(thing, Batches | Gather | Drawn)
             inner = thing.stream if source else thing
             if isinstance(inner, Stream | Queue):
                 entry = found.setdefault(id(inner), (inner, [], []))

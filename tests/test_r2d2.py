@@ -46,7 +46,8 @@ def test_its_picture_shows_stream_replay_and_ladder():
     text = picture(env="toy:memory", network="mlp", actors=2)
     assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
     assert "ε       Ladder to 0.000655" in text
-    assert "act ──► Stream: " in text
+    stream = next(line for line in text.splitlines() if line.startswith("act ──► Stream: "))
+    assert stream.endswith(" ──► learn")
     assert "learn ──► Params: " in text
 
 
