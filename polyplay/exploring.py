@@ -33,7 +33,7 @@ class Anneal:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        _probability("--epsilon-start", self.start)
+        _probability("--epsilon", self.start)
         _probability("--epsilon", self.end)
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ def double() -> Config:
 
 
 def prioritized() -> Config:
-    """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, errors of a squared 16th ε."""
+    """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, so a 16th of ε."""
     return replace(double(), priority=0.6, learning_rate=6.25e-5, eps=0.01 / 16)
 
 
