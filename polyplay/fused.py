@@ -57,3 +57,16 @@ def images(x: Any, mean: Any, scale: Any, out: Any) -> None:
                 _bfloat16((np.float32(s[i]) - d[i]) * scale) << np.uint32(16)
             )
             row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))
+
+
+@_compiled
+def floats(x: Any, mean: Any, scale: Any, out: Any) -> None:
+    """The same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
+    a, b, c, d = mean[0], mean[1], mean[2], mean[3]
+    for n in range(x.shape[0]):
+        p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
+        for i in range(p.size):
+            row[4 * i] = (np.float32(p[i]) - a[i]) * scale
+            row[4 * i + 1] = (np.float32(q[i]) - b[i]) * scale
+            row[4 * i + 2] = (np.float32(r[i]) - c[i]) * scale
+            row[4 * i + 3] = (np.float32(s[i]) - d[i]) * scale

@@ -76,26 +76,33 @@ def pixels(obs: Tensor) -> Tensor:
     if obs.is_floating_point():  # what came through Centre or Signed, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if _four_planes(obs):
-        return _bfloat16(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
+        return _fused(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
     if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
         return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(1.0 / 255.0)
     return _floats(obs).mul_(1.0 / 255.0)  # a fresh copy: the type changed
 
 
 def _four_planes(obs: Tensor) -> bool:
-    """Whether `_bfloat16` makes them: it is asked for, and here is the layout it knows, in real memory."""
+    """Whether `_fused` makes them: here is the layout it knows, in real memory."""
     simple = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    return simple and torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    return simple and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
 
-def _bfloat16(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """(obs − mean)·scale in one pass, for what takes torch four; the same to the bit. mean: float32 [4, H · W]."""
+def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
+    """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
+    is asked for. mean: float32 [4, H · W].
+    """
     from polyplay import fused
 
     n, planes, height, width = obs.shape
-    out = torch.empty(n, height, width, planes, dtype=torch.bfloat16)
-    bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
-    fused.images(obs.numpy().reshape(n, planes, -1), mean, np.float32(scale), bits)
+    half = torch.is_autocast_enabled("cpu")
+    out = torch.empty(n, height, width, planes, dtype=torch.bfloat16 if half else torch.float32)
+    bytes_ = obs.numpy().reshape(n, planes, -1)
+    if half:
+        bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
+        fused.images(bytes_, mean, np.float32(scale), bits)
+    else:
+        fused.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
     return out.permute(0, 3, 1, 2)
 
 
@@ -126,7 +133,7 @@ class Centre(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         if _four_planes(obs):
-            return _bfloat16(obs, self.mean.permute(2, 0, 1).flatten(1).contiguous().numpy(), self.GAIN / 255.0)
+            return _fused(obs, self.mean.permute(2, 0, 1).flatten(1).contiguous().numpy(), self.GAIN / 255.0)
         x = _floats(obs)  # a fresh copy: they were bytes
         return x.sub_(self.mean.permute(2, 0, 1)).mul_(self.GAIN / 255.0)
 
@@ -146,7 +153,7 @@ class Signed(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         if _four_planes(obs):
-            return _bfloat16(obs, np.full((4, obs[0, 0].numel()), 128.0, np.float32), 1.0 / 128.0)
+            return _fused(obs, np.full((4, obs[0, 0].numel()), 128.0, np.float32), 1.0 / 128.0)
         x = obs.to(torch.float32, memory_format=torch.channels_last, copy=True)
         return x.mul_(1.0 / 128.0).sub_(1.0)
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from polyplay.errors import UserError
+from polyplay.nets import layers
 from polyplay.nets.layers import Centre, Linear, Signed, initialise, pixels
 
 
@@ -78,19 +79,29 @@ def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
     assert {k for k, _ in centre.named_buffers()} == {"mean", "count"}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_images_become_bfloat16_in_one_pass_as_torch_does_it_to_the_bit(seed):
-    torch.manual_seed(seed)
+@pytest.mark.parametrize("half", [False, True])
+def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half, monkeypatch):
+    torch.manual_seed(0)
     obs = torch.randint(0, 256, (5, 4, 36, 28), dtype=torch.uint8)
     centre, signed = Centre((4, 36, 28)), Signed()
     centre.mean.uniform_(0.0, 255.0)
     for make in (pixels, centre, signed):
-        slow = make(obs).to(torch.bfloat16)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             fast = make(obs)
-        assert fast.dtype == torch.bfloat16, "the fast way was taken"
-        assert torch.equal(fast, slow)
+        with monkeypatch.context() as patch:
+            patch.setattr(layers, "_four_planes", lambda obs: False)
+            slow = make(obs)
+        assert fast.dtype == (torch.bfloat16 if half else torch.float32)
+        assert torch.equal(fast, slow.to(fast.dtype))
         assert fast.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_one_pass_is_taken_where_it_knows_the_layout():
+    obs = torch.zeros(5, 4, 36, 28, dtype=torch.uint8)
+    assert layers._four_planes(obs)
+    assert not layers._four_planes(obs[:, :3])
+    assert not layers._four_planes(obs.permute(0, 1, 3, 2))
+    assert not layers._four_planes(obs.float())
 
 
 def test_other_numbers_of_planes_go_torchs_way():
