@@ -149,6 +149,14 @@ class Learner:
             self.aimed.write(self.vector.read())
             self._aim()
 
+    def observe(self, rows: Batch) -> None:
+        """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
+        if getattr(self.policy, "inputs", None) is None:
+            return
+        self.policy.observe(put(rows, self.device))
+        if self.aimed is not None:
+            self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
+
     def _aim(self) -> None:
         """The target network has weights that will stay."""
         if hasattr(self.aim, "hold"):

@@ -43,6 +43,7 @@ class Rehearsal:
         """
         first = rows["first"]
         kept = {k: tree.map(lambda x: x[:-1], rows[k]) for k in self.replay.spec}
+        self.learner.observe({"obs": rows["obs"]})
         self.memory.add(kept, slice(lane, lane + first.shape[1]), state)
         self.rows += first[:-1].size
         return float(np.count_nonzero(~first[1:]))

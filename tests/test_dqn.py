@@ -52,9 +52,19 @@ def losses(path) -> list[float]:
     return [row["loss"] for row in read_lines(path / "updates.jsonl")]
 
 
-@pytest.mark.parametrize("priority", [0.0, 0.6])
-def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(priority, tmp_path):
-    settings = {"priority": priority, "weighting": 1.0}  # else β depends on where the run is to end
+def test_both_networks_see_inputs_by_the_statistics_of_what_was_acted(tmp_path):
+    run = trained(tmp_path / "run", steps=1_000, inputs="normalize", target=10_000)
+    found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
+    policy, target = (found.arrays(f"agents/0/{name}") for name in ("policy", "target"))
+    learnt = [name for name in policy if name.startswith("inputs.")]
+    assert any(policy[name].any() for name in learnt)
+    assert all((policy[name] == target[name]).all() for name in learnt)
+    assert any((policy[name] != target[name]).any() for name in policy), "the weights are those of the start"
+
+
+@pytest.mark.parametrize("more", [{}, {"priority": 0.6}, {"inputs": "normalize"}], ids=str)
+def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
+    settings = {"weighting": 1.0, **more}  # else β depends on where the run is to end
     whole = trained(tmp_path / "whole", steps=1_500, **settings)
     trained(tmp_path / "parts", steps=1_000, **settings)
     polyplay.resume(str(tmp_path / "parts"), steps=1_500)

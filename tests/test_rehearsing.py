@@ -26,11 +26,15 @@ class Learner:
         self.revised: list[float] = []
         self.rested: list[float] = []
         self.items: list[Any] = []
+        self.seen: list[Any] = []
         self.priority: Any = None
         self._left = left
 
     def left(self) -> float:
         return self._left
+
+    def observe(self, rows):
+        self.seen.append(rows["obs"])
 
     def revise(self, item, fresh):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
@@ -101,6 +105,13 @@ def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     assert made.remember(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
     assert made.rows == 24
     assert made.memory.inserted == 16  # row 5's next one is not there yet
+
+
+def test_running_statistics_see_what_is_remembered():
+    learner = Learner()
+    rows = rollout(5, 4)
+    rehearsal(learner).remember(rows, {})
+    assert [x is rows["obs"] for x in learner.seen] == [True]
 
 
 def test_priorities_go_back_to_whom_they_belong():

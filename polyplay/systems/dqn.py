@@ -37,6 +37,7 @@ class Config:
     gamma: float = 0.99  # discount
     n_step: int = 1  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
     dueling: bool = False  # value and advantages in streams of their own
     batch: int = 32  # transitions in one update, over all replicas
@@ -51,7 +52,6 @@ class Config:
     learning_rate: float = 2.5e-4  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
     eps: float = 0.01  # the optimiser's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
@@ -73,10 +73,10 @@ def prioritized() -> Config:
 
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/dqn.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 2.5e-4, "eps": 1e-5, "clip": 10.0, "reduction": "mean"}
+    learner: Any = {"optimizer": "adam", "learning_rate": 2.5e-4, "eps": 1e-5, "reduction": "mean"}
     paced: Any = {"lanes": 8, "unroll": 1, "ratio": 4.0, "capacity": 200_000, "start": 5_000, "target": 500}
     some: Any = {"double": True, "n_step": 3, "epsilon": 0.02, "epsilon_over": 60_000, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", **learner, **paced, **some)
+    return Config(screen="baselines", network="a3c", inputs="centre", **learner, **paced, **some)
 
 
 PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
@@ -95,7 +95,7 @@ def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling}, values=True)
+    policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling, "inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {
         "sampler": Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform(),
@@ -104,7 +104,7 @@ def build(c: Config, crew: Crew) -> System:
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
     replay = kept(envs, net, lanes, capacity, batch, **drawn)
     loss = values.q(c.reduction)
-    optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
+    optim = Optim(c.optimizer, c.eps, 0.95)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate)
     outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
