@@ -13,7 +13,7 @@ from polyplay.config import RunOptions
 from polyplay.run import diagram
 
 PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
-CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "bound": 2.0, "atoms": 21}
+CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 2e-3, "bound": 2.0}
 CATCH |= {"epsilon": 0.05, "epsilon_over": 3_000, "tensorboard": False, "report_every": 0.5}
 
 

@@ -44,7 +44,9 @@ class Config:
     start: int = 50_000  # agent steps before the first update
     target: int = 312  # updates between two copies to the target network: 10,000 agent steps at batch 256
     gamma: float = 0.99  # discount
+    n_step: int = 1  # rewards summed before the value of the state after them counts
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
     epsilon: float = 0.01  # how often to play at random, in the end
     epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
@@ -56,7 +58,8 @@ class Config:
 
 def rainbow() -> Config:
     """accel_rl's ε-Rainbow: double, dueling, categorical, 3 steps, priorities; target every 8,000 agent steps."""
-    return Config(algo="rainbow", start=20_000, target=250, epsilon_over=62_500, learning_rate=6.25e-5, clip=10.0)
+    some: Any = {"start": 20_000, "target": 250, "epsilon_over": 62_500, "learning_rate": 6.25e-5, "clip": 10.0}
+    return Config(algo="rainbow", n_step=3, **some)
 
 
 def chunked() -> Config:
@@ -68,7 +71,7 @@ def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/dqn.md."""
     paced: Any = {"ratio": 4.0, "batch": 64, "capacity": 200_000, "start": 5_000, "target": 500, "unroll": 2}
     some: Any = {"epsilon_over": 60_000, "epsilon": 0.02, "learning_rate": 3e-4, "clip": 10.0, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", **paced, **some)
+    return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)
 
 
 PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
@@ -90,10 +93,10 @@ def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), options=options, **crew.stepping)
     rainbow, many = c.algo == "rainbow", c.algo != "dqn"
-    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many}
+    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many, "inputs": c.inputs}
     policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
-    drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": 3 if rainbow else 1}
+    drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
     replay = kept(envs, net, lanes, capacity, batch, **drawn)
     loss = values.categorical() if many else values.q(reduction="mean")

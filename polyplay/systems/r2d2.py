@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from polyplay import nets, rehearsing, values
 from polyplay.acting import act
@@ -34,13 +34,13 @@ class Config:
     screen: str = "r2d2"  # Atari preset, unless --atari names another
     actors: int = 2  # acting workers, each with its own copy of the weights
     lanes: int = 4  # environments of one actor
-    slots: int = 4  # rollouts per actor in flight
     unroll: int = 40  # agent steps per lane in a rollout, and between the starts of two sequences
     sequence: int = 80  # rows of a sequence that are learnt from
     burn_in: int = 40  # rows before them that only bring the recurrent state up to date
     gamma: float = 0.997  # discount
     n_step: int = 5  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     core_size: int = 512  # width of the LSTM, which also hears the previous action and reward
     batch: int = 64  # sequences in one update
     ratio: float = 0.4  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
@@ -61,7 +61,8 @@ def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/dqn.md."""
     short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16, "n_step": 3}
     paced: Any = {"actors": 1, "lanes": 8, "ratio": 2.0, "capacity": 200_000, "start": 10_000, "target": 400}
-    return Config(network="a3c", screen="baselines", gamma=0.99, learning_rate=5e-4, budget=8_000_000, **short, **paced)
+    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre"}
+    return Config(gamma=0.99, learning_rate=5e-4, budget=8_000_000, **seen, **short, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -79,7 +80,7 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
-    features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True}
+    features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
     policy = nets.Factory(c.network, envs.spec, features, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
@@ -94,7 +95,7 @@ def build(c: Config, crew: Crew) -> System:
     steps = crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", target=c.target, outputs=outputs)
     params = Params(sizes(net)[1], readers=c.actors)
-    stream = Stream(rows, state, c.unroll, c.lanes, c.actors * c.slots, c.actors)
+    stream = Stream(rows, state, c.unroll, c.lanes, 4 * c.actors, c.actors)
     explore = Ladder(everyone, c.epsilon)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
     crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from polyplay import nets, rehearsing, values
 from polyplay.acting import replica
@@ -37,7 +37,7 @@ class Config:
     gamma: float = 0.99  # discount
     n_step: int = 3  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    atoms: int = 51  # of the distribution of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     full: bool = True  # double and dueling too; Dopamine's Rainbow is neither
     bound: float = 10.0  # the largest return that it knows; the least is minus that
     sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
@@ -64,7 +64,7 @@ def dopamine() -> Config:
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/dqn.md."""
     paced: Any = {"lanes": 8, "unroll": 1, "ratio": 4.0, "capacity": 200_000, "start": 5_000, "target": 500}
-    return Config(screen="baselines", network="a3c", learning_rate=2e-4, budget=8_000_000, **paced)
+    return Config(screen="baselines", network="a3c", inputs="centre", learning_rate=2e-4, budget=8_000_000, **paced)
 
 
 PRESETS = {"paper": Config, "dopamine": dopamine, "quick": quick}
@@ -83,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     options = atari(c.env, c.screen, crew.atari)
     envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    head: Any = {"dueling": c.full, "atoms": c.atoms, "support": (-c.bound, c.bound)}
+    head: Any = {"dueling": c.full, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
     noise: Any = {"noisy": "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
     net = policy()
