@@ -53,7 +53,8 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         net = wired.policy()
         parts = memory.predict(crew, envs.spec, net)
     total, limit, weights = task.total, memory.limit(), memory.bytes_of(net)
-    checkpoint = int(weights + memory.optimizer(task.update.optim, weights))
+    checkpoint = int(weights * (2 if task.target else 1) + memory.optimizer(task.update.optim, weights))
+    checkpoint += int(0 if any(apart(r) for r in crew.roles if r.learner) else parts["replay"])
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
     lines = [
         ("workers", _workers(crew)),
@@ -133,7 +134,9 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
     passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
     if passes is None:
-        text += f"{turns:,} updates of {rows:,}"
+        replay = next((replay_of(r.kw) for r in crew.roles if r.learner), None)
+        each = f", one every {rows:,}" if replay is not None else f" of {rows:,}"
+        text += f"{turns:,} updates{each}"
     else:
         text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
         text += f"{passes.minibatches} updates: at most {turns * passes.epochs * passes.minibatches:,}"
