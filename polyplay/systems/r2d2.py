@@ -59,10 +59,10 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/dqn.md."""
-    short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16, "n_step": 3}
-    paced: Any = {"actors": 1, "lanes": 8, "ratio": 2.0, "capacity": 200_000, "start": 10_000, "target": 400}
+    short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16}
+    paced: Any = {"actors": 1, "lanes": 16, "ratio": 4.0, "capacity": 100_000, "start": 5_000, "target": 200}
     seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre"}
-    return Config(gamma=0.99, learning_rate=5e-4, budget=8_000_000, **seen, **short, **paced)
+    return Config(gamma=0.99, learning_rate=1e-3, eps=1e-5, budget=8_000_000, **seen, **short, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
