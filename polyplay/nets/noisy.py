@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.errors import UserError
@@ -18,6 +19,7 @@ from polyplay.nets.layers import Linear, initialise
 
 # name: distribution, first σ·√inputs
 VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
+MANY = 16  # rows of one noise for which a matrix is made
 COLUMNS = 2  # uniforms of acting noise that make a key
 _BITS = 23  # that such a uniform has (polyplay.noise)
 _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -27,8 +29,10 @@ class Noisy(nn.Module):
     """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorised noise, for every row its own or for all the same.
 
     W, b start as torch's do, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
-    cut off beyond ±2 in variant "zoo" (dqn_zoo). Written out over rows so that no noisy weight matrix is ever made.
-    bias: b; s is always there.
+    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: b; s is always there.
+
+    Where rows have noise of their own it is written out over them, and no noisy matrix is ever made. Where many share
+    it, W + S ⊙ ε_out·ε_inᵀ is made, and one product does for two, forward and back.
     """
 
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
@@ -41,11 +45,19 @@ class Noisy(nn.Module):
 
     def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
         """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
+        if noise is not None and len(noise) == 1 and len(x) >= MANY:
+            return self._together(x, noise[0, : self.inputs], noise[0, self.inputs :])
         y = self.mean(x)
         if noise is None:
             return y
         before, behind = noise[:, : self.inputs].to(x.dtype), noise[:, self.inputs :]
         return y + self.spread(x * before) * behind.to(y.dtype)
+
+    def _together(self, x: Tensor, before: Tensor, behind: Tensor) -> Tensor:
+        mean, spread = self.mean, self.spread
+        weight = torch.addcmul(mean.weight, spread.weight, torch.outer(behind, before))
+        bias = spread.bias * behind
+        return F.linear(x, weight, bias if mean.bias is None else mean.bias + bias)
 
 
 def check(variant: str) -> None:

@@ -75,6 +75,20 @@ def test_the_layer_is_the_formula_with_every_rows_own_weights(bias: bool) -> Non
     assert torch.equal(layer(x, None), layer.mean(x))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_noise_for_many_rows_is_the_same_by_a_matrix(bias: bool) -> None:
+    torch.manual_seed(3)
+    layer, x = noisy.Noisy(9, 5, 0.5, bias), torch.randn(noisy.MANY, 9)
+    eps, weights = torch.randn(1, layer.noise), list(layer.parameters())
+    found = []
+    for rows in (eps, eps.expand(noisy.MANY, -1)):
+        y = layer(x, rows)
+        found.append([y.detach(), *torch.autograd.grad(y.square().sum(), weights)])
+    for together, apart in zip(*found, strict=True):
+        torch.testing.assert_close(together, apart)
+    assert not torch.equal(found[0][0], found[1][0]), "two ways"
+
+
 def test_weights_start_as_published() -> None:
     layer = noisy.Noisy(400, 300, 0.5)
     assert layer.mean.weight.abs().max().item() == pytest.approx(0.05, rel=1e-3)
