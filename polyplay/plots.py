@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from polyplay.errors import UserError
@@ -18,7 +20,7 @@ INK, FAINT = "#333333", "#e4e4e4"
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: mean full-game return of the last 100 games at each report."""
+    """One run: mean full-game return of the last 100 games at each report, or of fewer at each game's end."""
 
     label: str
     env: str
@@ -27,15 +29,16 @@ class Curve:
     returns: list[float]
 
 
-def read(run: Path) -> Curve:
-    """A run's curve; reports that a resumption from an earlier checkpoint made void are left out."""
+def read(run: Path, games: int = 100) -> Curve:
+    """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
     record = read_config(run)
-    rows: list[dict[str, Any]] = []
-    for row in read_lines(run / "metrics.jsonl"):
-        while rows and rows[-1]["frames"] > row["frames"]:
-            rows.pop()
-        rows.append(row)
-    rows = [r for r in rows if r["episodic_return_mean"] is not None]
+    if games == 100:
+        rows = [r for r in _whole(run / "metrics.jsonl") if r["episodic_return_mean"] is not None]
+    else:
+        rows, last = _whole(run / "episodes.jsonl"), deque[float](maxlen=games)
+        for row in rows:
+            last.append(row["episodic_return"])
+            row["episodic_return_mean"] = fmean(last)
     if not rows:
         raise UserError(f"{run}/metrics.jsonl has no report with a finished game yet: let the run go on")
     return Curve(
@@ -47,7 +50,16 @@ def read(run: Path) -> Curve:
     )
 
 
-def curves(runs: Sequence[Path], out: Path, title: str = "") -> Path:
+def _whole(file: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for row in read_lines(file):
+        while rows and rows[-1]["frames"] > row["frames"]:
+            rows.pop()
+        rows.append(row)
+    return rows
+
+
+def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -> Path:
     """Draw return against frames and against wall time: a colour per system, a line per run."""
     if not runs:
         raise UserError("plots takes at least one run directory, none given")
@@ -56,7 +68,7 @@ def curves(runs: Sequence[Path], out: Path, title: str = "") -> Path:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("plots needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
-    found = [read(Path(run)) for run in runs]
+    found = [read(Path(run), games) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -65,7 +77,7 @@ def curves(runs: Sequence[Path], out: Path, title: str = "") -> Path:
         _draw(left, right, name, colour, [c for c, n in zip(found, names, strict=True) if n == name])
     _dress(left, "frames", title or _title(found))
     _dress(right, "minutes of wall time", "")
-    left.set_ylabel("mean return of the last 100 full games", color=INK)
+    left.set_ylabel(f"mean return of the last {games} full games", color=INK)
     left.xaxis.set_major_formatter(_short)
     left.legend(frameon=False, labelcolor=INK, loc="best")
     figure.savefig(out)
@@ -120,9 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directory of a run")
     parser.add_argument("--out", type=Path, default=Path("curve.png"), help="picture (.png, .svg, .pdf)")
     parser.add_argument("--title", default="", help="default: the environment's name")
+    parser.add_argument("--games", type=int, default=100, help="that a mean is of (default: 100)")
     asked = parser.parse_args(argv)
     try:
-        print(curves(asked.runs, asked.out, asked.title))
+        if asked.games < 1:
+            raise UserError(f"--games: {asked.games} given, allowed: a whole number from 1 up")
+        print(curves(asked.runs, asked.out, asked.title, asked.games))
     except UserError as e:
         print(f"polyplay.plots: error: {e}", file=sys.stderr)
         return 2

@@ -39,6 +39,15 @@ def test_what_a_resumption_made_void_is_left_out(tmp_path: Path):
     assert curve.returns == [0.1, 0.15, 0.25]
 
 
+def test_a_mean_of_fewer_games_is_of_every_games_end(tmp_path: Path):
+    run = make(tmp_path, "a", "dqn", ROWS)
+    games = [(10, 1.0), (20, 3.0), (30, 5.0), (25, 9.0)]  # the third was played again
+    lines = [json.dumps({"frames": f, "wall_seconds": 6.0 * f, "episodic_return": r}) for f, r in games]
+    (run / "episodes.jsonl").write_text("\n".join([*lines, ""]))
+    curve = plots.read(run, games=2)
+    assert (curve.frames, curve.minutes, curve.returns) == ([10, 20, 25], [1.0, 2.0, 2.5], [1.0, 2.0, 6.0])
+
+
 def test_curves_draws_a_picture_with_a_colour_per_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[tuple[str, str, int]] = []
     draw = plots._draw
