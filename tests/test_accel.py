@@ -70,6 +70,7 @@ def test_memory_is_learnt_with_a_core(tmp_path):
     assert run.summary["episodic_return_mean_best"] >= 0.8, "0 is what play without memory gets"
 
 
+@pytest.mark.long
 def test_the_papers_optimiser_learns_too(tmp_path):
     paper = {"optimizer": "rmsprop_a3c", "eps": 1e-6, "learning_rate": 2e-3, "unroll": 5, "lam": 1.0}
     paper |= {"normalize_advantage": False, "clip": 0.5}
