@@ -23,6 +23,7 @@ from typing import Any
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError
 from polyplay.worker import Me
 
+_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
@@ -136,7 +137,11 @@ def keep_to(cores: int | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """If the main process dies, however, so do we."""
+    """If the main process dies, however, so do we: also while we are stopped, where the system sees to it: the fork
+    server, whose child we are, dies with the main process.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
     if parent is None:
         return
