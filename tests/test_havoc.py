@@ -48,7 +48,7 @@ def crew_of(n: int, **more) -> tuple[Crew, Block]:
 
 def until_(crew: Crew, havoc: Havoc | None, condition: Callable[[], bool], saved: bool = False) -> None:
     """Go on as a session does until `condition`."""
-    end = time.monotonic() + 100
+    end = time.monotonic() + 150
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         crew.poll(0.01)
@@ -244,9 +244,9 @@ KILLED = textwrap.dedent("""
     fork, source = multiprocessing.get_context("fork"), stream.batches(1).consumer(0)
     last, taken, lost, killed = -1, 0, 0, 0
 
-    def take(until):
+    def take(n):
         global last, taken
-        while time.monotonic() < until:
+        while n:
             batch = next(source)
             if batch is None:
                 continue
@@ -255,19 +255,19 @@ KILLED = textwrap.dedent("""
             assert all((found[k] == mark).all() for k in ("obs", "reward", "action", "version")), "torn"
             assert (state["h"] == mark).all()
             assert mark > last, "twice, or out of order"
-            last, taken = mark, taken + 1
+            last, taken, n = mark, taken + 1, n - 1
 
     for life in range(LIVES):
         worker = fork.Process(target=act, args=(life,))
         worker.start()
-        take(time.monotonic() + draw.random() * 0.02)
+        take(draw.randrange(5))
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
         killed += worker.exitcode == -signal.SIGKILL
         slots, steps = stream.unfinished(0)
         assert slots <= 1 and steps <= slots * T * LANES
         lost += slots
-    take(time.monotonic() + 0.05)
+    take(stream.depth)
     end = stream.producer(0)
     print(killed, taken, lost, len({end.slot() for _ in range(3)}))
 """)
@@ -278,6 +278,6 @@ def test_of_120_producers_killed_at_random_no_half_written_slot_is_learnt_and_no
     assert done.returncode == 0, done.stderr
     killed, taken, lost, slots = map(int, done.stdout.split())
     assert killed == 120
-    assert taken > 120
+    assert taken > 200
     assert 0 < lost < 120, "some were killed while they wrote, some were not"
     assert slots == 3, "every slot comes back"
