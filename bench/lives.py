@@ -65,9 +65,9 @@ def live(words: Sequence[str], run: Path, log: Path, ends: Callable[[], str]) ->
 def _look(life: Life, child: subprocess.Popen, run: Path, seconds: float) -> None:
     with contextlib.suppress(psutil.Error):
         life.family |= {p.pid: p for p in psutil.Process(child.pid).children(recursive=True)}
-    if life.first is None and started(run) > life.number:  # what came after the checkpoint is cut off by then
-        if last_line(run / "metrics.jsonl").get("updates", 0) > life.base["updates"]:
-            life.first = seconds
+    begun = started(run) > life.number  # what came after the checkpoint is cut off by then
+    if life.first is None and begun and last_line(run / "metrics.jsonl").get("updates", 0) > life.base["updates"]:
+        life.first = seconds
 
 
 def started(run: Path) -> int:

@@ -45,12 +45,12 @@ class Event:
 
 
 class Havoc:
-    """Does to a running crew what the rules say. `tick` it between two looks; `end` it before the crew is stopped."""
+    """Does to a running crew what the rules say. `tick` it between two looks; `release` before the crew is stopped."""
 
     def __init__(self, rules: list[Rule], crew: Crew, directory: Path, clock: Callable[[], float] = time.monotonic):
         self.crew, self.clock, self.rules = crew, clock, rules
         self.schedule = Schedule(rules, crew.seed, crew.resumes)
-        self.events, self.begun = list[Event](), clock()
+        self.events, self.open, self.begun = list[Event](), list[Event](), clock()  # open: those that are not over
         self.slowed: list[tuple[Role, int, float, Event]] = []
         self._stopped: set[int] = set()  # processes that a slow rule has stopped
         self._file = Lines(directory / "chaos.jsonl")
@@ -58,8 +58,7 @@ class Havoc:
 
     def tick(self, saved: bool) -> None:
         """saved: there is a checkpoint of this run, so that workers may be killed whose loss ends it."""
-        for event in self._open():
-            self._follow(event)
+        self._settle()
         now = self.clock() - self.begun
         for i in self.schedule.due(now):
             victims = self._victims(self.schedule.rules[i], saved)
@@ -71,20 +70,22 @@ class Havoc:
     def release(self) -> None:
         """The run is ending: whoever is stopped goes on, nothing more is done to anybody."""
         self.schedule.at = [math.inf] * len(self.schedule.at)
-        for event in self._open():
+        for event in self.open:
             event.until = min(event.until, self.clock())
-            self._follow(event)
+        self._settle()
         for role, index, *_ in self.slowed:
             self._brake(role, index, resting=False)
         self.slowed.clear()
 
     # ------------------------------------------------------------------------------------------------ innards
 
-    def _open(self) -> list[Event]:
-        return [e for e in self.events if e.seconds is None and e.rule.kind != "slow"]
+    def _settle(self) -> None:
+        for event in self.open:
+            self._follow(event)
+        self.open = [event for event in self.open if event.seconds is None]
 
     def _victims(self, rule: Rule, saved: bool) -> list[Worker]:
-        busy = {(e.worker.me.role, e.worker.me.index) for e in self._open()}
+        busy = {(e.worker.me.role, e.worker.me.index) for e in self.open}
         roles = [r for r in self.crew.roles if stands(rule, r)]
         ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
         found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.me.index) not in busy]
@@ -94,6 +95,8 @@ class Havoc:
         now = self.clock()
         event = Event(len(self.events) + 1, rule, worker, worker.me.meter.get("stamps"), now)
         self.events.append(event)
+        if rule.kind != "slow":
+            self.open.append(event)
         if rule.kind == "kill":
             worker.role.spared += worker.role.on_loss == "replace"  # the limit is for what nobody asked for
             _send(worker, signal.SIGKILL)
@@ -126,7 +129,7 @@ class Havoc:
         worker = role.workers.get(index)
         if worker is None or worker.done or not self._there(worker):
             return
-        if any(e.worker is worker and e.until for e in self._open()):
+        if any(e.worker is worker and e.until for e in self.open):
             return  # it hangs anyway
         pid = worker.runs.pid
         if resting != (pid in self._stopped):
@@ -150,7 +153,7 @@ class Havoc:
         the run failed: lost, if one of these faults ended it.
         """
         self._file.close()
-        fatal = [e for e in self._open() if e.rule.kind == "kill" and e.worker.role.on_loss == "fail"]
+        fatal = [e for e in self.open if e.rule.kind == "kill" and e.worker.role.on_loss == "fail"]
         ended = {**_who(fatal[-1].worker), "event": fatal[-1].number, "steps_lost": behind} if fatal else None
         roles = list(dict.fromkeys(e.worker.role.name for e in self.events))
         return {

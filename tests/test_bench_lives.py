@@ -1,4 +1,4 @@
-"""What the scripts of faults and soaks compute: lines through memory, faults of several lives, what must hold after each."""
+"""What the scripts of faults and soaks compute: lines through memory, faults of several lives, what must hold then."""
 
 from __future__ import annotations
 

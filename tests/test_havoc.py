@@ -227,7 +227,7 @@ KILLED = textwrap.dedent("""
     stream = Stream(rows, {"h": Field((8,), "float32")}, T, LANES, slots=3)
     stream.patience = 0.01
 
-    def act(life):
+    def act(life, dies):
         end, made = stream.producer(0), 0
         while True:
             slot = end.slot()
@@ -236,6 +236,8 @@ KILLED = textwrap.dedent("""
             mark, leaves = 10_000 * life + made, end.row(slot)
             end.state(slot)["h"][:] = mark
             for t in range(T + 1):
+                if (made, t) == dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 for name in ("obs", "reward", "action", "version"):
                     leaves[name][t] = mark
             end.commit(slot, life)
@@ -244,30 +246,35 @@ KILLED = textwrap.dedent("""
     fork, source = multiprocessing.get_context("fork"), stream.batches(1).consumer(0)
     last, taken, lost, killed = -1, 0, 0, 0
 
-    def take(n):
+    def look():
+        # take a rollout, if there is one
         global last, taken
-        while n:
-            batch = next(source)
-            if batch is None:
-                continue
-            found, state = batch
-            mark = int(found["action"][0, 0])
-            assert all((found[k] == mark).all() for k in ("obs", "reward", "action", "version")), "torn"
-            assert (state["h"] == mark).all()
-            assert mark > last, "twice, or out of order"
-            last, taken, n = mark, taken + 1, n - 1
+        batch = next(source)
+        if batch is None:
+            return
+        found, state = batch
+        mark = int(found["action"][0, 0])
+        assert all((found[k] == mark).all() for k in ("obs", "reward", "action", "version")), "torn"
+        assert (state["h"] == mark).all()
+        assert mark > last, "twice, or out of order"
+        last, taken = mark, taken + 1
 
     for life in range(LIVES):
-        worker = fork.Process(target=act, args=(life,))
+        dies = (draw.randrange(4), draw.randrange(T + 1)) if life % 2 else None  # by itself, or from outside
+        worker, until = fork.Process(target=act, args=(life, dies)), taken + 1 + draw.randrange(4)
         worker.start()
-        take(draw.randrange(5))
-        os.kill(worker.pid, signal.SIGKILL)
+        while worker.is_alive() if dies else taken < until:
+            look()
+        if not dies:
+            os.kill(worker.pid, signal.SIGKILL)
         worker.join()
         killed += worker.exitcode == -signal.SIGKILL
         slots, steps = stream.unfinished(0)
         assert slots <= 1 and steps <= slots * T * LANES
         lost += slots
-    take(stream.depth)
+    while stream.depth:
+        look()
+    next(source)  # the last one's slot goes back
     end = stream.producer(0)
     print(killed, taken, lost, len({end.slot() for _ in range(3)}))
 """)
@@ -278,6 +285,6 @@ def test_of_120_producers_killed_at_random_no_half_written_slot_is_learnt_and_no
     assert done.returncode == 0, done.stderr
     killed, taken, lost, slots = map(int, done.stdout.split())
     assert killed == 120
-    assert taken > 200
-    assert 0 < lost < 120, "some were killed while they wrote, some were not"
+    assert taken >= 120
+    assert lost >= 60, "every second one dies while it writes"
     assert slots == 3, "every slot comes back"
