@@ -8,52 +8,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 from reports import rows
-from test_crew import forever
 from test_run import ENDLESS, gone, meanwhile, training, wait_for
+from victims import Out, crew_of, until
 
 from polyplay import chaos, checkpoint, cli
-from polyplay.crew import Crew
 from polyplay.errors import WorkerLost
 from polyplay.havoc import Havoc, spread, told
-from polyplay.shared import Block
-
-
-class Out:
-    """What a role writes into, as far as a loss is concerned."""
-
-    def unfinished(self, index: int) -> tuple[int, int]:
-        return 1, 10 + index
-
-
-def busy(me, *, block, out=None):
-    yield from forever(me, block=block)
-
-
-def crew_of(n: int, **more) -> tuple[Crew, Block]:
-    crew, block = Crew(seed=5, say=lambda kind, text: None), Block(1024)
-    crew.add(busy, n, name="act", learner=True, block=block, **more)
-    crew.start()
-    pids = block.array(64, "int64")
-    until_(crew, None, lambda: pids[8 : 8 + n].all())
-    return crew, block
-
-
-def until_(crew: Crew, havoc: Havoc | None, condition: Callable[[], bool], saved: bool = False) -> None:
-    """Go on as a session does until `condition`."""
-    end = time.monotonic() + 150
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        crew.poll(0.01)
-        if havoc:
-            havoc.tick(saved)
 
 
 def status(pid: int) -> str:
@@ -65,7 +31,8 @@ def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp
     crew, _ = crew_of(3, on_loss="replace", out=Out())
     havoc = Havoc(chaos.parse("kill=any:0.01"), crew, tmp_path)
     many = 6
-    until_(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
+    until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
+    until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
     havoc.release()
     crew.stop()
     report = havoc.report()
@@ -86,17 +53,17 @@ def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp
 
 
 def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
-    crew, block = crew_of(1)
+    crew, pids = crew_of(1)
     havoc = Havoc(chaos.parse("hang=act:0.05:0.2"), crew, tmp_path)
-    pid = int(block.array(64, "int64")[8])
-    until_(crew, havoc, lambda: len(havoc.events) == 1)
-    until_(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
+    pid = int(pids[0])
+    until(crew, havoc, lambda: len(havoc.events) == 1)
+    until(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
     assert havoc.events[0].until > 0.0
-    until_(crew, havoc, lambda: havoc.events[0].seconds is not None)
-    until_(crew, havoc, lambda: len(havoc.events) == 2 and havoc.events[1].until > 0.0)
+    until(crew, havoc, lambda: havoc.events[0].seconds is not None)
+    until(crew, havoc, lambda: len(havoc.events) == 2 and havoc.events[1].until > 0.0)
     havoc.release()
     assert status(pid) != psutil.STATUS_STOPPED
-    assert int(block.array(64, "int64")[8]) == pid, "it is the same process"
+    assert int(pids[0]) == pid, "it is the same process"
     crew.stop()
     row = havoc.report()["roles"]["act"]
     assert (row["hung"], row["killed"], row["steps_lost"]) == (2, 0, None)
@@ -104,17 +71,17 @@ def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
 
 
 def test_a_slow_one_rests_most_of_the_time_and_runs_freely_in_the_end(tmp_path):
-    crew, block = crew_of(1, on_loss="replace")
+    crew, pids = crew_of(1, on_loss="replace")
     havoc, seen = Havoc(chaos.parse("slow=act:4"), crew, tmp_path), []
-    pid = int(block.array(64, "int64")[8])
+    pid = int(pids[0])
 
     def alternates() -> bool:
         seen.append(status(pid) == psutil.STATUS_STOPPED)
         changes = sum(a != b for a, b in pairwise(seen))
         return changes >= 6
 
-    until_(crew, havoc, alternates)
-    until_(crew, havoc, lambda: status(pid) == psutil.STATUS_STOPPED)
+    until(crew, havoc, alternates)
+    until(crew, havoc, lambda: status(pid) == psutil.STATUS_STOPPED)
     havoc.release()
     assert status(pid) != psutil.STATUS_STOPPED
     crew.stop()
@@ -129,7 +96,7 @@ def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
         havoc.tick(saved=False)
     assert havoc.events == []
     with pytest.raises(WorkerLost, match=r"worker act [01] was killed by SIGKILL"):
-        until_(crew, havoc, lambda: False, saved=True)
+        until(crew, havoc, lambda: False, saved=True)
     havoc.release()
     crew.stop()
     report = havoc.report(behind=123)
@@ -152,9 +119,9 @@ def test_spread_of_seconds():
 MAIN = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
-import test_havoc as t
-crew, block = t.crew_of(1)
-pid = int(block.array(64, "int64")[8])
+from victims import crew_of
+crew, pids = crew_of(1)
+pid = int(pids[0])
 os.kill(pid, signal.SIGSTOP)
 print(pid, flush=True)
 crew.poll(1000)
