@@ -146,9 +146,9 @@ class Stream:
         return int(self.base[p]) + int(self._full[p]._head[0])
 
     def unfinished(self, p: int) -> tuple[int, int]:
-        """Slots that producer `p`'s actor was filling, and the agent steps in them; of one that is dead."""
-        slots = self.filling(p)
-        return len(slots), int(np.count_nonzero(self.rows["version"][slots, 1:] != UNWRITTEN))
+        """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
+        written = self.rows["version"][self.filling(p)] != UNWRITTEN
+        return int(written.any((1, 2)).sum()), int(np.count_nonzero(written[:, 1:]))
 
     def filling(self, p: int) -> list[int]:
         """Slots of producer `p` that are in no ring and with no learner."""
@@ -207,6 +207,7 @@ class Producer:
         self._free, self._full = stream._free[p], stream._full[p]
         self._bell, self._doorbell = stream._bells[p], stream._bells[stream.producers + p % stream.consumers]
         self._reclaimed = stream.filling(p)  # those a lost predecessor held
+        stream.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
         """An empty slot, or None when there was none for a while. Raises Closed."""

@@ -227,7 +227,7 @@ KILLED = textwrap.dedent("""
         last, taken = mark, taken + 1
 
     for life in range(LIVES):
-        dies = (draw.randrange(4), draw.randrange(T + 1)) if life % 2 else None  # by itself, or from outside
+        dies = (draw.randrange(4), draw.randrange(1, T + 1)) if life % 2 else None  # by itself, or from outside
         worker, until = fork.Process(target=act, args=(life, dies)), taken + 1 + draw.randrange(4)
         worker.start()
         while worker.is_alive() if dies else taken < until:
