@@ -222,8 +222,9 @@ def _recovered(row: Row) -> str:
 def _lost(row: Row) -> str:
     if not row["killed"]:
         return ""
-    known = f"{row['steps_lost']:,} agent steps of {row['rollouts_lost']} unfinished rollouts not learnt"
-    parts = [known] if row["steps_lost"] is not None else []
+    parts = []
+    if row["steps_lost"] is not None:
+        parts.append(f"{row['steps_lost']:,} agent steps of {row['rollouts_lost']} unfinished rollouts not learnt")
     parts += [f"what {row['losses_unknown']} of them had open is not known"] if row["losses_unknown"] else []
     return "; " + ", ".join(parts)
 
