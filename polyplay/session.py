@@ -148,7 +148,9 @@ class Session:
         """What chaos did, told and for the summary. kept: the checkpoints there are."""
         if self.havoc is None:
             return {}
-        behind = self.steps - int(checkpoint.manifest(kept[-1])["counters"]["steps"]) if kept else self.steps
+        behind = None
+        with contextlib.suppress(IndexError, OSError, ValueError, KeyError):  # no checkpoint, or a damaged one
+            behind = self.steps - int(checkpoint.manifest(kept[-1])["counters"]["steps"])
         report = self.havoc.report(behind)
         for line in havoc.told(report):
             self.terminal.note(line)
