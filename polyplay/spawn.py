@@ -157,7 +157,7 @@ def _end_though_stopped() -> None:
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     held, server._forkserver_alive_fd, server._forkserver_address = server._forkserver_alive_fd, None, None
     if held is not None:
         os.close(held)
