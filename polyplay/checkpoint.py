@@ -85,6 +85,8 @@ def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
     root, final = partial(directory, version), folder(directory) / f"{version:012d}"
     try:
+        for begun in root.rglob(".*"):  # by a worker that was killed while it wrote
+            begun.unlink(missing_ok=True)
         files = {
             str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
             for p in sorted(root.rglob("*"))

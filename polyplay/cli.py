@@ -70,6 +70,8 @@ class ResumeOptions:
     """how many of the newest checkpoints to keep, besides the best"""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """where learners and replicas compute from now on"""
+    chaos: str | None = None
+    """which workers are harmed from now on, as in `polyplay train` (none: no more)"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 

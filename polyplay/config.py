@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyplay import flags
+from polyplay import chaos, flags
 from polyplay.errors import UserError
 
 Page = Any  # a module of polyplay.systems: Config, PRESETS, ROW, build
@@ -89,6 +89,9 @@ class RunOptions:
     reuse: bool = True
     """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
     convolutional networks); --no-reuse computes them again"""
+    chaos: str | None = None
+    """harm the run's own workers to see it recover: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, several
+    with commas between; ROLE is a role's name, or any (docs/chaos.md)"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 
@@ -101,6 +104,13 @@ class RunOptions:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
         if self.eval_epsilon is not None and not 0 <= self.eval_epsilon <= 1:
             raise UserError(f"--eval-epsilon: {self.eval_epsilon:g} given, allowed: a number from 0 to 1")
+        if self.chaos is not None:
+            chaos.parse(self.chaos)
+            if self.serial or self.on == "thread":
+                how = "--serial" if self.serial else "--on thread"
+                raise UserError(
+                    f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
+                )
         for name in ("minutes", "step_timeout", "report_every", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -41,8 +41,7 @@ class Each:
     make: Callable[[int], Any]
 
 
-def each(make: Callable[[int], Any]) -> Each:
-    return Each(make)
+each = Each
 
 
 @dataclass
@@ -61,6 +60,7 @@ class Role:
     most: int = 0  # workers there is room for
     past: dict[int, Me] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
+    spared: int = 0  # of these, how many were lost on purpose (havoc)
 
 
 @dataclass
@@ -328,7 +328,7 @@ class Crew:
         code = worker.runs.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
         role = worker.role
-        if role.on_loss == "fail" or role.lost >= REPLACEMENTS:
+        if role.on_loss == "fail" or role.lost - role.spared >= REPLACEMENTS:
             many = f" ({role.lost} of its role were replaced before)" if role.lost else ""
             raise WorkerLost(f"worker {role.name} {worker.me.index} {how}{many}; the run cannot go on without it")
         role.lost += 1

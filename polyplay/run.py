@@ -7,7 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import checkpoint, config, evaluating, plan, record, snapshot, spawn, systems, terminal, tracking, worker
+from polyplay import (
+    chaos,
+    checkpoint,
+    config,
+    evaluating,
+    plan,
+    record,
+    snapshot,
+    spawn,
+    systems,
+    terminal,
+    tracking,
+    worker,
+)
 from polyplay.crew import Crew
 from polyplay.kept import choose, new_crew, read
 from polyplay.session import Session
@@ -35,6 +48,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options)
     beside = _beside(crew, wired, options)
+    _harm(crew, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = config.new_directory(system, settings.env, options)
@@ -64,6 +78,7 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
     lines = planned.lines + _beside(crew, wired, options, int(counters["steps"]))
+    _harm(crew, options)
     if options.dry_run:
         return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
     checkpoint.sweep(directory)
@@ -127,6 +142,12 @@ def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) 
     from polyplay import beside
 
     return beside.add(crew, wired, options, steps)
+
+
+def _harm(crew: Crew, options: config.RunOptions) -> None:
+    """Whether there is somebody to do to what the options ask for. Raises UserError."""
+    if options.chaos is not None:
+        chaos.check(chaos.parse(options.chaos), crew)
 
 
 def _dry(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import checkpoint, config, scheduling, snapshot, systems
+from polyplay import chaos, checkpoint, config, havoc, scheduling, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.gauges import Gauges
@@ -63,6 +63,7 @@ class Session:
         told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
         self.terminal.begin(*told, directory, plan)
         self.gauges = Gauges(crew)
+        self.havoc: havoc.Havoc | None = None
         self.exit_code, self.reason = 0, "done"
         self.asked = 0.0  # when learners were asked to finish
         self.heard: list[str] = []  # signals, to be told when nothing else is being written
@@ -87,7 +88,9 @@ class Session:
                     now + self.options.report_every,
                     now + self.options.checkpoint_every,
                 )
-                while not self.crew.poll(TICK):
+                if self.options.chaos is not None:
+                    self.havoc = havoc.Havoc(chaos.parse(self.options.chaos), self.crew, self.directory)
+                while not self.crew.poll(havoc.PACE if self.havoc else TICK):
                     self._tick()
                     if self.asked and time.monotonic() - self.asked > PATIENCE:
                         self.exit_code = self.exit_code or 1
@@ -105,13 +108,16 @@ class Session:
             with contextlib.suppress(Exception):
                 self._report()
             sizes = self.gauges.histograms() if self.crew.meter is not None else {}
+            if self.havoc:
+                self.havoc.release()
             self.crew.stop()
             checkpoint.sweep(self.directory)
             if self.unsaved and not self.exit_code:
                 self.exit_code, self.reason = 1, self.unsaved
             kept = checkpoint.everything(self.directory)
             last = kept[-1].name if kept else None
-            summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes)
+            more = self._harmed(kept)
+            summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes, **more)
             self.terminal.end(summary)
         return summary
 
@@ -132,7 +138,23 @@ class Session:
             self._ask(f"{minutes:g} minutes are over")
         if not self.asked and goal is not None and self.reporter.reached(goal):
             self._ask(f"the mean return of 100 games reached {goal:g}")
+        if self.havoc and self.asked:
+            self.havoc.release()
+        elif self.havoc:
+            self.havoc.tick(saved=self.saved > 0)
         self.terminal.refresh(self.steps * self.skip)
+
+    def _harmed(self, kept: list[Path]) -> dict[str, Any]:
+        """What chaos did, told and for the summary. kept: the checkpoints there are."""
+        if self.havoc is None:
+            return {}
+        behind = None
+        with contextlib.suppress(IndexError, OSError, ValueError, KeyError):  # no checkpoint, or a damaged one
+            behind = self.steps - int(checkpoint.manifest(kept[-1])["counters"]["steps"])
+        report = self.havoc.report(behind)
+        for line in havoc.told(report):
+            self.terminal.note(line)
+        return {"chaos": report}
 
     def _ask(self, reason: str, exit_code: int = 0) -> None:
         """Learners save at their next update, and end."""

@@ -16,13 +16,14 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError
 from polyplay.worker import Me
 
+_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
@@ -137,6 +138,7 @@ def keep_to(cores: int | None) -> None:
 
 def _end_with_parent() -> None:
     """If the main process dies, however, so do we."""
+    _end_though_stopped()
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -146,3 +148,16 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_though_stopped() -> None:
+    """A stopped process sees nothing: the system has to end it. Our parent is the fork server, which ends with the last
+    holder of its lifeline; every worker is given that too, and lets go of it here.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    held, server._forkserver_alive_fd, server._forkserver_address = server._forkserver_alive_fd, None, None
+    if held is not None:
+        os.close(held)

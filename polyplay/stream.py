@@ -145,6 +145,17 @@ class Stream:
         """Rollouts of producer `p` that a learner took, in earlier runs too."""
         return int(self.base[p]) + int(self._full[p]._head[0])
 
+    def unfinished(self, p: int) -> tuple[int, int]:
+        """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
+        written = self.rows["version"][self.filling(p)] != UNWRITTEN
+        return int(written.any((1, 2)).sum()), int(np.count_nonzero(written[:, 1:]))
+
+    def filling(self, p: int) -> list[int]:
+        """Slots of producer `p` that are in no ring and with no learner."""
+        known = set(self._free[p].peek()) | set(self._full[p].peek())
+        own = range(p * self.share, (p + 1) * self.share)
+        return [s for s in own if s not in known and self.use[s] == FILLING]
+
     def batches(self, n: int, in_turn: bool = False) -> Batches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
 
@@ -195,13 +206,8 @@ class Producer:
         self.stream, self.p, self.T, self.lanes = stream, p, stream.T, stream.lanes
         self._free, self._full = stream._free[p], stream._full[p]
         self._bell, self._doorbell = stream._bells[p], stream._bells[stream.producers + p % stream.consumers]
-        self._reclaimed = self._reclaim()
-
-    def _reclaim(self) -> list[int]:
-        """Slots a lost predecessor held."""
-        own = range(self.p * self.stream.share, (self.p + 1) * self.stream.share)
-        known = set(self._free.peek()) | set(self._full.peek())
-        return [s for s in own if s not in known and self.stream.use[s] == FILLING]
+        self._reclaimed = stream.filling(p)  # those a lost predecessor held
+        stream.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
         """An empty slot, or None when there was none for a while. Raises Closed."""

@@ -120,3 +120,14 @@ def test_files_are_replaced_at_once(tmp_path):
     checkpoint.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 2}
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_what_a_killed_worker_had_begun_is_no_part_of_a_checkpoint(tmp_path):
+    part = checkpoint.Part(tmp_path, 3)
+    part.json("workers/act-0", {"steps": 1})
+    begun = part.root / "workers" / ".act-1.safetensors.4711"
+    begun.write_bytes(b"half")
+    final = checkpoint.complete(tmp_path, 3, {"updates": 3})
+    assert not list(final.rglob(".*"))
+    assert list(checkpoint.manifest(final)["files"]) == ["workers/act-0.json"]
+    assert checkpoint.flaw(final) is None

@@ -70,6 +70,20 @@ def test_a_row_that_nobody_wrote_is_noticed():
         producer.commit(slot)
 
 
+def test_what_a_dead_one_had_begun_is_counted_once():
+    stream = _stream(slots=3)
+    dead = stream.producer(0)
+    _fill(stream, dead, 1)
+    assert stream.unfinished(0) == (0, 0)
+    slot = dead.slot()
+    assert stream.unfinished(0) == (0, 0), "nothing was written yet"
+    dead.row(slot)["version"][:3] = 7
+    assert stream.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
+    stream.producer(0)
+    assert stream.unfinished(0) == (0, 0), "its successor will write that slot anew"
+    assert set(stream.producer(0)._reclaimed) == {slot}
+
+
 def test_a_successor_gets_back_what_the_dead_one_held():
     stream = _stream(slots=3)
     dead, taken = stream.producer(0), stream.batches(1).consumer(0)

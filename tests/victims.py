@@ -1,0 +1,47 @@
+"""A crew of workers that do nothing but take turns, for tests that harm it. Light: every worker imports this."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from polyplay.crew import Crew
+from polyplay.shared import Block
+
+PATIENCE = 150  # seconds for anything to happen
+
+
+class Out:
+    """What a role writes into, as far as a loss is concerned."""
+
+    def unfinished(self, index: int) -> tuple[int, int]:
+        return 1, 10 + index
+
+
+def turns(me, *, block, out=None):
+    block.array(64, "int64")[me.index] = os.getpid()
+    while True:
+        time.sleep(0.005)
+        yield
+
+
+def crew_of(n: int, **more: Any) -> tuple[Crew, Any]:
+    """A started crew of `n` such workers, all at work, and int64 [64]: their processes' numbers."""
+    crew, block = Crew(seed=5, say=lambda kind, text: None), Block(512)
+    crew.add(turns, n, name="act", learner=True, block=block, **more)
+    crew.start()
+    pids = block.array(64, "int64")
+    until(crew, None, lambda: pids[:n].all())
+    return crew, pids
+
+
+def until(crew: Crew, havoc: Any, condition: Callable[[], Any], saved: bool = False) -> None:
+    """Go on as a session does until `condition`."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        crew.poll(0.01)
+        if havoc:
+            havoc.tick(saved)
