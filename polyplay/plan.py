@@ -131,8 +131,11 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     rows = rows_per_update(crew)
     turns = math.ceil(total / rows)
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
+    replays = [replay_of(r.kw) for r in crew.roles if r.learner]
     passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
-    if passes is None:
+    if any(replay is not None and replay.ratio is None for replay in replays):
+        text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
+    elif passes is None:
         text += f"{turns:,} updates of {rows:,}"
     else:
         text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "

@@ -58,7 +58,7 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
 
 def rehearsal(learner: Learner, lanes: int = 4, **more: Any) -> Rehearsal:
     told: list[Any] = []
-    me: Any = SimpleNamespace(seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append))
+    me: Any = SimpleNamespace(seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append, add=lambda *a: None))
     made = Rehearsal(
         me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
@@ -99,7 +99,7 @@ def test_sequences_count_the_rows_that_are_learnt(sequence, each):
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = rehearsal(Learner())
     assert made.remember(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.rows == 24
+    assert made.memory.pace.rows == 24
     assert made.memory.inserted == 16  # row 5's next one is not there yet
 
 
@@ -115,9 +115,12 @@ def test_priorities_go_back_to_whom_they_belong():
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = rehearsal(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert made._beta() == pytest.approx(beta)
-    assert rehearsal(Learner(left), sampler=Uniform())._beta() is None
-    assert rehearsal(Learner(left), sampler=Proportional(0.5, 0.4))._beta() is None
+    assert rehearsing.beta(made.replay, left) == pytest.approx(beta)
+    made.remember(rollout(30, 4), {})
+    run(made.update(0.0))
+    assert made.memory.metrics()["beta"] == pytest.approx(beta)
+    for sampler in (Uniform(), Proportional(0.5, 0.4)):
+        assert rehearsing.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):

@@ -1,15 +1,14 @@
-"""From the slots of items to the arrays that are learnt from. These are made once and filled in turn."""
+"""From the slots of items to the arrays that are learnt from: the caller's, or `buffers` of our own in turn."""
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from polyplay import tree
 from polyplay.replay import rows
-from polyplay.replay.description import FLAGS, Replay
+from polyplay.replay.description import BOTH, FLAGS, Replay
 from polyplay.replay.fields import Fields
 from polyplay.replay.ledger import Ledger
 from polyplay.replay.sequences import spans
@@ -19,7 +18,34 @@ from polyplay.tree import Batch
 
 def _twice(path: str) -> bool:
     """Whether a leaf is wanted of both ends of a transition."""
-    return path.split("/")[0] in ("obs", "mask")
+    return path.split("/")[0] in BOTH
+
+
+class Arrays:
+    """What batches lie in, made when it is first needed."""
+
+    def __init__(self, replay: Replay):
+        self.replay, self.made, self.turn = replay, list[Batch](), 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for batch in self.made for _, a in tree.leaves(batch))
+
+    def next(self) -> Batch:
+        """Pages touched."""
+        if len(self.made) < self.replay.buffers:
+            self.made.append(tree.zeros(self.replay.drawn()))
+            tree.map(lambda a: a.fill(0), self.made[-1])
+        self.turn += 1
+        return self.made[(self.turn - 1) % len(self.made)]
+
+
+def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
+    """The batch with what is `told` of it in its arrays; or, apart, as it is."""
+    if apart:
+        return batch | told
+    tree.write(batch, ..., told)
+    return batch
 
 
 class Transitions:
@@ -27,11 +53,12 @@ class Transitions:
 
     def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
         self.replay, self.ledger, self.fields = replay, ledger, fields
-        B = replay.batch
-        paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
-        made = [{p: fields.empty(p, (2, B) if _twice(p) else (B,)) for p in paths} for _ in range(replay.buffers)]
-        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
-        self._turn = cycle(made)
+        self.paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
+        self.arrays = Arrays(replay)
+
+    @property
+    def nbytes(self) -> int:
+        return self.arrays.nbytes
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""
@@ -41,17 +68,18 @@ class Transitions:
         rows.windows(slots, R, r.n_step, r.gamma, r.reward == "sign", flags, reward, end, total, discount)
         return end, total, discount
 
-    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
         where = self.fields.planes(both, self.ledger.age)
-        arrays = next(self._turn)
-        for path, out in arrays.items():
-            self.fields.take(path, both if _twice(path) else slots, where, out)
+        batch = into or self.arrays.next()
+        leaves = dict(tree.leaves(batch))
+        for path in self.paths:
+            self.fields.take(path, both if _twice(path) else slots, where, leaves[path])
         first = self.ledger.flags[both] & rows.FIRST > 0
         told = {"return": total, "discount": discount, "weight": weight, "id": self.ledger.ids(slots), "first": first}
-        return tree.nest(arrays) | told
+        return told_with(batch, told, into is None)
 
     def errors(self, slots: np.ndarray) -> np.ndarray:
         """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. NaN counts as 0."""
@@ -65,25 +93,27 @@ class Sequences:
 
     def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
         self.replay, self.ledger, self.fields, self.states = replay, ledger, fields, states
-        lead = (replay.length, replay.batch)
-        paths = (*fields.whole, *fields.stacks)
-        made = [{p: fields.empty(p, lead) for p in paths} for _ in range(replay.buffers)]
-        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
-        self._turn = cycle(made)
+        self.paths = (*fields.whole, *fields.stacks)
+        self.arrays = Arrays(replay)
 
-    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+    @property
+    def nbytes(self) -> int:
+        return self.arrays.nbytes
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""
         shape = (self.replay.length, len(slots))
         at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
         spans(slots, self.ledger.R, self.replay.burn_in, self.ledger.flags, at, real, valid)
         where = self.fields.planes(at, self.ledger.age)
-        arrays = next(self._turn)
-        for path, out in arrays.items():
-            self.fields.take(path, at, where, out)
-        arrays["reward"][~real] = 0
+        batch = into or self.arrays.next()
+        leaves = dict(tree.leaves(batch))
+        for path in self.paths:
+            self.fields.take(path, at, where, leaves[path])
+        batch["reward"][~real] = 0
         flags = self.ledger.flags[at]
         told: dict[str, Any] = {n: (flags & getattr(rows, n.upper()) > 0) & real for n in FLAGS}
         told["first"] |= ~real
         state = self.states.take(at[0], told["first"][0], self.ledger)
         told |= {"state": state, "weight": weight, "id": self.ledger.ids(slots), "valid": valid}
-        return tree.nest(arrays) | told
+        return told_with(batch, told, into is None)

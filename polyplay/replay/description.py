@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polyplay.replay.memory import Memory
 
 FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
+BOTH = ("obs", "mask")  # of both ends of a transition
 HEADROOM = 8  # a soft capacity has room for an eighth more
 
 
@@ -66,8 +67,8 @@ class Replay:
     n_step: int = 1
     gamma: float = 0.99  # per agent step
     reward: str = "none"  # "sign": clipped before it is summed
-    start: int = 1  # transitions before the first sample
-    ratio: float | None = None  # items sampled for each inserted after the start; None: free
+    start: int = 1  # rows before the first sample
+    ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
     stack: int = 0  # planes of stacked observations, of which only the newest is kept; 0: all is kept
     sequence: int = 0
@@ -147,9 +148,23 @@ class Replay:
 
     def _item(self) -> int:
         """Bytes of one item of a batch."""
+        return tree.nbytes(self.drawn()) // self.batch
+
+    def drawn(self) -> Spec:
+        """What a batch has: see docs/replay.md. Shapes are whole ones, [B] and all."""
+        B = self.batch
         if self.sequence:
-            return self.length * tree.nbytes(self.spec) + tree.nbytes(self.state)
-        return tree.nbytes(self.spec) + tree.nbytes({k: v for k, v in self.spec.items() if k in ("obs", "mask")})
+            rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
+            told: dict[str, Any] = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
+            told["valid"] = Field((self.length, B), "bool")
+        else:
+            rows = {
+                k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
+                for k, v in self.spec.items()
+                if k not in ("reward", *FLAGS)
+            }
+            told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
+        return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int) -> Memory:
         """The memory, empty, for one thread. `seed` decides what is drawn."""

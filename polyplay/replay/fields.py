@@ -64,13 +64,6 @@ class Fields:
         """Rows in `slots` (any shape) into out [slots.shape, …]; `where` as planes() says."""
         self.shelves[path].take(where if path in self.stacks else slots, out)
 
-    def empty(self, path: str, lead: tuple[int, ...]) -> np.ndarray:
-        """Memory for rows of a leaf, pages touched."""
-        f: Any = self.stacks.get(path) or self.whole[path]
-        out = np.empty((*lead, *f.shape), f.dtype)
-        out.fill(0)
-        return out
-
 
 def flags_of(batch: Batch) -> np.ndarray:
     """uint8 [T, B] from a batch's bools."""
