@@ -1,5 +1,5 @@
-"""The learning loop, written once, and where batches come from: a Stream, a training queue, a replay of a Stream that is
-the learner's own, or memories in workers of their own.
+"""The learning loop, written once, and where batches come from: a Stream, a training queue, the learner's own replay of
+a Stream, or memories in workers of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from polyplay import snapshot, trail
 from polyplay.checkpoint import Part
 from polyplay.crossing import joiner
-from polyplay.device import host, page_lock
+from polyplay.device import page_lock
 from polyplay.learning import Learner, Task
 from polyplay.params import Params
 from polyplay.queues import Gather
@@ -158,7 +158,7 @@ class _FromTrays:
             yield from learner.rest(fresh)
             return
         yield from learner.revise(self.trays.item(tray), fresh)
-        self.taker.give(tray, None if learner.priority is None else host(learner.priority))
+        self.taker.give(tray, learner.judged())
         if self.chief:
             self._tell()
             self.me.meter.add("depth_sum", self.trays.waiting)

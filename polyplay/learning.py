@@ -149,6 +149,10 @@ class Learner:
             self.aimed.write(self.vector.read())
             self._aim()
 
+    def judged(self) -> np.ndarray | None:
+        """How surprising each item of the last update was, where its loss tells."""
+        return None if self.priority is None else host(self.priority)
+
     def _aim(self) -> None:
         """The target network has weights that will stay."""
         if hasattr(self.aim, "hold"):

@@ -1,20 +1,24 @@
-"""Learning from what is kept: remember rollouts, then make as many updates as the replay's ratio asks for."""
+"""Learning from what is kept: remember rollouts, then make as many updates as the replay's ratio asks for.
+
+Imports no torch: memories in workers of their own (remembering) share the half of it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyplay import tree
 from polyplay.checkpoint import Part, open_checkpoint
-from polyplay.device import host
-from polyplay.learning import Learner
 from polyplay.replay import Memory, Replay
 from polyplay.tree import Batch
 from polyplay.worker import Me
+
+if TYPE_CHECKING:
+    from polyplay.learning import Learner
 
 REPORT = 100  # updates between two looks at a memory, of whose metrics these are reported
 METRICS = ("ratio", "size", "age", "bytes", "never_sampled", "late", "priority_p50", "priority_max", "beta")
@@ -22,7 +26,7 @@ NAMES = tuple(f"replay_{name}" for name in METRICS)
 
 
 def beta(replay: Replay, left: float) -> float | None:
-    """The exponent of importance weights: from the sampler's β to its last one, over the run, of which `left` is left."""
+    """The exponent of importance weights: from the sampler's β to its last one over the run, which has `left` to go."""
     sampler: Any = replay.sampler
     last = getattr(sampler, "last", None)
     return None if last is None else last + (sampler.beta - last) * left
@@ -89,8 +93,9 @@ class Rehearsal:
         item = self.memory.sample(beta(self.replay, self.learner.left()))
         self.me.meter.add("replay", time.perf_counter() - before)
         yield from self.learner.revise(item, fresh)
-        if self.learner.priority is not None:
-            before, priority = time.perf_counter(), host(self.learner.priority)
+        priority = self.learner.judged()
+        if priority is not None:
+            before = time.perf_counter()
             self.memory.feedback(item["id"], priority)
             self.me.meter.add("replay", time.perf_counter() - before)
         self.updates += 1

@@ -1,5 +1,5 @@
 """A memory in a worker of its own: takes what its share of the actors do, keeps drawn batches ready for the learners,
-and hears from them how surprising these were.
+and hears from them how surprising these were. Imports no torch.
 
 A memory that is lost is replaced by an empty one, which fills from its start on; what the other memories hold, and the
 batches that the lost one had handed out, are learnt from meanwhile.
@@ -16,7 +16,6 @@ from polyplay.rehearsing import REPORT, beta, folder, keep, restore, tell
 from polyplay.replay.rows import SAMPLED
 from polyplay.stream import Batches
 from polyplay.trays import Trays
-from polyplay.tree import Batch
 from polyplay.worker import Me, keyed
 
 

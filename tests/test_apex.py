@@ -46,7 +46,9 @@ def updates(path) -> list[int]:
 
 def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them(tmp_path):
     run = trained(tmp_path / "run", steps=1_200, serial=True, trace=True)
-    assert run.summary["updates"] == pytest.approx((1_200 - 500) * 8.0 / 64, rel=0.25)  # what is under way, and a row a game
+    assert run.summary["updates"] == pytest.approx(
+        (1_200 - 500) * 8.0 / 64, rel=0.25
+    )  # what is under way, and a row a game
     last = checkpoint.everything(run.directory)[-1]
     assert sorted(p.name for p in (last / "replay").iterdir()) == ["remember-0", "remember-1"]
     assert sorted(p.name for p in (last / "workers").glob("stream-*")) == ["stream-0.json", "stream-1.json"]

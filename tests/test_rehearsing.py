@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from polyplay import rehearsing
 from polyplay.rehearsing import Rehearsal
@@ -26,7 +25,7 @@ class Learner:
         self.revised: list[float] = []
         self.rested: list[float] = []
         self.items: list[Any] = []
-        self.priority: Any = None
+        self.priority: Any = None  # NumPy's, here
         self._left = left
 
     def left(self) -> float:
@@ -35,9 +34,12 @@ class Learner:
     def revise(self, item, fresh):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
-        self.priority = torch.arange(1.0, len(item["id"]) + 1)
+        self.priority = np.arange(1.0, len(item["id"]) + 1)
         return
         yield
+
+    def judged(self):
+        return self.priority
 
     def rest(self, steps):
         self.rested.append(steps)
@@ -58,7 +60,9 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
 
 def rehearsal(learner: Learner, lanes: int = 4, **more: Any) -> Rehearsal:
     told: list[Any] = []
-    me: Any = SimpleNamespace(seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append, add=lambda *a: None))
+    me: Any = SimpleNamespace(
+        seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append, add=lambda *a: None)
+    )
     made = Rehearsal(
         me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )

@@ -1,4 +1,4 @@
-"""Memories in workers of their own: what they hold, first priorities, trimming, pace, what is saved, what a loss costs."""
+"""Memories in workers of their own: what they hold, first priorities, trimming, pace, saving, what a loss costs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
     for shard in shards:
         shard.judge()
     after = priorities(shards[0])
-    assert {i: after[i] for i in set(ids.tolist())} == pytest.approx(dict(zip(ids.tolist(), range(50, 58), strict=True)))
+    assert {i: after[i] for i in set(ids.tolist())} == pytest.approx(
+        dict(zip(ids.tolist(), range(50, 58), strict=True))
+    )
     assert {i: p for i, p in after.items() if i not in ids} == {i: p for i, p in before[0].items() if i not in ids}
     assert priorities(shards[1]) == before[1]
 

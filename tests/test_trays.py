@@ -58,7 +58,12 @@ def test_a_batch_crosses_in_place_and_its_priorities_come_back():
 def test_an_item_has_what_its_replay_says():
     item = trays_of().item(0)
     assert set(item) == {"obs", "action", "version", "agent", "first", "return", "discount", "weight", "id"}
-    assert (item["first"].shape, item["first"].dtype, item["id"].shape, item["id"].dtype) == ((2, 4), bool, (4,), "int64")
+    assert (item["first"].shape, item["first"].dtype, item["id"].shape, item["id"].dtype) == (
+        (2, 4),
+        bool,
+        (4,),
+        "int64",
+    )
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -172,7 +177,13 @@ def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
     fillers[1].answer(0, failed=True)
     assert list(waiting) == []
     assert trays.failed() == [1]
-    assert (trays.fresh(kept=True), trays.news, trays.fresh(), trays.fresh(), trays.news) == (12.0, True, 5.0, 0.0, False)
+    assert (trays.fresh(kept=True), trays.news, trays.fresh(), trays.fresh(), trays.news) == (
+        12.0,
+        True,
+        5.0,
+        0.0,
+        False,
+    )
 
 
 def test_waits_end_when_all_is_closed():
