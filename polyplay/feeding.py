@@ -130,7 +130,10 @@ class _FromReplay:
 
 
 class _FromTrays:
-    """A learner's end of memories that are workers of their own; learner 0 speaks with them for all."""
+    """A learner's end of memories that are workers of their own; learner 0 speaks with them for all.
+
+    Learners that average gradients rest and end together, and so only with an update.
+    """
 
     def __init__(self, me: Me, learner: Learner, source: Trays, params: Params | None):
         self.me, self.learner, self.trays, self.params = me, learner, source, params

@@ -92,7 +92,7 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         replay = replay_of(role.kw)
         if replay is not None and not isinstance(role.kw.get("source"), Trays):
-            parts["replay"] += role.n * replay.bytes()
+            parts["replay"] += role.n * replay.bytes(batches=not isinstance(role.kw.get("out"), Trays))
         desk = role.kw.get("desk")
         if desk is not None:
             parts["learning"] += role.n * kept * desk.envs.batching.n

@@ -146,7 +146,7 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     told = plan.make(crew, wired(crew, ratio=0.0), RunOptions())
     role = next(r for r in crew.roles if r.name == "remember")
     trays = role.kw["out"]
-    assert told.memory["replay"] == 2 * trays.replay.bytes() + trays.block.nbytes
+    assert told.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
     assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
     crew = Crew(steps=100_000)
     assert "12,500 updates of 8" in dict(plan.make(crew, wired(crew), RunOptions()).lines)["length"]

@@ -134,8 +134,8 @@ class Replay:
         inside = path == "obs" or path.startswith("obs/")
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
-    def bytes(self) -> int:
-        """RAM once it is full, without what compression saves."""
+    def bytes(self, batches: bool = True) -> int:
+        """RAM once it is full, without what compression saves; batches: with its own arrays for these."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -144,11 +144,7 @@ class Replay:
         total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
         total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
         total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
-        return total + self.buffers * self.batch * self._item()
-
-    def _item(self) -> int:
-        """Bytes of one item of a batch."""
-        return tree.nbytes(self.drawn()) // self.batch
+        return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
         """What a batch has: see docs/replay.md. Shapes are whole ones, [B] and all."""
