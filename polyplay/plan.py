@@ -20,6 +20,7 @@ from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
 from polyplay.replay import replay_of
+from polyplay.trays import Trays
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
@@ -188,7 +189,9 @@ def _resumes(crew: Any) -> str:
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
     alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
-    return f"as if nothing had happened: environments, recurrent state, noise, rollouts in flight are saved{alone}"
+    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
+    how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
+    return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 
 
 def episodes(envs: Any) -> str:
