@@ -24,7 +24,7 @@ class Shard:
 
     def __init__(self, me: Me, source: Batches, trays: Trays, trim: int):
         self.me, self.stream, self.trays, self.trim = me, source.stream, trays, trim
-        self.memory = trays.replay.open(keyed(me.seed, me.incarnation) + me.index)
+        self.memory = trays.replay.open(keyed(me.seed, me.incarnation) + me.index, batches=False)
         self.filler = trays.filler(me.index, me.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if me.incarnation % 1000:

@@ -136,7 +136,8 @@ def test_weights_of_a_shards_batch_are_those_over_all_shards():
         shards[turn % 2].work()
     shard = shards[0]
     size, mass = shard.memory.ledger.size, sum(priorities(shard).values())
-    item = shard.memory.sample()
+    item = shop.trays.item(0)
+    shard.memory.sample(into=item)
     chance = np.array([priorities(shard)[i] for i in item["id"].tolist()]) / mass / m
     weight = (m * size * chance) ** -beta
     assert item["weight"] == pytest.approx(weight / weight.max(), rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,23 +22,11 @@ def _twice(path: str) -> bool:
     return path.split("/")[0] in BOTH
 
 
-class Arrays:
-    """What batches lie in, made when it is first needed."""
-
-    def __init__(self, replay: Replay):
-        self.replay, self.made, self.turn = replay, list[Batch](), 0
-
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for batch in self.made for _, a in tree.leaves(batch))
-
-    def next(self) -> Batch:
-        """Pages touched."""
-        if len(self.made) < self.replay.buffers:
-            self.made.append(tree.zeros(self.replay.drawn()))
-            tree.map(lambda a: a.fill(0), self.made[-1])
-        self.turn += 1
-        return self.made[(self.turn - 1) % len(self.made)]
+def empty(replay: Replay) -> Batch:
+    """Memory for a batch, pages touched."""
+    made = tree.zeros(replay.drawn())
+    tree.map(lambda a: a.fill(0), made)
+    return made
 
 
 def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
@@ -51,14 +40,11 @@ def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
 class Transitions:
     """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
         self.replay, self.ledger, self.fields = replay, ledger, fields
         self.paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
-        self.arrays = Arrays(replay)
-
-    @property
-    def nbytes(self) -> int:
-        return self.arrays.nbytes
+        made = [empty(replay) for _ in range(own)]
+        self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""
@@ -73,7 +59,7 @@ class Transitions:
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
         where = self.fields.planes(both, self.ledger.age)
-        batch = into or self.arrays.next()
+        batch = into or next(self._turn)
         leaves = dict(tree.leaves(batch))
         for path in self.paths:
             self.fields.take(path, both if _twice(path) else slots, where, leaves[path])
@@ -91,14 +77,11 @@ class Transitions:
 class Sequences:
     """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
         self.replay, self.ledger, self.fields, self.states = replay, ledger, fields, states
         self.paths = (*fields.whole, *fields.stacks)
-        self.arrays = Arrays(replay)
-
-    @property
-    def nbytes(self) -> int:
-        return self.arrays.nbytes
+        made = [empty(replay) for _ in range(own)]
+        self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""
@@ -106,7 +89,7 @@ class Sequences:
         at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
         spans(slots, self.ledger.R, self.replay.burn_in, self.ledger.flags, at, real, valid)
         where = self.fields.planes(at, self.ledger.age)
-        batch = into or self.arrays.next()
+        batch = into or next(self._turn)
         leaves = dict(tree.leaves(batch))
         for path in self.paths:
             self.fields.take(path, at, where, leaves[path])

@@ -162,11 +162,13 @@ class Replay:
             told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
         return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
-    def open(self, seed: int) -> Memory:
-        """The memory, empty, for one thread. `seed` decides what is drawn."""
+    def open(self, seed: int, batches: bool = True) -> Memory:
+        """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
+        it only draws into others'.
+        """
         from polyplay.replay.memory import Memory
 
-        return Memory(self, seed)
+        return Memory(self, seed, batches)
 
 
 LEAST: dict[str, Any] = {

@@ -29,7 +29,7 @@ LOOKED_AT = 4096  # items whose priorities metrics() tells quantiles of
 class Memory:
     """What a Replay describes, open."""
 
-    def __init__(self, replay: Replay, seed: int):
+    def __init__(self, replay: Replay, seed: int, batches: bool = True):
         self.replay, self.draws = replay, Draws(seed)
         self.ledger, self.fields, self.states = Ledger(replay), Fields(replay), States(replay)
         self.picker = picker(replay, self.ledger, self.draws)
@@ -40,7 +40,9 @@ class Memory:
         self.greatest = 1.0  # priority of what nobody has judged yet: the greatest ever told
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
         kind = Sequences if replay.sequence else Transitions
-        self.batches: Sequences | Transitions = kind(replay, self.ledger, self.fields, self.states)
+        self.batches: Sequences | Transitions = kind(
+            replay, self.ledger, self.fields, self.states, replay.buffers if batches else 0
+        )
 
     # ------------------------------------------------------------------------------------------ adding
 
