@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from polyplay import checkpoint, snapshot
+from polyplay.errors import Closed
 from polyplay.meter import Meter
 from polyplay.remembering import Shard, remember
 from polyplay.replay import Proportional, Replay
 from polyplay.replay import rows as flags
 from polyplay.shared import Control
+from polyplay.spawn import Cargo, no_main
 from polyplay.stream import READING, Stream
 from polyplay.trays import Trays
 from polyplay.tree import Field
@@ -274,3 +281,57 @@ def test_the_worker_takes_turns_until_all_is_closed():
         next(turns)
     assert shop.trays.waiting == 2
     assert shop.trays.fresh() > 0
+
+
+def work(cargo: Any, incarnation: int) -> None:
+    source, trays, meters, control = cargo
+    me = Me("remember", 0, 1, 0, 7, meters, control, incarnation=incarnation)
+    with contextlib.suppress(Closed):
+        for _ in remember(me, source=source, out=trays):
+            me.turn()
+
+
+def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
+    shop, meters, control = Shop(memories=1, actors=1, slots=4, start=20), Meter(1), Control()
+    shop.stream.patience = 0.02
+    known: dict[int, np.ndarray] = {}  # every row's picture, by its action, which is another one in each row
+
+    def start(incarnation: int) -> Any:
+        cargo = Cargo((shop.stream.batches(1), shop.trays, meters, control))
+        with no_main():
+            process = multiprocessing.get_context("spawn").Process(target=work, args=(cargo, incarnation), daemon=True)
+            process.start()
+        return process
+
+    def learn(batches: int) -> None:
+        until, taken = time.monotonic() + 100, 0
+        while taken < batches:
+            assert time.monotonic() < until
+            rows = shop.play(0)
+            if rows is not None:
+                obs, action = (rows[k].reshape(T * LANES, *rows[k].shape[2:]) for k in ("obs", "action"))
+                known.update(zip(action.tolist(), obs, strict=True))
+            tray = next(trays)
+            if tray is None:
+                time.sleep(0.002)
+                continue
+            item = shop.trays.item(tray)
+            for i, action in enumerate(item["action"].tolist()):
+                assert np.array_equal(item["obs"][0, i], known[action])
+            shop.taker.give(tray, np.ones(8))
+            taken += 1
+
+    trays = shop.taker.batches()
+    process = start(0)
+    try:
+        learn(30)
+        os.kill(process.pid, signal.SIGKILL)  # wherever it is
+        process.join()
+        process = start(1)
+        learn(30)
+        assert shop.trays.waiting <= shop.trays.n
+    finally:
+        control.halt()
+        shop.stream.close()
+        process.join(20)
+    assert process.exitcode == 0
