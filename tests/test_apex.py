@@ -35,9 +35,9 @@ def wired(crew: Crew, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
 def test_it_learns_catch(how, tmp_path):
-    run = trained(tmp_path / "run", steps=16_000, until_return=0.4, **how)
+    run = trained(tmp_path / "run", steps=16_000, until_return=0.3, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.4  # random play: -0.6; the ladder's own chances count here
+    assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6; the ladder's own chances count here
 
 
 def updates(path) -> list[int]:
