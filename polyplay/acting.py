@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -38,10 +40,14 @@ def act(
     desk: Desk | None = None,
     lag: int | None = None,
     explore: Explore | None = None,
+    nice: int = 0,
 ) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
-    of those that serve its lanes, with the weights that the trainers change.
+    of those that serve its lanes, with the weights that the trainers change. nice: how far other processes of the
+    machine go first, as os.nice has it.
     """
+    if nice and multiprocessing.parent_process() is not None:
+        os.nice(nice)
     if desk is not None:
         yield from _serve(me, desk, policy, params)
         return

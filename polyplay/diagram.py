@@ -13,6 +13,7 @@ from polyplay.params import Params
 from polyplay.queues import Gather, Queue
 from polyplay.replay import replay_of
 from polyplay.stream import Batches, Stream
+from polyplay.trays import Trays
 from polyplay.updates import AllReduce, Local
 
 
@@ -47,21 +48,25 @@ def _holds(role: Any) -> list[str]:
         most = 0 if passes is None else passes.epochs * passes.minibatches - 1
         free = role.n > 1 and kw["task"].update.apart
         rows.append(f"rollout {kw['T']} steps, {'free' if free else f'lag at most {most}' if most else 'lag 0'}")
-    replay = replay_of(kw)
-    if replay is not None:
+    replay, drawn = replay_of(kw), isinstance(kw.get("source"), Trays)
+    if replay is not None and not drawn:
         rows += _remembers(replay)
+    if kw.get("trim"):
+        rows.append(f"trims   every {kw['trim']:,} updates")
     if "explore" in kw:
         rows.append(
             f"ε       {type(kw['explore']).__name__} to {_least(kw['explore']):.3g}" if kw["explore"] else "ε       0"
         )
-    if "out" in kw:
+    if isinstance(kw.get("out"), Stream):
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
     if "source" in kw:
         source = kw["source"]
         if isinstance(source, Gather):
             rows.append(f"batch   at least {source.rows} transitions" if source.rows else "batch   one chunk")
-    if isinstance(kw.get("source"), Batches):
+    if drawn:
+        rows.append(f"batch   {_items(replay)}, {kw['source'].depth} ready from each")
+    if isinstance(kw.get("source"), Batches) and "task" in kw:
         source = kw["source"]
         rows.append(f"batch   {source.n} slots × {source.stream.lanes} lanes × {source.stream.T} steps")
     if "task" in kw:
@@ -75,10 +80,16 @@ def _holds(role: Any) -> list[str]:
 
 def _remembers(replay: Any) -> list[str]:
     """What a replay keeps, and what is drawn from it."""
+    pace = "free" if replay.ratio is None else f"{replay.ratio:g} per agent step"
+    drawn = f"{pace}, {type(replay.sampler).__name__.lower()}"
+    soft = ", soft" if replay.soft else ""
+    return [f"replay  {replay.capacity:,} agent steps{soft}", f"draws   {_items(replay)}: {drawn}"]
+
+
+def _items(replay: Any) -> str:
     what = f"sequences of {replay.sequence} after {replay.burn_in}" if replay.sequence else "transitions"
     steps = f" of {replay.n_step} steps" if replay.n_step > 1 else ""
-    drawn = f"{replay.ratio:g} per agent step, {type(replay.sampler).__name__.lower()}"
-    return [f"replay  {replay.capacity:,} agent steps", f"draws   {replay.batch} {what}{steps}: {drawn}"]
+    return f"{replay.batch} {what}{steps}"
 
 
 def _least(explore: Any) -> float:
@@ -115,9 +126,9 @@ def _shared(crew: Any) -> dict[tuple, str]:
         for thing in (*role.kw.values(), getattr(role.kw.get("task"), "update", None)):
             source = isinstance(thing, Batches | Gather | Drawn)
             inner = thing.stream if source else thing
-            if isinstance(inner, Stream | Queue):
+            if isinstance(inner, Stream | Queue | Trays):
                 entry = found.setdefault(id(inner), (inner, [], []))
-                entry[2 if source else 1].append(role.name)
+                entry[2 if source or thing is role.kw.get("source") else 1].append(role.name)
             elif isinstance(inner, Params):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1 if role.learner else 2].append(role.name)
@@ -131,6 +142,8 @@ def _shared(crew: Any) -> dict[tuple, str]:
 def _label(thing: Any) -> str:
     if isinstance(thing, Stream):
         return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
+    if isinstance(thing, Trays):
+        return f"Trays: {thing.n} batches of {thing.replay.batch}, and priorities back"
     if isinstance(thing, Hogwild | Chunked):
         return f"shared: {thing.weights:,} weights and {thing.optim.name}'s {', '.join(thing.optim.statistics)}"
     if isinstance(thing, Queue):

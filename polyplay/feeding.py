@@ -1,4 +1,6 @@
-"""The learning loop, written once, and where batches come from: a Stream, a training queue, a replay of a Stream."""
+"""The learning loop, written once, and where batches come from: a Stream, a training queue, the learner's own replay of
+a Stream, or memories in workers of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ import torch
 from polyplay import snapshot, trail
 from polyplay.checkpoint import Part
 from polyplay.crossing import joiner
+from polyplay.device import page_lock
 from polyplay.learning import Learner, Task
 from polyplay.params import Params
 from polyplay.queues import Gather
 from polyplay.rehearsing import Rehearsal
 from polyplay.replay import Replay
 from polyplay.stream import UNWRITTEN, Batches, Stream
+from polyplay.trays import Trays
 from polyplay.tree import Batch
 from polyplay.worker import Me
 
@@ -125,6 +129,65 @@ class _FromReplay:
         yield from self.flow.save(self.rehearsal.save)
 
 
+class _FromTrays:
+    """A learner's end of memories that are workers of their own; learner 0 speaks with them for all.
+
+    Learners that average gradients rest and end together, and so only with an update.
+    """
+
+    def __init__(self, me: Me, learner: Learner, source: Trays, params: Params | None):
+        self.me, self.learner, self.trays, self.params = me, learner, source, params
+        self.taker, self.chief = source.taker(me.index), me.index == 0
+        self.alone = source.learners == 1 or learner.task.update.apart
+        page_lock(source.block, learner.device)
+        if self.chief:
+            self._tell()
+
+    def _tell(self) -> None:
+        learner = self.learner
+        self.trays.learnt(learner.left(), learner.version)
+        if self.params is not None:
+            self.params.publish(learner.vector, learner.version, learner.version)
+
+    def batches(self) -> Iterator[Any]:
+        """Trays; (): agent steps came, and no tray did for a while; None: nothing came."""
+        for tray in self.taker.batches():
+            idle = tray is None and self.chief and self.alone and self.trays.news
+            yield () if idle else tray
+
+    def step(self, tray: int | tuple[()]) -> Iterator[None]:
+        learner, fresh = self.learner, self.trays.fresh() if self.chief else 0.0
+        if isinstance(tray, tuple):
+            yield from learner.rest(fresh)
+            return
+        item = self.trays.item(tray)
+        learner.observe({"obs": item["obs"]})  # the memories have no network, so statistics are of what is drawn
+        yield from learner.revise(item, fresh)
+        self.taker.give(tray, learner.judged())
+        if self.chief:
+            self._tell()
+            self.me.meter.add("depth_sum", self.trays.waiting)
+            self.me.meter.add("depth_count", 1)
+
+    def save(self) -> Iterator[None]:
+        """The learner with its memories, their actors and what is in flight. Nothing to do where that was done."""
+        learner, version = self.learner, self.learner.counts.newest()
+        if learner.saved == version:
+            return
+        if not self.chief or self.me.directory is None:
+            learner.save()
+            return
+        yield from self.taker.gather(version, min(self.me.patience, 0.005))
+        if self.alone:
+            yield from learner.rest(self.trays.fresh(kept=True))
+
+        def more(part: Part) -> None:
+            if failed := self.trays.failed():
+                raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
+
+        learner.save(more, version)
+
+
 class _FromQueue:
     """A trainer's end of a training queue: those who act use the weights themselves, and hold nothing worth keeping."""
 
@@ -151,6 +214,8 @@ class _FromQueue:
 def _feed(me: Me, learner: Learner, source: Any, params: Params | None, round_slots: int) -> Any:
     if isinstance(source, Gather):
         return _FromQueue(me, learner, source)
+    if isinstance(source, Trays):
+        return _FromTrays(me, learner, source, params)
     assert params is not None
     if isinstance(source, Drawn):
         return _FromReplay(me, learner, source, params, round_slots)
@@ -158,7 +223,7 @@ def _feed(me: Me, learner: Learner, source: Any, params: Params | None, round_sl
 
 
 def learn(
-    me: Me, *, source: Batches | Gather | Drawn, task: Task, params: Params | None = None, round_slots: int = 1
+    me: Me, *, source: Batches | Gather | Drawn | Trays, task: Task, params: Params | None = None, round_slots: int = 1
 ) -> Iterator[None]:
     """Take batches, update, and for a Stream publish. `round_slots`: slots that all its actors fill in one round."""
     learner = Learner(me, task)

@@ -157,6 +157,10 @@ class Learner:
         if self.aimed is not None:
             self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
 
+    def judged(self) -> np.ndarray | None:
+        """How surprising each item of the last update was, where its loss tells."""
+        return None if self.priority is None else host(self.priority)
+
     def _aim(self) -> None:
         """The target network has weights that will stay."""
         if hasattr(self.aim, "hold"):
@@ -249,12 +253,12 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None) -> None:
+    def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None, at: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
-        are there.
+        are there. at: the update whose checkpoint it is, where others write theirs under that number too.
         """
-        me = self.me
-        self.version, self.learnt = self.counts.newest(), self.counts.learnt
+        me, version = self.me, self.counts.newest()
+        self.version, self.learnt = version if at is None else at, self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
         if me.directory is None or not self.saver:
             return

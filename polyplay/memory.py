@@ -21,6 +21,7 @@ from polyplay.queues import Queue
 from polyplay.replay import replay_of
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
+from polyplay.trays import Trays
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
@@ -90,8 +91,8 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
             held += weights if task.target else 0.0
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         replay = replay_of(role.kw)
-        if replay is not None:
-            parts["replay"] += role.n * replay.bytes()
+        if replay is not None and not isinstance(role.kw.get("source"), Trays):
+            parts["replay"] += role.n * replay.bytes(batches=not isinstance(role.kw.get("out"), Trays))
         desk = role.kw.get("desk")
         if desk is not None:
             parts["learning"] += role.n * kept * desk.envs.batching.n
@@ -103,7 +104,9 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         parts["weights"] += role.n * held
     streams = _streams(crew)
     parts["rollouts"] = float(sum(s.block.nbytes for s in (*streams, *inner)) + _joined(crew, inner))
-    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams)
+    trays = sum(t.block.nbytes for t in _things(crew) if isinstance(t, Trays))
+    parts["replay"] += trays
+    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams) - trays
     return parts
 
 
@@ -217,7 +220,8 @@ def _inner(crew: Any, net: Any) -> list[Any]:
 
 def _joined(crew: Any, inner: list[Any]) -> float:
     """Bytes of the batches that learners put together from several slots."""
-    sources = [(r.n, r.kw["source"].stream, r.kw["source"].n) for r in crew.roles if "source" in r.kw]
+    taken = [(r.n, r.kw["source"]) for r in crew.roles if hasattr(r.kw.get("source"), "stream")]
+    sources = [(n, source.stream, source.n) for n, source in taken]
     sources += [(1, s, s.slots // 2) for s in inner]
     return sum(n * slots * s.block.nbytes / s.slots for n, s, slots in sources if slots > 1)
 

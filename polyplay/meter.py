@@ -21,6 +21,7 @@ COLUMNS = [
     "env",
     "infer",
     "learn",
+    "replay",
     "wait",
     "lag_sum",
     "lag_count",

@@ -20,6 +20,7 @@ from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
 from polyplay.replay import replay_of
+from polyplay.trays import Trays
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
@@ -132,10 +133,12 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     rows = rows_per_update(crew)
     turns = math.ceil(total / rows)
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
+    replays = [replay_of(r.kw) for r in crew.roles if r.learner]
     passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
-    if passes is None:
-        replay = next((replay_of(r.kw) for r in crew.roles if r.learner), None)
-        each = f", one every {rows:,}" if replay is not None else f" of {rows:,}"
+    if any(replay is not None and replay.ratio is None for replay in replays):
+        text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
+    elif passes is None:
+        each = f", one every {rows:,}" if any(replay is not None for replay in replays) else f" of {rows:,}"
         text += f"{turns:,} updates{each}"
     else:
         text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
@@ -188,7 +191,9 @@ def _resumes(crew: Any) -> str:
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
     alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
-    return f"as if nothing had happened: environments, recurrent state, noise, rollouts in flight are saved{alone}"
+    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
+    how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
+    return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 
 
 def episodes(envs: Any) -> str:

@@ -59,7 +59,7 @@ class Reporter:
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
     roles: where the time of each role's workers went since the report before the last one,
-    {role: {"workers": n, "env", "infer", "learn", "wait": fraction}}.
+    {role: {"workers": n, "env", "infer", "learn", "replay", "wait": fraction}}.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Reporter:
         """Write one report and return it, as it is in metrics.jsonl.
 
         snapshot: frames, steps, updates: the run's totals. Everything else may be left out:
-            time: {role: {"env", "infer", "learn", "wait": seconds}}, totals of the role's workers since this
+            time: {role: {"env", "infer", "learn", "replay", "wait": seconds}}, totals of the role's workers since this
             process began (a worker's kinds make up all its time); workers: {role: how many};
             lag_sum, lag_count: totals likewise (sum of lags in optimiser updates, how many were measured);
             lag_max: since the last report; losses: {name: mean since the last report};

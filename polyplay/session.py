@@ -20,7 +20,7 @@ from polyplay.errors import UserError
 from polyplay.gauges import Gauges
 from polyplay.meter import COLUMNS, EPISODES
 from polyplay.record import read_lines
-from polyplay.report import Reporter
+from polyplay.report import KINDS, Reporter
 from polyplay.terminal import Terminal, evaluated
 from polyplay.tracking import Tracker
 
@@ -242,7 +242,7 @@ class Session:
         time_of, workers = {}, {}
         for role in self.crew.roles:
             rows = self.crew.rows(role, past=True)
-            time_of[role.name] = {k: float(meter.column(k)[rows].sum()) for k in ("env", "infer", "learn", "wait")}
+            time_of[role.name] = {k: float(meter.column(k)[rows].sum()) for k in KINDS}
             workers[role.name] = role.n
         row = self.reporter.report(
             {

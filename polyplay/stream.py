@@ -179,6 +179,27 @@ class Stream:
         if self._closed[0]:
             raise Closed
 
+    def bell(self, c: int) -> Any:
+        """The semaphore that gets a token whenever consumer `c` has something to look at."""
+        return self._bells[self.producers + c]
+
+    def give_back(self, slots: list[int]) -> None:
+        """Slots whose rows were taken go to their producers again."""
+        for slot in slots:
+            p = slot // self.share
+            self._free[p].put(slot)
+            self._bells[p].post()
+
+    def reclaim(self, c: int) -> int:
+        """Give back what a lost predecessor of consumer `c` was reading; how many slots."""
+        found = []
+        for p in range(c, self.producers, self.consumers):
+            known = {*self._free[p].peek(), *self._full[p].peek()}
+            own = range(p * self.share, (p + 1) * self.share)
+            found += [s for s in own if s not in known and self.use[s] == READING]
+        self.give_back(found)
+        return len(found)
+
     def __getstate__(self) -> dict:
         names = (
             "T",
@@ -219,7 +240,7 @@ class Producer:
             while self._free.look() is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 self.stream.check()
-            slot = _take(self._free, self.stream.use, FILLING)
+            slot = take(self._free, self.stream.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots
         if slot is not None:
@@ -283,35 +304,33 @@ class Batches:
         turn: int = 0,
         log: Callable[[list[int]], None] = lambda slots: None,
         join: Joiner | None = None,
+        wait: bool = True,
     ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 
         The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
         taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
-        `join` puts slots side by side, if not the stream's own does.
+        `join` puts slots side by side, if not the stream's own does. `wait`: for a while, before it answers None.
         """
         stream = self.stream
         rings = list(range(c, stream.producers, stream.consumers))
-        bell = stream._bells[stream.producers + c]
+        bell = stream.bell(c)
         join = join or Joiner(stream.rows, stream.state, stream.lanes, self.n)
         while True:
             stream.check()
             chosen, after = self._choose(c, rings, turn)
             if len(chosen) < self.n:
-                if not bell.wait(stream.patience):
+                if not (wait and bell.wait(stream.patience)):
                     yield None
                 continue
-            taken, turn = [_take(stream._full[p], stream.use, READING) for p in chosen], after
+            taken, turn = [take(stream._full[p], stream.use, READING) for p in chosen], after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]
             log(slots)
             yield join(slots)
             join.done()
-            for slot in slots:
-                p = slot // stream.share
-                stream._free[p].put(slot)
-                stream._bells[p].post()
+            stream.give_back(slots)
 
     def _choose(self, c: int, rings: list[int], turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
@@ -337,7 +356,8 @@ class Batches:
         self.stream.close()
 
 
-def _take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
+def take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
+    """The next number of a ring, its holder written first; None: it is empty."""
     slot = ring.look()
     if slot is not None:
         use[slot] = holder

@@ -46,7 +46,7 @@ CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes")
 RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
 GAUGES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
 SEATS = ("agents", "predictors", "trainers")
-KINDS = ("env", "infer", "learn", "wait")
+KINDS = ("env", "infer", "learn", "replay", "wait")
 TOLD = ("sps", "fps", "steps", "updates", "wall_seconds", *CHARTS, *(f"time_{k}" for k in KINDS), *RUN)
 
 Scalars = dict[str, float | None]

@@ -30,7 +30,7 @@ EVERY = 0.25  # seconds between two pictures of the live panel
 BACKLOG = 100  # pieces of output on their way at once; lines beyond wait here, the newest 1000 of them
 MOST_ROLES = 4  # keeps the panel within 12 lines
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
-COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "wait": "bright_black"}
+COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
 
@@ -329,15 +329,16 @@ def _service(row: Mapping[str, Any]) -> str:
 
 
 def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
-    """Where the time of one worker kind went: a bar of four colours and the percentages."""
-    cells = max(8, min(30, width - 68))
+    """Where the time of one worker kind went: a bar of a colour for each kind, and the percentages."""
+    shown = [k for k in KINDS if k != "replay" or role[k]]
+    cells = max(4, min(30, width - 23 - sum(len(k) + 7 for k in shown)))
     text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
     filled = 0
     for at, kind in enumerate(KINDS):
         upto = cells if at == len(KINDS) - 1 else round(cells * sum(role[k] for k in KINDS[: at + 1]))
         text.append("█" * max(0, upto - filled), style=COLOURS[kind])
         filled = max(filled, upto)
-    for kind in KINDS:
+    for kind in shown:
         text.append(f"  {kind} ", style=COLOURS[kind])
         text.append(f"{100 * role[kind]:.0f}%".rjust(4))
     return text

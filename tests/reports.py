@@ -20,6 +20,7 @@ KEYS = [
     "time_env",
     "time_infer",
     "time_learn",
+    "time_replay",
     "time_wait",
     "queue_depth",
     "restarts",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from polyplay import rehearsing
 from polyplay.rehearsing import Rehearsal
@@ -27,7 +26,7 @@ class Learner:
         self.rested: list[float] = []
         self.items: list[Any] = []
         self.seen: list[Any] = []
-        self.priority: Any = None
+        self.priority: Any = None  # NumPy's, here
         self._left = left
 
     def left(self) -> float:
@@ -39,9 +38,12 @@ class Learner:
     def revise(self, item, fresh):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
-        self.priority = torch.arange(1.0, len(item["id"]) + 1)
+        self.priority = np.arange(1.0, len(item["id"]) + 1)
         return
         yield
+
+    def judged(self):
+        return self.priority
 
     def rest(self, steps):
         self.rested.append(steps)
@@ -62,7 +64,9 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
 
 def rehearsal(learner: Learner, lanes: int = 4, **more: Any) -> Rehearsal:
     told: list[Any] = []
-    me: Any = SimpleNamespace(seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append))
+    me: Any = SimpleNamespace(
+        seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append, add=lambda *a: None)
+    )
     made = Rehearsal(
         me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
@@ -103,7 +107,7 @@ def test_sequences_count_the_rows_that_are_learnt(sequence, each):
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = rehearsal(Learner())
     assert made.remember(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.rows == 24
+    assert made.memory.pace.rows == 24
     assert made.memory.inserted == 16  # row 5's next one is not there yet
 
 
@@ -126,9 +130,12 @@ def test_priorities_go_back_to_whom_they_belong():
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = rehearsal(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert made._beta() == pytest.approx(beta)
-    assert rehearsal(Learner(left), sampler=Uniform())._beta() is None
-    assert rehearsal(Learner(left), sampler=Proportional(0.5, 0.4))._beta() is None
+    assert rehearsing.beta(made.replay, left) == pytest.approx(beta)
+    made.remember(rollout(30, 4), {})
+    run(made.update(0.0))
+    assert made.memory.metrics()["beta"] == pytest.approx(beta)
+    for sampler in (Uniform(), Proportional(0.5, 0.4)):
+        assert rehearsing.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):

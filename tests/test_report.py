@@ -92,11 +92,12 @@ def test_times_are_fractions_per_role_and_over_all_workers(tmp_path: Path, clock
     actor = {"env": 2.0, "infer": 4.0, "wait": 2.0}
     learner = {"learn": 3.0, "wait": 1.0}
     row = reporter.report(snapshot(time={"actor": actor, "learner": learner}, workers={"actor": 2}))
-    assert [row[f"time_{k}"] for k in report.KINDS] == [0.1667, 0.3333, 0.25, 0.25]
-    assert reporter.roles["actor"] == {"workers": 2, "env": 0.25, "infer": 0.5, "learn": 0.0, "wait": 0.25}
+    assert [row[f"time_{k}"] for k in report.KINDS] == [0.1667, 0.3333, 0.25, 0.0, 0.25]
+    fractions = {"env": 0.25, "infer": 0.5, "learn": 0.0, "replay": 0.0, "wait": 0.25}
+    assert reporter.roles["actor"] == {"workers": 2, **fractions}
     assert reporter.roles["learner"]["learn"] == 0.75
     row = reporter.report(snapshot(time={"actor": {**actor, "env": 3.0}, "learner": learner}))
-    assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0]
+    assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0, 0.0]
     row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": learner}))  # actors were replaced
     assert row["time_infer"] == 1.0
 

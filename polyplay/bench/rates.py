@@ -24,7 +24,7 @@ from polyplay.record import read_lines
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
-FRACTIONS = ("env", "infer", "learn", "wait")
+FRACTIONS = ("env", "infer", "learn", "replay", "wait")
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
 
 

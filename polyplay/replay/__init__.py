@@ -12,5 +12,5 @@ __all__ = ["Memory", "Proportional", "Rank", "Replay", "Sampler", "Uniform", "re
 
 
 def replay_of(kw: Any) -> Replay | None:
-    """What a role that was wired with `kw` draws from, or None."""
-    return kw.get("replay") or getattr(kw.get("source"), "replay", None)
+    """What a role that was wired with `kw` keeps or draws from, or None."""
+    return kw.get("replay") or getattr(kw.get("source"), "replay", None) or getattr(kw.get("out"), "replay", None)

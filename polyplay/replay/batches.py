@@ -1,4 +1,4 @@
-"""From the slots of items to the arrays that are learnt from. These are made once and filled in turn."""
+"""From the slots of items to the arrays that are learnt from: the caller's, or `buffers` of our own in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from polyplay import tree
 from polyplay.replay import rows
-from polyplay.replay.description import FLAGS, Replay
+from polyplay.replay.description import BOTH, FLAGS, Replay
 from polyplay.replay.fields import Fields
 from polyplay.replay.ledger import Ledger
 from polyplay.replay.sequences import spans
@@ -19,19 +19,32 @@ from polyplay.tree import Batch
 
 def _twice(path: str) -> bool:
     """Whether a leaf is wanted of both ends of a transition."""
-    return path.split("/")[0] in ("obs", "mask")
+    return path.split("/")[0] in BOTH
+
+
+def empty(replay: Replay) -> Batch:
+    """Memory for a batch, pages touched."""
+    made = tree.zeros(replay.drawn())
+    tree.map(lambda a: a.fill(0), made)
+    return made
+
+
+def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
+    """The batch with what is `told` of it in its arrays; or, apart, as it is."""
+    if apart:
+        return batch | told
+    tree.write(batch, ..., told)
+    return batch
 
 
 class Transitions:
     """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
         self.replay, self.ledger, self.fields = replay, ledger, fields
-        B = replay.batch
-        paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
-        made = [{p: fields.empty(p, (2, B) if _twice(p) else (B,)) for p in paths} for _ in range(replay.buffers)]
-        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
-        self._turn = cycle(made)
+        self.paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
+        made = [empty(replay) for _ in range(own)]
+        self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""
@@ -41,17 +54,18 @@ class Transitions:
         rows.windows(slots, R, r.n_step, r.gamma, r.reward == "sign", flags, reward, end, total, discount)
         return end, total, discount
 
-    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
         where = self.fields.planes(both, self.ledger.age)
-        arrays = next(self._turn)
-        for path, out in arrays.items():
-            self.fields.take(path, both if _twice(path) else slots, where, out)
+        batch = into or next(self._turn)
+        leaves = dict(tree.leaves(batch))
+        for path in self.paths:
+            self.fields.take(path, both if _twice(path) else slots, where, leaves[path])
         first = self.ledger.flags[both] & rows.FIRST > 0
         told = {"return": total, "discount": discount, "weight": weight, "id": self.ledger.ids(slots), "first": first}
-        return tree.nest(arrays) | told
+        return told_with(batch, told, into is None)
 
     def errors(self, slots: np.ndarray) -> np.ndarray:
         """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. NaN counts as 0."""
@@ -63,27 +77,26 @@ class Transitions:
 class Sequences:
     """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States):
+    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
         self.replay, self.ledger, self.fields, self.states = replay, ledger, fields, states
-        lead = (replay.length, replay.batch)
-        paths = (*fields.whole, *fields.stacks)
-        made = [{p: fields.empty(p, lead) for p in paths} for _ in range(replay.buffers)]
-        self.nbytes = sum(a.nbytes for arrays in made for a in arrays.values())
-        self._turn = cycle(made)
+        self.paths = (*fields.whole, *fields.stacks)
+        made = [empty(replay) for _ in range(own)]
+        self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
-    def fill(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""
         shape = (self.replay.length, len(slots))
         at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
         spans(slots, self.ledger.R, self.replay.burn_in, self.ledger.flags, at, real, valid)
         where = self.fields.planes(at, self.ledger.age)
-        arrays = next(self._turn)
-        for path, out in arrays.items():
-            self.fields.take(path, at, where, out)
-        arrays["reward"][~real] = 0
+        batch = into or next(self._turn)
+        leaves = dict(tree.leaves(batch))
+        for path in self.paths:
+            self.fields.take(path, at, where, leaves[path])
+        batch["reward"][~real] = 0
         flags = self.ledger.flags[at]
         told: dict[str, Any] = {n: (flags & getattr(rows, n.upper()) > 0) & real for n in FLAGS}
         told["first"] |= ~real
         state = self.states.take(at[0], told["first"][0], self.ledger)
         told |= {"state": state, "weight": weight, "id": self.ledger.ids(slots), "valid": valid}
-        return tree.nest(arrays) | told
+        return told_with(batch, told, into is None)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polyplay.replay.memory import Memory
 
 FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
+BOTH = ("obs", "mask")  # of both ends of a transition
 HEADROOM = 8  # a soft capacity has room for an eighth more
 
 
@@ -66,8 +67,8 @@ class Replay:
     n_step: int = 1
     gamma: float = 0.99  # per agent step
     reward: str = "none"  # "sign": clipped before it is summed
-    start: int = 1  # transitions before the first sample
-    ratio: float | None = None  # items sampled for each inserted after the start; None: free
+    start: int = 1  # rows before the first sample
+    ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
     stack: int = 0  # planes of stacked observations, of which only the newest is kept; 0: all is kept
     sequence: int = 0
@@ -133,8 +134,8 @@ class Replay:
         inside = path == "obs" or path.startswith("obs/")
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
-    def bytes(self) -> int:
-        """RAM once it is full, without what compression saves."""
+    def bytes(self, batches: bool = True) -> int:
+        """RAM once it is full, without what compression saves; batches: with its own arrays for these."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -143,19 +144,31 @@ class Replay:
         total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
         total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
         total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
-        return total + self.buffers * self.batch * self._item()
+        return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
-    def _item(self) -> int:
-        """Bytes of one item of a batch."""
+    def drawn(self) -> Spec:
+        """What a batch has: see docs/replay.md. Shapes are whole ones, [B] and all."""
+        B = self.batch
         if self.sequence:
-            return self.length * tree.nbytes(self.spec) + tree.nbytes(self.state)
-        return tree.nbytes(self.spec) + tree.nbytes({k: v for k, v in self.spec.items() if k in ("obs", "mask")})
+            rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
+            told: dict[str, Any] = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
+            told["valid"] = Field((self.length, B), "bool")
+        else:
+            rows = {
+                k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
+                for k, v in self.spec.items()
+                if k not in ("reward", *FLAGS)
+            }
+            told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
+        return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
-    def open(self, seed: int) -> Memory:
-        """The memory, empty, for one thread. `seed` decides what is drawn."""
+    def open(self, seed: int, batches: bool = True) -> Memory:
+        """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
+        it only draws into others'.
+        """
         from polyplay.replay.memory import Memory
 
-        return Memory(self, seed)
+        return Memory(self, seed, batches)
 
 
 LEAST: dict[str, Any] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from polyplay import tree
@@ -63,13 +61,6 @@ class Fields:
     def take(self, path: str, slots: np.ndarray, where: np.ndarray, out: np.ndarray) -> None:
         """Rows in `slots` (any shape) into out [slots.shape, …]; `where` as planes() says."""
         self.shelves[path].take(where if path in self.stacks else slots, out)
-
-    def empty(self, path: str, lead: tuple[int, ...]) -> np.ndarray:
-        """Memory for rows of a leaf, pages touched."""
-        f: Any = self.stacks.get(path) or self.whole[path]
-        out = np.empty((*lead, *f.shape), f.dtype)
-        out.fill(0)
-        return out
 
 
 def flags_of(batch: Batch) -> np.ndarray:

@@ -29,7 +29,7 @@ LOOKED_AT = 4096  # items whose priorities metrics() tells quantiles of
 class Memory:
     """What a Replay describes, open."""
 
-    def __init__(self, replay: Replay, seed: int):
+    def __init__(self, replay: Replay, seed: int, batches: bool = True):
         self.replay, self.draws = replay, Draws(seed)
         self.ledger, self.fields, self.states = Ledger(replay), Fields(replay), States(replay)
         self.picker = picker(replay, self.ledger, self.draws)
@@ -40,7 +40,9 @@ class Memory:
         self.greatest = 1.0  # priority of what nobody has judged yet: the greatest ever told
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
         kind = Sequences if replay.sequence else Transitions
-        self.batches: Sequences | Transitions = kind(replay, self.ledger, self.fields, self.states)
+        self.batches: Sequences | Transitions = kind(
+            replay, self.ledger, self.fields, self.states, replay.buffers if batches else 0
+        )
 
     # ------------------------------------------------------------------------------------------ adding
 
@@ -58,7 +60,7 @@ class Memory:
             part = slice(begin, begin + self.ledger.most)
             some = {p: leaf[part] for p, leaf in flat.items()}
             self._add(some, at, state if begin == 0 else None, None if told is None else told[part])
-        self.pace.heard(self.inserted, int(self.ledger.counts[rows.STEPS]))
+        self.pace.heard(T * len(at))
 
     def _lanes(self, lanes: Any) -> np.ndarray:
         if isinstance(lanes, slice):
@@ -119,31 +121,30 @@ class Memory:
     @property
     def ready(self) -> bool:
         """There is enough to begin."""
-        return self.pace.mark >= 0 and self.ledger.size > 0
+        return self.pace.begun and self.ledger.size > 0
 
     @property
     def due(self) -> int:
         """Batches that may be sampled now."""
-        return self.pace.due(self.inserted, self.sampled) if self.ready else 0
+        return self.pace.due(self.sampled) if self.ready else 0
 
     @property
     def room(self) -> int:
         """Rows that may be added before learning is behind; while it is above 0, add as many as come at once."""
-        if self.pace.mark >= 0 and not self.ledger.size:
-            return 1
-        return self.pace.room(self.inserted, self.sampled, int(self.ledger.counts[rows.STEPS]))
+        return max(self.pace.room(self.sampled), int(not self.ledger.size))
 
-    def sample(self, beta: float | None = None) -> Batch:
+    def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
         """A batch of items, see docs/replay.md. Its arrays are good until the sample after the next one.
 
-        beta: instead of the sampler's. Raises ValueError: there is nothing to draw from.
+        beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
+        Raises ValueError: there is nothing to draw from.
         """
         if not self.ledger.size:
             raise ValueError("nothing to sample: no item is complete yet; see `ready`")
         self.beta = beta
         slots, weight = self.picker.pick(self.replay.batch, beta)
         self.ledger.drawn(slots)
-        return self.batches.fill(slots, weight)
+        return self.batches.fill(slots, weight, into)
 
     def feedback(self, ids: Any, priority: Any) -> int:
         """New priorities [B] of items by id [B]; the last counts where an id comes twice. How many came too late: their
@@ -181,7 +182,7 @@ class Memory:
             "late": int(counts[rows.LATE]),
             "age": self.ledger.mean_age(),
             "bytes": self.nbytes,
-            "ratio": self.pace.measured(self.inserted, self.sampled),
+            "ratio": self.pace.measured(self.sampled),
             "ratio_target": self.replay.ratio or 0.0,
         }
         return told | ({} if isinstance(self.replay.sampler, Uniform) or not size else self._priorities())

@@ -15,7 +15,6 @@ from polyplay.stream import row_spec
 
 COMING = [
     "gorila",
-    "apex",
     "apex_dpg",
     "alphago_zero",
 ]
@@ -69,18 +68,23 @@ def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipe
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
-def shares(replicas: int, **wholes: int) -> list[int]:
-    """Each replica's share of every whole. Raises UserError: one does not divide, or there is nothing to divide."""
+def shares(n: int, among: str = "replicas", **wholes: int) -> list[int]:
+    """Each one's share of every whole, where there are `n` of them. Raises UserError: one does not divide, or there is
+    nothing to divide.
+    """
     for name, whole in wholes.items():
-        if replicas < 1 or whole % replicas or whole // replicas < (name != "start"):
-            raise UserError(f"--{name} {whole} does not divide among --replicas {replicas}: make it a multiple of that")
-    return [whole // replicas for whole in wholes.values()]
+        if n < 1 or whole % n or whole // n < (name != "start"):
+            raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
+    return [whole // n for whole in wholes.values()]
 
 
 def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
-    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay."""
+    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay. What the
+    policy said of values is kept where first priorities are made of it.
+    """
     spec, stack = envs.spec, 0
+    left = {"agent"} if getattr(drawn.get("sampler"), "first", "") == "td" else {"agent", "value", "chosen"}
     if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
         stack = spec.obs.shape[0]
-    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in ("agent", "value", "chosen")}
+    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in left}
     return Replay(rows, lanes, capacity, batch, net.state_spec(), stack=stack, **drawn)

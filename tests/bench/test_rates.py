@@ -33,7 +33,7 @@ def test_the_rate_of_a_window():
     assert (found["sps"], found["window_s"], found["own_cores"], found["others_cores"]) == (1000.0, 2.0, 1.5, 0.25)
     assert found["core_ms_per_step"] == 1.5
     one = rates.summed(found)
-    assert one["time"] == {"env": 0.375, "infer": 0.0, "learn": 0.0, "wait": 0.625}
+    assert one["time"] == {"env": 0.375, "infer": 0.0, "learn": 0.0, "replay": 0.0, "wait": 0.625}
     assert (one["predict_batch"], one["lag_mean"]) == (3.0, None)
     assert "lines" not in one
 

@@ -28,7 +28,8 @@ def atari(capacity: int, batch: int = 32) -> Replay:
 def test_a_million_transitions_by_arithmetic():
     assert 7056e6 < atari(1_000_000).bytes() < LIMIT * 1_000_000
     small = atari(3_000)
-    assert small.bytes() == pytest.approx(small.open(0).nbytes, rel=0.002)  # what was said is what is taken
+    for own in (True, False):
+        assert small.bytes(own) == pytest.approx(small.open(0, own).nbytes, rel=0.002)  # what was said is what is taken
 
 
 FILL = """

@@ -29,7 +29,7 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
         else:
             memory.add(world.rows(T, np.arange(lanes)), slice(None))
         if memory.ready:
-            owed = ratio * (memory.inserted - memory.pace.mark) - memory.sampled
+            owed = ratio * (memory.pace.rows - start) - memory.sampled
             assert owed >= -1e-6
             assert owed <= slack * 4 + ratio * T * lanes + 1e-6
 
@@ -37,16 +37,29 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
 def test_numbers_of_dqn():
     """One batch of 32 for 4 steps is a ratio of 8, from the start on."""
     world, memory = paced(8.0, start=50, batch=32)
-    memory.add(world.rows(50, np.arange(1)), slice(None))  # 49 transitions
+    memory.add(world.rows(49, np.arange(1)), slice(None))
     assert (memory.ready, memory.due) == (False, 0)
+    memory.add(world.rows(1, np.arange(1)), slice(None))
+    assert (memory.ready, memory.due) == (True, 0)
     sampled = []
-    for _ in range(41):
+    for _ in range(40):
         memory.add(world.rows(1, np.arange(1)), slice(None))
         sampled.append(memory.due)
         for _ in range(memory.due):
             memory.sample()
-    assert sampled == [0] + [0, 0, 0, 1] * 10
+    assert sampled == [0, 0, 0, 1] * 10
     assert memory.metrics()["ratio"] == pytest.approx(8)
+
+
+def test_rows_of_a_sequence_count_each():
+    world = World(np.random.default_rng(0), 1, 0, "zeros")
+    world.events = ("go",)
+    memory = Replay(world.spec(), 1, 500, 2, sequence=8, ratio=1.0, start=20).open(0)
+    memory.add(world.rows(20 + 3 * 16, np.arange(1)), slice(None))
+    assert memory.due == 3
+    memory.sample()
+    assert memory.due == 2
+    assert memory.metrics()["ratio"] == pytest.approx(1 / 3)
 
 
 def test_without_a_ratio_all_is_free():

@@ -1,0 +1,111 @@
+"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized memories beside them, one learner.
+
+act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the values said of them ─► Stream
+                          ▲                                                                            ▼
+                 Params, one publication for all              remember × memories: replay, first priorities from rows
+                          │                                                                            ▼
+learn:          update ◄── loss ◄── batches drawn ahead ◄── Trays ◄─────── and priorities back ────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import act
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Ladder
+from polyplay.feeding import learn
+from polyplay.learning import Task
+from polyplay.params import Params, sizes
+from polyplay.remembering import remember
+from polyplay.replay import Proportional
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, row_spec
+from polyplay.systems import System, atari, kept, shares
+from polyplay.trays import Trays
+from polyplay.updates import AllReduce, Local, Optim
+
+SLOTS = 4  # rollouts per actor in flight
+NICE = 10  # actors that run freely leave the learner its core
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's (Atari), as far as they are known; 360 actors of one lane there."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "apex"  # Atari preset, unless --atari names another
+    actors: int = 2  # acting workers, each with its own copy of the weights
+    lanes: int = 4  # environments of one actor
+    memories: int = 1  # workers that remember, each what its share of the actors does
+    learners: int = 1  # copies of the learner, whose gradients are averaged
+    unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: float = 0.99  # discount
+    n_step: int = 3  # rewards summed before the value of the state after them counts
+    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    batch: int = 512  # transitions in one update, over all learners
+    ratio: float = 0.0  # draws per agent step; 0: neither side waits for the other
+    capacity: int = 2_000_000  # transitions kept, over all memories; for a while an eighth more
+    trim: int = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    start: int = 50_000  # agent steps before the first update
+    target: int = 2_500  # updates between two copies of the network to the target network
+    prefetch: int = 16  # batches that each memory keeps ready for each learner
+    priority: float = 0.6  # exponent α of priorities by error
+    epsilon: float = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
+    learning_rate: float = 6.25e-5  # constant
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
+    eps: float = 1.5e-7  # the optimiser's ε
+    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
+    budget: int = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def quick() -> Config:
+    """For Pong on a small machine; it was not trained for long yet."""
+    learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 10.0, "batch": 128, "n_step": 10}
+    paced: Any = {"lanes": 8, "unroll": 25, "ratio": 8.0, "capacity": 100_000, "start": 4_000, "target": 200}
+    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "prefetch": 4}
+    return Config(budget=8_000_000, **seen, **learner, **paced)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "a few lanes per actor",
+    "policy runs": "own copy, CPU; ε by lane",
+    "between": "Replays in workers of their own, prioritized",
+    "pace": "free, or a ratio",
+    "update": "Local, or AllReduce of learners",
+    "weights travel": "pull each rollout",
+    "source": "Horgan et al. 2018",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    options = atari(c.env, c.screen, crew.atari)
+    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
+    policy = nets.Factory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
+    net = policy()
+    actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
+    (batch,) = shares(c.learners, "learners", batch=c.batch)
+    drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
+    replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
+    trays = Trays(replay, stream, c.learners, c.prefetch)
+    loss = values.q("mean", clip=0.0)
+    optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
+    update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
+    outputs, steps = partial(values.outputs, double=True), crew.total(envs, c.budget)
+    knobs = Knobs(learning_rate=c.learning_rate)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
+    params, explore = Params(sizes(net)[1], readers=c.actors), Ladder(c.actors * c.lanes, c.epsilon)
+    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
+    crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
+    crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
+    crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
