@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -80,6 +81,7 @@ class Learner:
             self.aim = build(task.policy, me.seed, me.precision, self.device)
         self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
+        self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Any = None  # of the rows of the last update, where its loss tells them
         self.saver = me.index == 0 or not task.update.apart
@@ -94,8 +96,10 @@ class Learner:
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
         if self.aimed is not None and not (me.resume is not None and self.counts.fresh):
+            self.counts.newest()  # whoever comes later: there are other weights than it was made with
             self.aimed.write(self.vector.read())
         self._aim()
+        self.aims = self.version // task.target if task.target else 0  # copies to the target network that were due
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -133,7 +137,8 @@ class Learner:
         """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         """
-        batch, before = put(item, self.device), self.version
+        self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
+        batch = put(item, self.device)
         self.now = self.left()
 
         def score() -> Scored:
@@ -144,8 +149,9 @@ class Learner:
             return scored
 
         yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
-        period = self.task.target
-        if self.aimed is not None and self.version // period > before // period:  # others' updates count where shared
+        if self.aimed is not None and self.version // self.task.target > self.aims:  # others' updates count where shared
+            self.aims = self.version // self.task.target
+            self.counts.newest()
             self.aimed.write(self.vector.read())
             self._aim()
 
@@ -176,6 +182,10 @@ class Learner:
         """
         before = time.perf_counter()
         scored = score()
+        if self.gate is not None and not self.gate.admit(float(scored.loss.detach())):
+            self.counts.reject()
+            yield from self.rest(learnt)
+            return 0.0
         self.vector.zero_grad()
         scored.loss.backward()
         if observe is not None and hasattr(self.policy, "observe"):
@@ -253,6 +263,11 @@ class Learner:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there.
         """
+        still = getattr(self.update, "still", contextlib.nullcontext)
+        with still() if self.saver else contextlib.nullcontext():
+            self._save(more)
+
+    def _save(self, more: Callable[[checkpoint.Part], None]) -> None:
         me = self.me
         self.version, self.learnt = self.counts.newest(), self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
@@ -268,10 +283,8 @@ class Learner:
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
                 if self.aim is not None:
                     part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
-                part.json(
-                    f"{agent}/learner",
-                    {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
-                )
+                counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
+                part.json(f"{agent}/learner", {**counts, "knobs": self.task.knobs.all()})
             more(part)
             me.meter.set("saved", self.version + 1)
         except OSError as e:
@@ -288,6 +301,7 @@ class Learner:
             checkpoint.fit(self.aim, found.arrays(f"{agent}/target"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
+        self.counts.know(kept)
         for name in kept["knobs"].keys() & self.task.knobs.all().keys():
             self.task.knobs.set(name, kept["knobs"][name])
 
