@@ -149,8 +149,9 @@ class Learner:
             return scored
 
         yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
-        if self.aimed is not None and self.version // self.task.target > self.aims:  # others' updates count where shared
-            self.aims = self.version // self.task.target
+        due = self.version // self.task.target if self.task.target else 0  # others' updates count where shared
+        if self.aimed is not None and due > self.aims:
+            self.aims = due
             self.counts.newest()
             self.aimed.write(self.vector.read())
             self._aim()

@@ -1,4 +1,4 @@
-"""A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies whatever
+"""A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies what
 gradients come, by its own count of updates and its own statistics. Here is its memory, and a learner's end of it.
 
 A learner pulls the parts, each of whatever version it is, makes a gradient, and leaves every part's slice of it in a

@@ -1,7 +1,7 @@
 """The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
 
-It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied whole
-or dropped whole; then one copy for those who read. Only behind that are the slots free again, so that a learner whose
+It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
+dropped as a whole; then one copy for those who read. Only behind that are the slots free again, so that a learner whose
 slot is free finds its gradient in what it pulls.
 """
 
