@@ -95,10 +95,8 @@ class Learner:
             me.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
-        if self.aimed is not None and not (me.resume is not None and self.counts.fresh):
-            self.counts.newest()  # whoever comes later: there are other weights than it was made with
-            self.aimed.write(self.vector.read())
-        self._aim()
+        if self.aimed is not None:
+            self._first_aim()
         self.aims = self.version // task.target if task.target else 0  # copies to the target network that were due
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
@@ -163,6 +161,19 @@ class Learner:
         self.policy.observe(put(rows, self.device))
         if self.aimed is not None:
             self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
+
+    def _first_aim(self) -> None:
+        """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
+        lost one's place, where that is not as it was made.
+        """
+        if self.me.resume is not None and not self.me.incarnation % 1000:
+            found = checkpoint.open_checkpoint(self.me.resume)
+            checkpoint.fit(self.aim, found.arrays(f"agents/{self.task.agent}/target"))
+        else:
+            self.counts.newest()
+            assert self.aimed is not None
+            self.aimed.write(self.vector.read())
+        self._aim()
 
     def _aim(self) -> None:
         """The target network has weights that will stay."""
@@ -298,8 +309,6 @@ class Learner:
         agent = f"agents/{self.task.agent}"
         checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
-        if self.aim is not None:
-            checkpoint.fit(self.aim, found.arrays(f"{agent}/target"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
         self.counts.know(kept)
