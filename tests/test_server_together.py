@@ -137,7 +137,7 @@ def test_impalas_actors_and_learner_take_it_for_params():
     net = policy()
     server = Server(Optim("adam", eps=1e-5), *sizes(net), workers=1, shards=2)
     task = Task(policy, losses.VTrace(gamma=0.99), server, Knobs(learning_rate=1e-3, entropy_cost=0.01), 2_000)
-    stream = Stream(row_spec(envs.spec.obs, net.spec(), None), net.state_spec(), 4, 4, slots=4, producers=2)
+    stream = Stream(row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), 4, 4, slots=4, producers=2)
     crew = Crew(0, serial=True, steps=2_000)
     crew.add(act, n=2, envs=envs, policy=policy, out=stream, params=server)
     crew.add(learn, learner=True, source=stream.batches(2), task=task, params=server, round_slots=2)
