@@ -22,7 +22,7 @@ NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning
 PACE: Any = {"lanes": 4, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
 PAPER: Any = {"optimizer": "adagrad", "learning_rate": 0.03, "eps": 0.01}
 CATCH: Any = {**NET, **PACE, "learners": 2, "shards": 2, "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}
-QUIET: Any = {"tensorboard": False, "report_every": 0.5}
+QUIET: Any = {"tensorboard": False, "report_every": 60.0}  # the last report is always there
 
 
 def wired(crew: Crew, **settings: Any) -> Any:
@@ -50,13 +50,13 @@ def test_with_one_learner_the_number_of_shards_changes_nothing(tmp_path):
     """In one thread nothing is stale then, so all are one optimiser."""
     ends = []
     for shards in (1, 3):
-        run = trained(tmp_path / str(shards), steps=800, serial=True, learners=1, shards=shards, trace=True)
+        run = trained(tmp_path / str(shards), steps=500, serial=True, learners=1, shards=shards, trace=True)
         last = list(read_lines(run.directory / "metrics.jsonl"))[-1]
         assert last["staleness_max"] in (0, None)
         found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
         ends.append((found.arrays("agents/0/policy"), [r["loss"] for r in read_lines(run.directory / "updates.jsonl")]))
     (one, few), (three, same) = ends
-    assert len(few) >= 50
+    assert len(few) >= 20
     np.testing.assert_allclose(same, few, rtol=1e-4)
     assert all(np.allclose(one[k], three[k], atol=1e-5) for k in one)
 
@@ -73,7 +73,7 @@ class Seen:
 
 
 def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, capfd):
-    run = trained(tmp_path / "run", steps=1_500, serial=True, **PAPER)
+    run = trained(tmp_path / "run", steps=600, serial=True, **PAPER)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
     kept = [found.arrays(f"agents/0/{part}") for part in ("policy", "optimizer", "target")]
@@ -95,17 +95,17 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     assert explore.acts[0] == int(first["learnt"]) // 8, "as often at random as it was then"
     crew.stop()
     capfd.readouterr()
-    again = polyplay.resume(str(run.directory), steps=3_000)
+    again = polyplay.resume(str(run.directory), steps=1_400)
     assert "nothing was saved of its replay: it begins empty" in capfd.readouterr().err
-    assert again.summary["steps"] >= 3_000
+    assert again.summary["steps"] >= 1_400
     last = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
-    assert last.json("agents/0/learner")["version"] > first["version"] + 100
+    assert last.json("agents/0/learner")["version"] > first["version"] + 15
     assert (last.arrays("agents/0/optimizer")["square"] >= kept[1]["square"]).all(), "AdaGrad's only grow"
     assert polyplay.evaluate(run.directory, episodes=5)["episodes"] == 5
 
 
 def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
-    run = trained(tmp_path / "run", steps=800, serial=True, target=10_000)
+    run = trained(tmp_path / "run", steps=500, serial=True, target=10_000)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = trained(tmp_path / "first", steps=8, serial=True, target=10_000)  # saved before any update
     start = checkpoint.open_checkpoint(checkpoint.newest(first.directory, print))
@@ -114,7 +114,7 @@ def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)
 
 
-def _until(crew: Crew, enough: Any, seconds: float = 200.0) -> None:
+def _until(crew: Crew, enough: Any, seconds: float = 300.0) -> None:
     until = time.monotonic() + seconds
     while not enough():
         assert time.monotonic() < until, "it did not come to that"
