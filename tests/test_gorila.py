@@ -96,7 +96,7 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     crew.stop()
     capfd.readouterr()
     again = polyplay.resume(str(run.directory), steps=1_400)
-    assert "nothing was saved of its replay: it begins empty" in capfd.readouterr().err
+    assert "nothing was saved of its replay: it begins empty" in "".join(capfd.readouterr())
     assert again.summary["steps"] >= 1_400
     last = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     assert last.json("agents/0/learner")["version"] > first["version"] + 15
@@ -114,7 +114,7 @@ def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)
 
 
-def _until(crew: Crew, enough: Any, seconds: float = 300.0) -> None:
+def _until(crew: Crew, enough: Any, seconds: float = 600.0) -> None:
     until = time.monotonic() + seconds
     while not enough():
         assert time.monotonic() < until, "it did not come to that"
@@ -124,7 +124,7 @@ def _until(crew: Crew, enough: Any, seconds: float = 300.0) -> None:
 def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_line():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
-    wired(crew)
+    wired(crew, start=64)
     bundle, shard = crew.roles
     server = shard.kw["server"]
     crew.start(())
