@@ -129,6 +129,8 @@ def replica(
         actor.keeps = me.reuse and task.acted and pool.fixed and getattr(learner.policy, "recalls", False)
         if "pool" in kept:
             actor.load(kept)
+        elif explore is not None:  # ε is where the run is
+            actor.acts[:] = int(learner.learnt) // explore.lanes
         for slots in actor.rollouts(version=learner.counts.newest):
             if slots is None:
                 yield

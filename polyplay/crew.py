@@ -392,7 +392,7 @@ def threads_each(roles: list[Role]) -> int:
 
 
 def apart(role: Role) -> bool:
-    """Whether a role's workers learn without waiting for each other (Hogwild, Chunked)."""
+    """Whether a role's workers learn without waiting for each other (Hogwild, Chunked, Server)."""
     return bool(getattr(getattr(role.kw.get("task"), "update", None), "apart", False))
 
 

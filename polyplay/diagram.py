@@ -12,6 +12,7 @@ from polyplay.hogwild import Hogwild
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
 from polyplay.replay import replay_of
+from polyplay.server import Server
 from polyplay.stream import Batches, Stream
 from polyplay.trays import Trays
 from polyplay.updates import AllReduce, Local
@@ -69,13 +70,24 @@ def _holds(role: Any) -> list[str]:
     if isinstance(kw.get("source"), Batches) and "task" in kw:
         source = kw["source"]
         rows.append(f"batch   {source.n} slots × {source.stream.lanes} lanes × {source.stream.T} steps")
+    if "server" in kw:
+        rows += _shard(kw["server"])
     if "task" in kw:
         task = kw["task"]
         rows += [f"loss    {type(task.loss).__name__}", f"update  {_update(task.update)}"]
+        if getattr(task.update, "outliers", None) is not None:
+            rows.append(f"drops   losses beyond mean + {task.update.outliers.k:g} deviations")
         if task.passes is not None:
             rows.append(f"passes  {task.passes.epochs} of {task.passes.minibatches} minibatches")
     rows.append(f"if lost {role.on_loss}")
     return rows
+
+
+def _shard(server: Server) -> list[str]:
+    """What one worker of a parameter server has."""
+    each = max(p.stop - p.start for p in server.parts)
+    rows = [f"part    {each:,} weights, {server.optim.name}'s {', '.join(server.optim.statistics)}"]
+    return rows + [f"drops   gradients more than {server.stale} of its updates old"] * bool(server.stale)
 
 
 def _remembers(replay: Any) -> list[str]:
@@ -112,6 +124,8 @@ def _update(update: Any) -> str:
         return f"Hogwild({update.optim.name}), no lock"
     if isinstance(update, Chunked):
         return f"Chunked({update.optim.name}), {update.chunks} parts"
+    if isinstance(update, Server):
+        return f"Server({update.optim.name}), {update.shards} shards"
     return f"Local({update.optim.name})" if isinstance(update, Local) else type(update).__name__
 
 
@@ -122,6 +136,7 @@ def _reduces(crew: Any) -> bool:
 def _shared(crew: Any) -> dict[tuple, str]:
     """(identity, givers, takers) → label of every stream and parameter vector."""
     found: dict[int, tuple[Any, list[str], list[str]]] = {}
+    served: dict[tuple, str] = {}
     for role in crew.roles:
         for thing in (*role.kw.values(), getattr(role.kw.get("task"), "update", None)):
             source = isinstance(thing, Batches | Gather | Drawn)
@@ -132,11 +147,26 @@ def _shared(crew: Any) -> dict[tuple, str]:
             elif isinstance(inner, Params):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1 if role.learner else 2].append(role.name)
+            elif isinstance(inner, Server) and "server" not in role.kw:
+                served |= _served(crew, role, inner)
             elif isinstance(inner, Hogwild | Chunked):
                 entry = found.setdefault(id(inner), (inner, [], []))
                 entry[1].extend([role.name] * role.learner)
                 entry[2].append(role.name)
-    return {(k, tuple(givers), tuple(takers)): _label(thing) for k, (thing, givers, takers) in found.items()}
+    crossing = {(k, tuple(givers), tuple(takers)): _label(thing) for k, (thing, givers, takers) in found.items()}
+    return crossing | served
+
+
+def _served(crew: Any, role: Any, server: Server) -> dict[tuple, str]:
+    """What goes between a role and the shards of a parameter server."""
+    shards = tuple(r.name for r in crew.roles if r.kw.get("server") is server)
+    own, task = (role.name,), role.kw.get("task")
+    down = {("weights", shards, own): f"{server.weights:,} weights, in {server.shards} parts of a version each"}
+    if task is None:
+        return down
+    if task.target:
+        down["target", shards, own] = f"target network, every {task.target:,} updates of the server"
+    return {("gradients", own, shards): "gradients, a slice for each part, with the version it was made with"} | down
 
 
 def _label(thing: Any) -> str:

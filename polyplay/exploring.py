@@ -15,6 +15,8 @@ from polyplay.errors import UserError
 
 
 class Explore(Protocol):
+    @property
+    def lanes(self) -> int: ...  # of all workers together
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
 
 

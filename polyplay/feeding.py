@@ -66,6 +66,7 @@ class _FromStream:
         return self.source.consumer(me.index, sum(self.taken[me.index :: stream.consumers]), log, join)
 
     def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
+        self.learner.counts.newest()  # where others change the weights too
         yield from self.learner.step(*batch)
         assert UNWRITTEN not in batch[0]["version"]
         self.slots += self.source.n * self.stream.consumers

@@ -5,6 +5,7 @@ pps                 predictions per second: rows served with an action; predict_
 tps                 trainings per second: updates; train_batch: transitions of each
 prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
 agent_wait_ms       from an agent's row to its action
+shard_updates_…, grads_…, staleness_…  of a parameter server
 cpu                 of all cores, by this process and all below it
 Imports no torch.
 """
@@ -44,7 +45,7 @@ class Gauges:
             "train_batch": _ratio(self._new("lag_count", self._sum("lag_count", range(self._meter.workers))), updates)
         }
         told |= self._deciles("predict_batch", acting) | self._deciles("train_batch", training)
-        told |= self._desk(acting, passed)
+        told |= self._desk(acting, passed) | self._server()
         return told | {"cpu": self._cpu(passed)}
 
     def histograms(self) -> dict[str, dict[int, int]]:
@@ -102,6 +103,28 @@ class Gauges:
             seconds, waits = pool.waits()
             told["agent_wait_ms"] = _ratio(1e3 * self._new("waited", seconds), self._new("waits", waits))
         return told
+
+    def _server(self) -> dict[str, Gauge]:
+        """Of crews that learn by a parameter server: its version vector from end to end, what was discarded so far, and
+        how stale gradients were that came since the last look, each at its shard. Sums are over shards.
+        """
+        server = next((r.kw["server"] for r in self.crew.roles if "server" in r.kw), None)
+        if server is None:
+            return {}
+        now = server.totals()
+        lags, total = self._new("staleness", now["lags"]), float(self._new("staleness sum", now["lag_sum"]))
+        found = np.flatnonzero(lags)
+        most = int(found[-1]) if found.size else 0
+        return {
+            "shard_updates_min": float(now["versions"].min()),
+            "shard_updates_max": float(now["versions"].max()),
+            "grads_applied": float(now["applied"].sum()),
+            "grads_discarded_stale": float(now["stale"].sum()),
+            "grads_discarded_outlier": float(now["outlier"]),
+            "staleness_min": float(found[0]) if found.size else None,
+            "staleness_mean": _ratio(total, float(lags.sum())),
+            "staleness_max": float(most if most < len(lags) - 1 else now["lag_max"]) if found.size else None,
+        }
 
     def _cpu(self, passed: float) -> Gauge:
         total = 0.0

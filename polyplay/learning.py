@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -80,6 +81,7 @@ class Learner:
             self.aim = build(task.policy, me.seed, me.precision, self.device)
         self.aimed = Vector(self.aim) if task.target else None
         self.counts = self.update.counts
+        self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Any = None  # of the rows of the last update, where its loss tells them
         self.saver = me.index == 0 or not task.update.apart
@@ -93,9 +95,9 @@ class Learner:
             me.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
-        if self.aimed is not None and not (me.resume is not None and self.counts.fresh):
-            self.aimed.write(self.vector.read())
-        self._aim()
+        if self.aimed is not None:
+            self._first_aim()
+        self.aims = self.version // task.target if task.target else 0  # copies to the target network that were due
         if me.trace and me.index == 0 and me.directory is not None:
             self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -133,7 +135,8 @@ class Learner:
         """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         """
-        batch, before = put(item, self.device), self.version
+        self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
+        batch = put(item, self.device)
         self.now = self.left()
 
         def score() -> Scored:
@@ -144,8 +147,10 @@ class Learner:
             return scored
 
         yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
-        period = self.task.target
-        if self.aimed is not None and self.version // period > before // period:  # others' updates count where shared
+        due = self.version // self.task.target if self.task.target else 0  # others' updates count where shared
+        if self.aimed is not None and due > self.aims:
+            self.aims = due
+            self.counts.newest()
             self.aimed.write(self.vector.read())
             self._aim()
 
@@ -160,6 +165,19 @@ class Learner:
     def judged(self) -> np.ndarray | None:
         """How surprising each item of the last update was, where its loss tells."""
         return None if self.priority is None else host(self.priority)
+
+    def _first_aim(self) -> None:
+        """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
+        lost one's place, where that is not as it was made.
+        """
+        if self.me.resume is not None and not self.me.incarnation % 1000:
+            found = checkpoint.open_checkpoint(self.me.resume)
+            checkpoint.fit(self.aim, found.arrays(f"agents/{self.task.agent}/target"))
+        else:
+            self.counts.newest()
+            assert self.aimed is not None
+            self.aimed.write(self.vector.read())
+        self._aim()
 
     def _aim(self) -> None:
         """The target network has weights that will stay."""
@@ -180,6 +198,10 @@ class Learner:
         """
         before = time.perf_counter()
         scored = score()
+        if self.gate is not None and not self.gate.admit(float(scored.loss.detach())):
+            self.counts.reject()
+            yield from self.rest(learnt)
+            return 0.0
         self.vector.zero_grad()
         scored.loss.backward()
         if observe is not None and hasattr(self.policy, "observe"):
@@ -257,6 +279,11 @@ class Learner:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too.
         """
+        still = getattr(self.update, "still", contextlib.nullcontext)
+        with still() if self.saver else contextlib.nullcontext():
+            self._save(more, at)
+
+    def _save(self, more: Callable[[checkpoint.Part], None], at: int | None) -> None:
         me, version = self.me, self.counts.newest()
         self.version, self.learnt = version if at is None else at, self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
@@ -272,10 +299,8 @@ class Learner:
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
                 if self.aim is not None:
                     part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
-                part.json(
-                    f"{agent}/learner",
-                    {"version": self.version, "learnt": self.learnt, "knobs": self.task.knobs.all()},
-                )
+                counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
+                part.json(f"{agent}/learner", {**counts, "knobs": self.task.knobs.all()})
             more(part)
             me.meter.set("saved", self.version + 1)
         except OSError as e:
@@ -288,10 +313,9 @@ class Learner:
         agent = f"agents/{self.task.agent}"
         checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
-        if self.aim is not None:
-            checkpoint.fit(self.aim, found.arrays(f"{agent}/target"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
+        self.counts.know(kept)
         for name in kept["knobs"].keys() & self.task.knobs.all().keys():
             self.task.knobs.set(name, kept["knobs"][name])
 

@@ -57,7 +57,7 @@ class Case:
 
 REST = ("mask", "dict", "hybrid", "continuous")
 # of Discrete actions alone: masks and dicts are in their own tests
-VALUES = ("accel_dqn", "apex", "dqn", "r2d2", "rainbow")
+VALUES = ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")
 SYSTEMS = ("a2c", "a3c", "accel", "appo", "ga3c", "impala", "ppo")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [

@@ -84,7 +84,7 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
     parts["processes"] = processes(crew)
     for role in crew.roles:
         task, envs = role.kw.get("task"), role.kw.get("envs")
-        held = 2.0 * weights  # as one vector, and its gradient
+        held = 2.0 * weights * ("server" not in role.kw)  # as one vector, and its gradient; a shard has no network
         if task is not None:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)

@@ -186,6 +186,8 @@ def _in_step(crew: Any) -> bool:
 
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
+    if any(getattr(getattr(r.kw.get("task"), "update", None), "whole", False) for r in crew.roles):
+        return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
     if any(apart(r) for r in crew.roles):
         return "weights, optimiser and counters, read while workers change them; lanes begin new games"
     if not kinds <= {"toy", "processes", "inline"}:

@@ -1,4 +1,4 @@
-"""How a gradient reaches the weights: Local, AllReduce of equal replicas; more in hogwild and chunked.
+"""How a gradient reaches the weights: Local, AllReduce of equal replicas; more in hogwild, chunked and server.
 
 An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
 is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
@@ -75,6 +75,13 @@ class Counts:
     def rest(self, rows: float) -> None:
         """Agent steps without an update."""
         self.learnt += rows
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint has of them beyond `version` and `learnt`; `know` is given what one had."""
+        return {}
+
+    def know(self, kept: dict[str, Any]) -> None:
+        pass
 
 
 class Bound(Protocol):

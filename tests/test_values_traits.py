@@ -16,7 +16,14 @@ from polyplay.learning import build
 NET: Any = {"env": "toy:traits+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0, "steps": 600}
 SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
-OF: Any = {"accel_dqn": {"replicas": 2}, "apex": {"memories": 2}, "dqn": {}, "rainbow": {}, "r2d2": R2D2}
+OF: Any = {
+    "accel_dqn": {"replicas": 2},
+    "apex": {"memories": 2},
+    "dqn": {},
+    "gorila": {"learners": 2},
+    "rainbow": {},
+    "r2d2": R2D2,
+}
 
 
 @pytest.mark.parametrize(("system", "on"), [(name, "thread") for name in matrix.VALUES] + [("dqn", "process")])

@@ -7,6 +7,7 @@ V-trace, log_rho (rows 0..T-1 used). Every twin walks forward from t and stops w
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,53 @@ def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> 
         made.append(h(total + (0.0 if ended else gamma**steps * inverse(lane["ahead"][t + steps]))))
         learnt.append(steps > 0 and (tail == "short" or t < rows - n))
     return made, learnt
+
+
+def outliers(losses: list[float], k: float, warm_up: int, horizon: int, cap: int) -> list[tuple[bool, float]]:
+    """Whether each loss is admitted, and how far it was from the bound (infinite where there was none): all losses
+    admitted so far with their weights, as fractions, mean and variance anew each time.
+    """
+    said, kept, row = [], list[tuple[Fraction, Fraction]](), 0
+    for size in (Fraction(abs(x)) for x in losses):
+        mean = sum(w * x for w, x in kept)
+        variance = sum(w * (x - mean) ** 2 for w, x in kept)
+        bound = float(mean) + k * math.sqrt(variance) if len(kept) >= warm_up else math.inf
+        inside = float(size) <= bound
+        said.append((inside or row == cap, abs(float(size) - bound)))
+        if inside or row == cap:
+            kept = kept if inside else []
+            share = Fraction(1, min(len(kept) + 1, horizon))
+            kept = [*((w * (1 - share), x) for w, x in kept), (share, size)]
+            row = 0
+        else:
+            row += 1
+    return said
+
+
+class Shards:
+    """Shards of a parameter server as lists: one number a part that each gradient adds 1 to, nothing in parallel."""
+
+    def __init__(self, learners: int, shards: int, stale: int):
+        self.stale, self.version = stale, [0] * shards
+        self.held = [[0] * shards for _ in range(learners)]
+        self.waiting: list[dict[int, int]] = [
+            {} for _ in range(shards)
+        ]  # of each: learner → the version it was made of
+        self.lags: list[list[int]] = [[] for _ in range(shards)]
+        self.dropped = [0] * shards
+
+    def pull(self, learner: int) -> None:
+        self.held[learner] = list(self.version)
+
+    def push(self, learner: int, shard: int) -> None:
+        assert learner not in self.waiting[shard]
+        self.waiting[shard][learner] = self.held[learner][shard]
+
+    def sweep(self, shard: int) -> None:
+        for learner in sorted(self.waiting[shard]):
+            lag = self.version[shard] - self.waiting[shard].pop(learner)
+            self.lags[shard].append(lag)
+            if self.stale and lag > self.stale:
+                self.dropped[shard] += 1
+            else:
+                self.version[shard] += 1

@@ -1,0 +1,123 @@
+"""The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
+
+It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
+dropped as a whole; then one copy for those who read. Only behind that are the slots free again, so that a learner whose
+slot is free finds its gradient in what it pulls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay import optim
+from polyplay.server import (
+    ACTIVE,
+    APPLIED,
+    BASE,
+    BEGIN,
+    BUSY,
+    DONE,
+    HOLD,
+    LAG_MAX,
+    LAG_SUM,
+    LAGS,
+    STALE,
+    TAKEN,
+    VERSION,
+    WRITTEN,
+    Server,
+)
+from polyplay.worker import Me
+
+
+def shard(me: Me, *, server: Server) -> Iterator[None]:
+    """Part `me.index` of a server; ends when the crew does."""
+    bell = server.bell(me.index)
+    while not server.ready:
+        bell.wait(me.patience)
+        yield
+    part = Part(server, me.index)
+    while True:
+        before = time.perf_counter()
+        taken = part.sweep()
+        after = time.perf_counter()
+        me.meter.add("learn", after - before)
+        yield
+        server.check()
+        if not taken:
+            bell.wait(me.patience)
+            me.meter.add("wait", time.perf_counter() - after)
+
+
+class Part:
+    """Weights, statistics and count of updates of one part, which nobody else writes."""
+
+    def __init__(self, server: Server, k: int):
+        cells, part = server.cells, server.parts[k]
+        self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
+        self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
+        own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
+        self.weights = nn.Parameter(torch.from_numpy(cells.weights)[own])
+        self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
+        self.weights.grad = self.gradients[0]
+        self.optimizer = server.optim.make(self.weights)
+        optim.share(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
+        self.step = optim.state(self.optimizer).get("step")  # Adam's count of updates: this part's
+        self.version = int(self.mine[VERSION])
+
+    def sweep(self) -> int:
+        """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
+        server, head = self.server, self.cells.head
+        while self.bell.wait(0.0):
+            pass
+        self.mine[BUSY] = 1
+        server.barrier()  # seen by who wants all to stand still, before we look whether somebody does
+        there = [] if head[HOLD] else np.flatnonzero(self.slots[:, WRITTEN] != self.slots[:, TAKEN]).tolist()
+        server.barrier()
+        if sum([self._take(w) for w in there]):
+            self._publish()
+        for w in there:
+            self.slots[w, TAKEN] = self.slots[w, WRITTEN]
+        server.barrier()
+        self.mine[BUSY] = 0
+        server.barrier()
+        for w in there:
+            server.reply(w).post()
+        if head[HOLD]:
+            server.reply(0).post()
+        return len(there)
+
+    def _take(self, w: int) -> bool:
+        """Apply learner `w`'s gradient, unless it is too old."""
+        lag = self.version - int(self.slots[w, BASE])
+        self.lags[min(lag, LAGS - 1)] += 1
+        self.mine[LAG_SUM] += lag
+        self.mine[LAG_MAX] = max(int(self.mine[LAG_MAX]), lag)
+        if self.server.stale and lag > self.server.stale:
+            self.mine[STALE] += 1
+            return False
+        self.weights.grad = self.gradients[w]
+        if self.step is not None:
+            self.step.fill_(self.version)
+        self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
+        self.optimizer.step()
+        self.cells.weights[self.tail] += self.cells.gradient[w, self.tail]
+        self.version += 1
+        self.mine[APPLIED] += 1
+        return True
+
+    def _publish(self) -> None:
+        mine, into = self.mine, 1 - int(self.mine[ACTIVE])
+        mine[BEGIN + into] = self.version + 1
+        self.server.barrier()
+        self.cells.copies[into, self.part] = self.cells.weights[self.part]
+        self.server.barrier()
+        mine[DONE + into] = self.version + 1
+        mine[ACTIVE] = into
+        mine[VERSION] = self.version
+        self.server.barrier()

@@ -1,0 +1,98 @@
+"""Gorila (Nair et al. 2015), bundled: many DQNs, each with a memory of its own, that learn through a parameter server.
+
+bundle:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient ───┐ a slice each
+                       ▲                                ▲ target network                            ▼
+                       └──── pulled before each ────────┴── pulled now and then ◄──── shard × shards: its part of the
+         … × learners        rollout and gradient                                     weights, AdaGrad, unless stale
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay import nets, rehearsing, values
+from polyplay.acting import replica
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Anneal
+from polyplay.learning import Task
+from polyplay.outliers import Outliers
+from polyplay.params import sizes
+from polyplay.server import Server
+from polyplay.shard import shard
+from polyplay.shared import Knobs
+from polyplay.systems import System, atari, kept
+from polyplay.updates import Optim
+
+LATE = 10  # updates that each learner may have made while a gradient was made, where --stale says nothing
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's, in bundled mode, as far as they are known; what is not says so (docs/gorila.md)."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    learners: int = 0  # each bundled with an actor and a memory (0: as many as cores or GPUs; the paper had 100)
+    shards: int = 2  # parts of the parameter server, a process each; the paper had 31 machines
+    lanes: int = 1  # environments of each actor
+    unroll: int = 4  # agent steps per lane between two pulls of the weights
+    gamma: float = 0.99  # discount
+    n_step: int = 1  # rewards summed before the value of the state after them counts
+    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    batch: int = 32  # transitions of a gradient, whose mean it is; as in DQN
+    ratio: float = 8.0  # draws per agent step of a bundle: 32 every 4 steps; as in DQN
+    capacity: int = 1_000_000  # transitions kept in each memory
+    start: int = 50_000  # agent steps of a bundle before its first gradient; as in DQN
+    target: int = 60_000  # updates of the server between two pulls of the target network
+    epsilon: float = 0.1  # how often to play at random, in the end
+    epsilon_over: int = 4_000_000  # agent steps of all bundles over which it falls to that, from 1
+    learning_rate: float = 0.01  # constant; not published
+    optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/parts.md
+    eps: float = 0.01  # the optimiser's ε; not published
+    stale: int = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
+    outlier: float = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published
+    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def quick() -> Config:
+    """For Pong on a machine of 2 cores: dqn's quick in two bundles; not tried for long."""
+    some: Any = {"learners": 2, "lanes": 8, "unroll": 1, "batch": 128, "n_step": 10, "capacity": 50_000}
+    some |= {"start": 2_000, "target": 400, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
+    some |= {"optimizer": "adam", "learning_rate": 5e-4, "eps": 1e-5}
+    return Config(screen="baselines", network="a3c", inputs="centre", **some)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "1 lane per bundle",
+    "policy runs": "learner's own",
+    "between": "Replay per bundle",
+    "pace": "inline, ratio 8",
+    "update": "Server of shards, AdaGrad",
+    "weights travel": "pulled in parts before rollouts and gradients",
+    "source": "Nair et al. 2015",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    learners = c.learners or crew.where.parts
+    stale = c.stale or LATE * learners
+    envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
+    policy = nets.Factory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
+    net = policy()
+    drawn: Any = {"ratio": c.ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": c.start}
+    replay = kept(envs, net, c.lanes, c.capacity, c.batch, **drawn)
+    loss = values.q("mean")
+    outliers = Outliers(c.outlier) if c.outlier else None
+    server = Server(Optim(c.optimizer, c.eps, 0.95), *sizes(net), learners, c.shards, stale, outliers)
+    knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    task = Task(policy, loss, server, knobs, steps, "constant", outputs=values.outputs, target=c.target)
+    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start * learners, c.lanes * learners)
+    works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+    crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **works)
+    crew.add(shard, n=c.shards, server=server)
+    resolved = {"learners": learners, "stale": stale}
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), resolved, epsilon=0.05)
