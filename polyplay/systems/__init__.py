@@ -15,7 +15,6 @@ from polyplay.stream import row_spec
 
 COMING = [
     "gorila",
-    "apex_dpg",
     "alphago_zero",
 ]
 
