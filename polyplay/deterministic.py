@@ -1,4 +1,4 @@
-"""The loss of deterministic policies: a frozen, picklable callable `loss(out, batch, knobs) -> Scored`, as in values.py.
+"""The loss of deterministic policies: a frozen callable `loss(out, batch, knobs) -> Scored`, as in values.py.
 
 out    what `outputs` gives of two `nets.Deterministic`
 batch  transitions of a replay's `sample()`, as tensors: "return", "discount" [B], "weight" [B] (1 where there is none)
@@ -28,8 +28,8 @@ class DPG:
     actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
             gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
 
-    The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is Q(s, μ(s)),
-    "slope_clipped" the share of numbers of dQ/da beyond the limit. Raises UserError.
+    The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
+    Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit. Raises UserError.
     """
 
     clip: float = 1.0
@@ -40,7 +40,7 @@ class DPG:
 
     def __post_init__(self) -> None:
         if not self.clip >= 0.0:
-            raise UserError(f"clip is {self.clip}; it must be 0 or more")
+            raise UserError(f"--slope: {self.clip:g} given, allowed: 0 (no bound) or more")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         goal = targeted(batch["return"], batch["discount"], out["target"])

@@ -1,7 +1,8 @@
 """How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
 noise on real actions is. Imports no torch.
 
-`at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and how often each acted before.
+`at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and how
+often each acted before.
 A pure function of both, so nothing of it has to be saved, and a replaced actor explores as the one before it did.
 """
 
@@ -63,7 +64,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Normal:
-    """Every lane's actions get normal noise of this deviation, in half ranges of the action, for ever (Ape-X DPG: 0.3)."""
+    """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
 

@@ -34,6 +34,10 @@ RUNS = {
     "appo": {**CATCH, "batch": 8, "unroll": 3, "epochs": 2, "minibatches": 2, "steps": 100},
     "dqn, by priority": {**DRAWN, "unroll": 2, "priority": 0.6, "ratio": 2.0, "steps": 60},
     "apex": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
+    "apex_dpg": {
+        **{**DRAWN, "env": "toy:pendulum"},
+        **{"actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
+    },
     "rainbow": {**DRAWN, "unroll": 2, "ratio": 2.0, "steps": 60, "atoms": 5},
     "r2d2": {**DRAWN, "actors": 1, "unroll": 4, "sequence": 4, "burn_in": 2, "ratio": 4.0, "core_size": 8, "steps": 90},
     "ga3c": {k: v for k, v in CATCH.items() if k != "lanes"} | {"agents": 2, "schedule": "off", "steps": 60},

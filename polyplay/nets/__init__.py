@@ -204,7 +204,9 @@ def make_deterministic(
             raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
         torso = _call(build, title, spec, {**options, "hidden": tuple(sizes[:-1])} if layered else options)
         if all(hasattr(torso, k) for k in POLICY):
-            raise UserError(f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)")
+            raise UserError(
+                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
+            )
         _probe(torso, title, spec.obs)
         torsos.append(torso)
     made = Deterministic(space, *torsos, (actor[-1], critic[-1]), init)

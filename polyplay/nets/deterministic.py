@@ -1,7 +1,7 @@
 """Deterministic: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops see it as any policy.
 
-Actions are in the environment's units wherever they leave or enter this module: rows, pools and replays hold those. Inside
-they are in half ranges, −1 at the space's `low` and 1 at its `high`; so are the deviation of noise and dQ/da.
+Actions are in the environment's units wherever they leave or enter this module: rows, pools and replays hold those.
+Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; so are the deviation of noise and dQ/da.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from polyplay.tree import Batch, Field, Spec, Tree
 
 
 class Deterministic(nn.Module):
-    """actor, critic: torsos of their own. Behind the actor's a layer of widths[0], tanh, and the action, tanh; behind the
-    critic's, beside the action, one of widths[1], tanh, and the value.
+    """actor, critic: torsos of their own. Behind the actor's a layer of widths[0], tanh, and the action, tanh; behind
+    the critic's, beside the action, one of widths[1], tanh, and the value.
     """
 
     bf16 = False  # the torsos' numbers, see nets.precision
@@ -87,8 +87,8 @@ class Deterministic(nn.Module):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """What a loss takes of rows [N]: "q", Q of the actions [N, …], with the critic's gradient; "best", μ(s) [N, A] in
-        half ranges, with the actor's; without gradient "value", Q(s, μ(s)), and "slope", its dQ/da [N, A] there.
+        """What a loss takes of rows [N]: "q", Q of the actions [N, …], with the critic's gradient; "best", μ(s) [N, A]
+        in half ranges, with the actor's; without gradient "value", Q(s, μ(s)), and "slope", its dQ/da [N, A] there.
         """
         seen = self._features(self.critic, obs)
         best = self._best(obs)
