@@ -20,9 +20,9 @@ from polyplay.run import diagram
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
 PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "capacity": 20_000, "prefetch": 2}
-LEARNS: Any = {**PACE, "n_step": 3, "gamma": 0.5, "learning_rate": 1e-3, "target": 50, "ratio": 8.0, "start": 200}
-AIM: Any = {**LEARNS, "env": "toy:traits+continuous"}
-FEW: Any = {**AIM, "steps": 600, "batch": 16, "serial": True}
+LEARNS: Any = {**PACE, "n_step": 1, "gamma": 0.5, "learning_rate": 3e-3, "target": 50, "ratio": 24.0, "start": 300}
+AIM: Any = {**LEARNS, "env": "toy:traits+continuous+questions=2", "width": 64, "noise": 0.5}
+FEW: Any = {**AIM, "steps": 600, "batch": 16, "ratio": 4.0, "serial": True}
 
 
 def trained(path, **settings: Any) -> Any:
@@ -36,16 +36,16 @@ def wired(crew: Crew, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
 def test_it_learns_to_aim(how, tmp_path):
-    run = trained(tmp_path / "run", steps=20_000, until_return=0.72, **how)
+    run = trained(tmp_path / "run", steps=12_000, until_return=0.6, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.72  # random play: 0.44; the noise costs about 0.2
-    assert np.mean(run.evaluate(episodes=16)["returns"]) >= 0.8, "without noise"
+    assert run.summary["episodic_return_mean_best"] >= 0.6  # random play: 0.4; at its best, with this noise, 0.65
+    assert np.mean(run.evaluate(episodes=32)["returns"]) >= 0.75, "without noise"
 
 
 def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path):
     run = trained(tmp_path / "run", **{**FEW, "env": "toy:traits+dict+continuous", "trace": True})
     assert run.exit_code == 0
-    assert run.summary["updates"] == pytest.approx((600 - 200) * 8.0 / 16, rel=0.25)
+    assert run.summary["updates"] == pytest.approx((600 - 300) * 4.0 / 16, rel=0.3)
     kept = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
     page = systems.load("apex_dpg")
     fresh = build(page.build(run.settings, Crew()).policy, 0).state_dict()
@@ -57,7 +57,7 @@ def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path
 
 
 def test_evaluation_plays_without_noise(tmp_path):
-    run = trained(tmp_path / "run", **{**FEW, "steps": 300})
+    run = trained(tmp_path / "run", **{**FEW, "steps": 400})
     system = wired(Crew())
     policy = playing.load_policy(system, checkpoint.newest(run.directory, print))
     assert system.epsilon == 0.0
@@ -89,9 +89,9 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     drawn = memory.sample()
     assert drawn["action"].shape == (64, 1)
     assert drawn["action"].dtype == np.float32
-    t, b = (x[0] for x in np.nonzero((batch["action"] == drawn["action"][0]).all(-1)))
-    assert np.array_equal(drawn["obs"][0, 0], batch["obs"][t, b])
-    assert np.array_equal(drawn["obs"][1, 0], batch["obs"][t + 3, b])
+    t, b = (x[0] for x in np.nonzero((batch["obs"] == drawn["obs"][0, 0]).all(-1)))
+    assert np.array_equal(drawn["action"][0], batch["action"][t, b])
+    assert np.array_equal(drawn["obs"][1, 0], batch["obs"][t + 1, b])
     obs = torch.from_numpy(drawn["obs"])
     with torch.no_grad():
         out = policy.learnt(obs[0], torch.from_numpy(drawn["action"]))
@@ -104,8 +104,8 @@ def test_the_paper_is_the_fact_sheets():
     c = systems.load("apex_dpg").PRESETS["paper"]()
     assert (c.batch, c.capacity, c.target, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
     assert (c.priority, c.weighting, c.noise, c.slope) == (0.6, 0.4, 0.3, 1.0)
-    assert (c.optimizer, c.learning_rate, c.clip) == ("adam", 1e-4, 0.0)
-    net = wired(Crew()).policy()
+    assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
+    net = wired(Crew(), width=c.width).policy()
     assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]
     assert [x.out_features for x in (net.actor.layers[0], net.steer[0])] == [300, 200]
 

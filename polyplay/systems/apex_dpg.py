@@ -45,7 +45,8 @@ class Config:
     unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float = 0.99  # discount
     n_step: int = 5  # rewards summed before the value of the state after them counts
-    network: str = "auto"  # auto, mlp, or another as torso of both; layers of 400 and 300 (critic), 300 and 200 (actor)
+    network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
+    width: int = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
     batch: int = 256  # transitions in one update, over all learners
     ratio: float = 0.0  # draws per agent step; 0: neither side waits for the other
     capacity: int = 1_000_000  # transitions kept, over all memories; for a while an eighth more
@@ -60,7 +61,6 @@ class Config:
     learning_rate: float = 1e-4  # constant, of actor and critic
     optimizer: str = "adam"  # adam, or another of docs/parts.md
     eps: float = 1e-8  # the optimiser's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -85,7 +85,9 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, "apex", crew.atari), **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, deterministic=True)
+    first, second, third = c.width, 3 * c.width // 4, c.width // 2
+    layers = {"critic": (first, second), "actor": (second, third)}
+    policy = nets.Factory(c.network, envs.spec, layers, deterministic=True)
     net = policy()
     actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares(c.learners, "learners", batch=c.batch)
@@ -95,7 +97,7 @@ def build(c: Config, crew: Crew) -> System:
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = deterministic.DPG(c.slope), Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
+    loss, optim = deterministic.DPG(c.slope), Optim(c.optimizer, c.eps)
     update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
     knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=deterministic.outputs, target=c.target)
