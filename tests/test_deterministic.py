@@ -97,12 +97,13 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     torch.testing.assert_close(out["value"], now["value"][0])
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.02])
-def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differences(clip: float) -> None:
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differences(limited: bool) -> None:
     """The actor's gradient is −d/dθ mean Q(s, μ(s)) where nothing is clipped, the critic's its error's."""
     policy, target = networks()
     batch = transitions(6)
     out = deterministic.outputs(policy, target, batch)
+    clip = float(out["slope"].abs().median()) if limited else 0.0
     if clip:
         assert 0.0 < float(DPG(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
     DPG(clip)(out, batch, None).loss.backward()

@@ -65,7 +65,7 @@ def test_actions_are_in_the_environments_units_and_within_its_bounds() -> None:
     spec = box(low, high)
     policy = nets.make_deterministic("mlp", spec, **SMALL)
     step = tree.map(lambda x: x[0], noisy(spec, policy, 1, 4000, 5.0))
-    action = policy.act(step, {})[0]["action"]
+    action = policy.act(step, {})[0]["action"].detach()
     assert (action >= torch.tensor(low)).all()
     assert (action <= torch.tensor(high)).all()
     for i in (0, 1):
