@@ -36,10 +36,11 @@ def wired(crew: Crew, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
 def test_it_learns_to_aim(how, tmp_path):
-    run = trained(tmp_path / "run", steps=12_000, until_return=0.6, **how)
+    run = trained(tmp_path / "run", steps=2_200, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.6  # random play: 0.4; at its best, with this noise, 0.65
-    assert np.mean(run.evaluate(episodes=32)["returns"]) >= 0.75, "without noise"
+    assert run.summary["episodic_return_mean_best"] >= 0.5  # noise around 0 has 0.42, and 0.65 around the answers
+    # without noise; always 0, or each time the end on the right side, has 0.5
+    assert run.evaluate(episodes=64)["episodic_return_mean"] >= 0.7
 
 
 def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path):
