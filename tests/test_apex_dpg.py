@@ -81,7 +81,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
         with torch.no_grad():
             out, _ = policy.act(heard, {})
         said = {k: v.numpy() for k, v in out.items()}
-        rows.append({k: step[k] for k in replay.spec if k in step} | said | {"version": np.zeros(8, np.int64)})
+        rows.append({k: step[k].copy() for k in replay.spec if k in step} | said | {"version": np.zeros(8, np.int64)})
         pool.send(lanes, said["action"])
     batch = {k: np.stack([row[k] for row in rows]) for k in replay.spec}
     assert (np.abs(batch["action"]) <= 2.0).all()
