@@ -197,9 +197,9 @@ def make_deterministic(
         )
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
-    fc, torsos = inspect.signature(build).parameters.get("hidden"), []
+    fc = inspect.signature(build).parameters.get("hidden")
+    layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
     for which, sizes in (("actor", actor), ("critic", critic)):
-        layered = fc is not None and isinstance(fc.default, tuple)
         if min(sizes, default=0) < 1 or len(sizes) < 1 + layered:
             raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
         torso = _call(build, title, spec, {**options, "hidden": tuple(sizes[:-1])} if layered else options)
@@ -209,7 +209,7 @@ def make_deterministic(
             )
         _probe(torso, title, spec.obs)
         torsos.append(torso)
-    made = Deterministic(space, *torsos, (actor[-1], critic[-1]), init)
+    made = Deterministic(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
     for layer in made.modules():
         if isinstance(layer, Linear):
             layer.exact = exact
