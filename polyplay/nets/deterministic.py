@@ -95,7 +95,7 @@ class Deterministic(nn.Module):
         at = best.detach().requires_grad_()
         with torch.enable_grad():
             value = self._q(seen.detach(), at)
-        (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
+            (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
         return {"q": self._q(seen, self._inner(action)), "best": best, "value": value.detach(), "slope": slope}
 
     def hold(self) -> None:
