@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.chunked import Chunked
+from polyplay.exploring import Normal
 from polyplay.feeding import Drawn
 from polyplay.hogwild import Hogwild
 from polyplay.params import Params
@@ -55,9 +56,7 @@ def _holds(role: Any) -> list[str]:
     if kw.get("trim"):
         rows.append(f"trims   every {kw['trim']:,} updates")
     if "explore" in kw:
-        rows.append(
-            f"ε       {type(kw['explore']).__name__} to {_least(kw['explore']):.3g}" if kw["explore"] else "ε       0"
-        )
+        rows.append(_explores(kw["explore"]))
     if isinstance(kw.get("out"), Stream):
         lag = kw.get("lag")
         rows.append(f"rollout {kw['out'].T} steps, {'free' if lag is None else f'lag {lag}'}")
@@ -104,9 +103,14 @@ def _items(replay: Any) -> str:
     return f"{replay.batch} {what}{steps}"
 
 
-def _least(explore: Any) -> float:
-    """The smallest ε of a schedule or a ladder."""
-    return float(explore.at(np.array([2**62]), np.array([explore.lanes - 1])).min())
+def _explores(explore: Any) -> str:
+    """The deviation of noise, or the smallest ε of a schedule or a ladder."""
+    if isinstance(explore, Normal):
+        return f"noise   normal, deviation {explore.deviation:g}"
+    if explore is None:
+        return "ε       0"
+    least = float(explore.at(np.array([2**62]), np.array([explore.lanes - 1])).min())
+    return f"ε       {type(explore).__name__} to {least:.3g}"
 
 
 def _net(factory: Any) -> str:

@@ -1,6 +1,8 @@
-"""How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes. Imports no torch.
+"""How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
+noise on real actions is. Imports no torch.
 
-`at(acts, lanes)` gives ε, float32 [B], for lanes by their numbers among all workers' and how often each acted before.
+`at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and how
+often each acted before.
 A pure function of both, so nothing of it has to be saved, and a replaced actor explores as the one before it did.
 """
 
@@ -60,6 +62,20 @@ class Ladder:
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         rung = np.asarray(lanes, np.float64) / max(self.lanes - 1, 1)
         return (self.base ** (1.0 + self.alpha * rung)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
+
+    deviation: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.deviation < np.inf:
+            raise UserError(f"--noise: {self.deviation:g} given, allowed: a number from 0 up")
+
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        return np.full(np.shape(lanes), self.deviation, np.float32)
 
 
 def _probability(option: str, value: float) -> None:

@@ -58,6 +58,8 @@ class Case:
 REST = ("mask", "dict", "hybrid", "continuous")
 # of Discrete actions alone: masks and dicts are in their own tests
 VALUES = ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")
+# of a bounded Box alone: dicts are in its own tests
+REAL = ("apex_dpg",)
 SYSTEMS = ("a2c", "a3c", "accel", "appo", "ga3c", "impala", "ppo")
 # everything at once, in each system and as both kinds of workers: every pair is on together there
 TOGETHER = [
@@ -123,5 +125,6 @@ def _caption() -> str:
         f"{len(CASES)} runs of toy:traits with these traits on.\n"
         f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
         "t trains: some updates without error, weights finite and changed.\n"
-        f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/test_values_traits.py."
+        f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/test_values_traits.py.\n"
+        f"{', '.join(REAL)}: continuous actions; dict obs. in tests/test_apex_dpg.py."
     )

@@ -36,6 +36,10 @@ RUNS = {
     "apex": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     "gorila": {**DRAWN, "unroll": 2, "ratio": 2.0, "learners": 1, "steps": 60},
     "rainbow": {**DRAWN, "unroll": 2, "ratio": 2.0, "steps": 60},
+    "apex_dpg": {
+        **{**DRAWN, "env": "toy:pendulum"},
+        **{"actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
+    },
     "r2d2": {**DRAWN, "actors": 1, "unroll": 4, "sequence": 4, "burn_in": 2, "ratio": 4.0, "core_size": 8, "steps": 90},
     "ga3c": {k: v for k, v in CATCH.items() if k != "lanes"} | {"agents": 2, "schedule": "off", "steps": 60},
 }

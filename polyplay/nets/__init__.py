@@ -1,5 +1,5 @@
-"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, and `Factory`, which is
-what travels into workers.
+"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for deterministic policies
+`make_deterministic(name, spec, ...)`, and `Factory`, which is what travels into workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
 torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from polyplay import tree
-from polyplay.envs.spaces import Discrete
+from polyplay.envs.spaces import Box, Discrete
 from polyplay.errors import UserError
 from polyplay.nets import atari, cores, heads
+from polyplay.nets.deterministic import Deterministic
 from polyplay.nets.guards import Guard
 from polyplay.nets.layers import INITS, Centre, Linear, Signed
 from polyplay.nets.mlp import mlp
@@ -36,7 +38,7 @@ from polyplay.tree import Field, Spec
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
 
-__all__ = ["NETS", "Factory", "Policy", "Values", "make", "make_values"]
+__all__ = ["NETS", "Deterministic", "Factory", "Policy", "Values", "make", "make_deterministic", "make_values"]
 
 Builder = Callable[..., nn.Module]
 INPUTS = ("raw", "centre", "signed", "normalize")
@@ -171,6 +173,49 @@ def make_values(
     return made
 
 
+def make_deterministic(
+    name: str | Builder,
+    spec: EnvSpec,
+    actor: tuple[int, ...] = (300, 200),
+    critic: tuple[int, ...] = (400, 300),
+    init: str = "torch",
+    exact: bool = True,
+    **options: Any,
+) -> Deterministic:
+    """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
+    generator alone.
+
+    actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that hears the
+    action; those before it are the torso's, where it has a tuple of sizes `hidden` (mlp), other networks are as they
+    are. exact, options: as in `make`. Raises UserError.
+    """
+    space = spec.action
+    if not isinstance(space, Box) or not np.isfinite(space.high / 2 - space.low / 2).all():
+        raise UserError(
+            f"actions: this learns bounded real vectors (a Box), the environment's are {space}; "
+            "take a system of policies, such as ppo or impala, or for Discrete actions apex"
+        )
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    fc = inspect.signature(build).parameters.get("hidden")
+    layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
+    for which, sizes in (("actor", actor), ("critic", critic)):
+        if min(sizes, default=0) < 1 or len(sizes) < 1 + layered:
+            raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
+        torso = _call(build, title, spec, {**options, "hidden": tuple(sizes[:-1])} if layered else options)
+        if all(hasattr(torso, k) for k in POLICY):
+            raise UserError(
+                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
+            )
+        _probe(torso, title, spec.obs)
+        torsos.append(torso)
+    made = Deterministic(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
+    for layer in made.modules():
+        if isinstance(layer, Linear):
+            layer.exact = exact
+    return made
+
+
 def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
@@ -184,17 +229,19 @@ def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
 
 @dataclass(frozen=True)
 class Factory:
-    """`make`'s arguments, or with `values` `make_values`'s; calling it makes the policy. Workers get this, never
-    pickled weights.
+    """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
+    makes the policy. Workers get this, never pickled weights.
     """
 
     name: str | Builder
     spec: EnvSpec
     options: Mapping[str, Any] = field(default_factory=dict)
     values: bool = False
+    deterministic: bool = False
 
     def __call__(self) -> Any:
-        return (make_values if self.values else make)(self.name, self.spec, **self.options)
+        made: Callable[..., Any] = make_deterministic if self.deterministic else make_values if self.values else make
+        return made(self.name, self.spec, **self.options)
 
 
 def _auto(obs: Spec) -> str:

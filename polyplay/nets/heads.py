@@ -46,6 +46,11 @@ class Head(Protocol):
     def embed(self, action: Tree) -> Tensor: ...  # [N, inputs]: an action as a network's input
 
 
+def normal(noise: Tensor) -> Tensor:
+    """Standard normal numbers of uniforms in (0, 1), each of one; within ±5.4."""
+    return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
+
+
 class Categorical(nn.Module):
     """One of n actions by logits; int64 scalars."""
 
@@ -180,8 +185,7 @@ class Gaussian(nn.Module):
         return params  # a Box has no mask (envs/masks)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        normal = torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
-        return self._shaped(params + self.log_std.exp() * normal)
+        return self._shaped(params + self.log_std.exp() * normal(noise))
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(params)

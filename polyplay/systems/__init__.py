@@ -14,7 +14,6 @@ from polyplay.replay import Replay
 from polyplay.stream import row_spec
 
 COMING = [
-    "apex_dpg",
     "alphago_zero",
 ]
 

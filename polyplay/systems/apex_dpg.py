@@ -1,0 +1,109 @@
+"""Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, each with noise of its own; an actor and a
+critic in one network.
+
+act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with what Q said of them ─► Stream
+                          ▲                                                                     ▼
+                 Params, one publication for all       remember × memories: replay, first priorities from rows
+                          │                                                                     ▼
+learn:          update ◄── loss of Q, and of μ along dQ/da ◄── Trays ◄────────── and priorities back
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from polyplay import deterministic, nets, rehearsing
+from polyplay.acting import act
+from polyplay.crew import Crew
+from polyplay.envs import Envs
+from polyplay.exploring import Normal
+from polyplay.feeding import learn
+from polyplay.learning import Task
+from polyplay.params import Params, sizes
+from polyplay.remembering import remember
+from polyplay.replay import Proportional
+from polyplay.shared import Knobs
+from polyplay.stream import Stream, row_spec
+from polyplay.systems import System, atari, kept, shares
+from polyplay.trays import Trays
+from polyplay.updates import AllReduce, Local, Optim
+
+SLOTS = 4  # rollouts per actor in flight
+NICE = 10  # actors that run freely leave the learner its core
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's, as far as they are known; 64 actors of one lane there, on tasks of the control suite."""
+
+    env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
+    actors: int = 2  # acting workers, each with its own copy of the weights
+    lanes: int = 4  # environments of one actor
+    memories: int = 1  # workers that remember, each what its share of the actors does
+    learners: int = 1  # copies of the learner, whose gradients are averaged
+    unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: float = 0.99  # discount
+    n_step: int = 5  # rewards summed before the value of the state after them counts
+    network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
+    width: int = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
+    batch: int = 256  # transitions in one update, over all learners
+    ratio: float = 0.0  # draws per agent step; 0: neither side waits for the other
+    capacity: int = 1_000_000  # transitions kept, over all memories; for a while an eighth more
+    trim: int = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    start: int = 50_000  # agent steps before the first update
+    target: int = 100  # updates between two copies of the network to the target network
+    prefetch: int = 16  # batches that each memory keeps ready for each learner
+    priority: float = 0.6  # exponent α of priorities by error
+    weighting: float = 0.4  # exponent β of importance weights, constant
+    noise: float = 0.3  # deviation of the normal noise on each number of an action, in half ranges
+    slope: float = 1.0  # bound of each number of dQ/da, per half range; 0 is off
+    learning_rate: float = 1e-4  # constant, of actor and critic
+    optimizer: str = "adam"  # adam, or another of docs/parts.md
+    eps: float = 1e-8  # the optimiser's ε
+    budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+def quick() -> Config:
+    """For Pendulum-v1 on a small machine; a first guess that was not trained for long yet."""
+    learner: Any = {"learning_rate": 1e-3, "batch": 64, "n_step": 3, "gamma": 0.98, "width": 64}
+    paced: Any = {"unroll": 10, "ratio": 16.0, "capacity": 200_000, "start": 1_000, "prefetch": 4}
+    return Config(budget=100_000, **learner, **paced)
+
+
+PRESETS = {"paper": Config, "quick": quick}
+ROW = {
+    "envs": "a few lanes per actor",
+    "policy runs": "own copy, CPU; normal noise on actions",
+    "between": "Replays in workers of their own, prioritized",
+    "pace": "free, or a ratio",
+    "update": "Local, or AllReduce of learners",
+    "weights travel": "pull each rollout",
+    "source": "Horgan et al. 2018",
+}
+
+
+def build(c: Config, crew: Crew) -> System:
+    envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, "apex", crew.atari), **crew.stepping)
+    first, second, third = c.width, 3 * c.width // 4, c.width // 2
+    layers = {"critic": (first, second), "actor": (second, third)}
+    policy = nets.Factory(c.network, envs.spec, layers, deterministic=True)
+    net = policy()
+    actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
+    (batch,) = shares(c.learners, "learners", batch=c.batch)
+    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, first="td"), "ratio": c.ratio or None, "soft": True}
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "start": start}
+    replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
+    trays = Trays(replay, stream, c.learners, c.prefetch)
+    loss, optim = deterministic.DPG(c.slope), Optim(c.optimizer, c.eps)
+    update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
+    knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=deterministic.outputs, target=c.target)
+    params = Params(sizes(net)[1], readers=c.actors)
+    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": Normal(c.noise), "nice": NICE}
+    crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
+    crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
+    crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
