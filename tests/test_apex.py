@@ -148,7 +148,7 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     assert told.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
     assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
     crew = Crew(steps=100_000)
-    assert "12,500 updates of 8" in dict(plan.make(crew, wired(crew), RunOptions()).lines)["length"]
+    assert "12,500 updates, one every 8" in dict(plan.make(crew, wired(crew), RunOptions()).lines)["length"]
 
 
 @pytest.mark.parametrize(
