@@ -100,7 +100,9 @@ def _run(server: Server, kind: Any, times: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", [threading.Thread, FORK.Process], ids=["threads", "processes"])
 def test_no_gradient_is_lost_and_none_comes_twice(kind):
-    _run(Server(PLAIN, *sizes(Wide()), 2, shards=2), kind, [40, 40])
+    server = Server(PLAIN, *sizes(Wide()), 2, shards=2)
+    _run(server, kind, [40, 40])
+    assert server.cells.shard[:, 0].tolist() == [80, 80]
 
 
 def _die(server: Server) -> None:
