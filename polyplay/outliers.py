@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from polyplay.errors import UserError
 
+SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
+
 
 @dataclass(frozen=True)
 class Outliers:
@@ -51,7 +53,8 @@ class Gate:
         size = abs(loss)
         if not math.isfinite(size):
             return True
-        if self.n >= self.rule.warm_up and size > self.mean + self.rule.k * math.sqrt(self.variance):
+        bound = (self.mean + self.rule.k * math.sqrt(self.variance)) * SLACK
+        if self.n >= self.rule.warm_up and size > bound:
             if self.row < self.rule.cap:
                 self.row, self.rejected = self.row + 1, self.rejected + 1
                 return False
@@ -64,5 +67,5 @@ class Gate:
         self.n += 1
         weight = 1.0 / min(self.n, self.rule.horizon)
         away = size - self.mean
-        self.mean += weight * away
+        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
         self.variance = (1.0 - weight) * (self.variance + weight * away * away)

@@ -35,7 +35,10 @@ def wired(crew: Crew, **settings: Any) -> Any:
     return systems.load("a3c").build(a3c(**settings), crew)
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
     run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=80_000, until_return=0.4, **CATCH, **how)
     assert run.exit_code == 0

@@ -27,7 +27,10 @@ def wired(crew: Crew, **settings: Any) -> Any:
     return page.build(page.Config(**{"env": "toy:catch", "network": "mlp", **settings}), crew)
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
     run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=12_000, until_return=0.5, **CATCH, **how)
     assert run.exit_code == 0

@@ -87,7 +87,11 @@ def test_a_run_is_evaluated_with_many_lanes_in_step(tmp_path):
     assert 8.0 <= result["episodic_return_mean"] <= 500.0
 
 
-@pytest.mark.parametrize("rule", ["climb", "annealing", "released"])
+LONG = pytest.mark.long
+RULES = ["climb", *(pytest.param(rule, marks=LONG) for rule in ("annealing", "released"))]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
     from polyplay import scheduling
 

@@ -128,6 +128,7 @@ crew.poll(1000)
 """
 
 
+@pytest.mark.long
 def test_a_stopped_worker_ends_with_the_main_process_too():
     code = MAIN.format(tests=os.path.dirname(__file__))
     main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -117,6 +117,7 @@ class Here(fakes.Crowd):
         return crowd.measure(order)
 
 
+@pytest.mark.long
 def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     """A run in processes of its own; no figure is looked at, but that all of them are there."""
     file = tmp_path / "b.json"
