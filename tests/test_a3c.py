@@ -48,9 +48,8 @@ def test_it_learns_catch(how, tmp_path):
         assert 0.3 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"
 
 
-@pytest.mark.parametrize(
-    ("core", "least", "most"), [("lstm", 0.8, 1.0), pytest.param("none", -1.0, 0.5, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("core", "least", "most"), [("lstm", 0.8, 1.0), ("none", -1.0, 0.5)])
 def test_memory_is_learnt_with_a_core_and_not_without(core, least, most, tmp_path):
     settings = {**NET, "env": "toy:memory", "workers": 2, "unroll": 8, "learning_rate": 3e-3, "core_size": 16}
     run = polyplay.train("a3c", core=core, serial=True, steps=6_000, run=str(tmp_path / "run"), **settings)
