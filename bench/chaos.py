@@ -31,7 +31,7 @@ TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --k
 SYSTEMS = {  # small enough that memory is full soon and updates are many
     "impala": "--lanes 4 --batch 8 --unroll 5",
     "appo": "--lanes 4 --batch 8 --unroll 5",
-    "apex": "--actors 3 --memories 2 --lanes 2 --unroll 5 --batch 16 --capacity 10k --start 500 --prefetch 2 --target 50",
+    "apex": "--actors 4 --memories 2 --lanes 2 --unroll 5 --batch 16 --capacity 10k --start 500 --target 50",
     "gorila": "--learners 3 --shards 2 --lanes 2 --unroll 2 --batch 16 --capacity 5k --start 200 --target 100",
     "r2d2": "--lanes 4 --unroll 10 --sequence 10 --burn-in 5 --core-size 32 --batch 16 --capacity 20k --start 1k",
 }
