@@ -77,6 +77,17 @@ def flat(array: np.ndarray, rows: int) -> np.ndarray:
     return array.reshape(rows, -1).view(np.uint8) if array.size else np.zeros((rows, 0), np.uint8)
 
 
+def numbers(memory: np.ndarray) -> np.ndarray | None:
+    """Rows [n, …] as unsigned numbers [n], the same memory; None: they are longer than such."""
+    number = NUMBERS.get(memory.nbytes // max(1, len(memory)))
+    return None if number is None else memory.reshape(-1).view(number)
+
+
+def scatter_numbers(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """scatter() for memory as numbers() says, and values of just such rows."""
+    _scatter_numbers(memory, index.ravel(), values.ravel().view(memory.dtype))
+
+
 def gather(memory: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """out[i] = memory[index[i]]: memory [n, …], index int64 in 0 … n - 1 and out hold the same rows, C-contiguous.
 

@@ -36,18 +36,18 @@ class Fields:
     def kinds(self, flat: dict[str, np.ndarray], lanes: np.ndarray, begun: np.ndarray, T: int) -> np.ndarray:
         """See copying.kinds; of rows without stacks all are alike."""
         if not self.stacks:
-            return np.full((T, len(lanes)), rows.CONTINUES, np.uint8)
+            return np.zeros((T, len(lanes)), np.uint8)  # rows.CONTINUES
         return kinds([(flat[p], self.last[p]) for p in self.stacks], lanes, begun, T)
 
     def put(self, flat: dict[str, np.ndarray], lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
         """Rows [T, B, …] into slots [T, B], and the planes of strange stacks: extra [n, 3], see rows.append."""
         for path in self.whole:
             self.shelves[path].put(slots, flat[path])
-        t, b = np.divmod(extra[:, 1], len(lanes))
         for path in self.stacks:
             stack = flat[path]
             self.shelves[path].put(slots, stack)
             if len(extra):
+                t, b = np.divmod(extra[:, 1], len(lanes))
                 self.shelves[path].put(extra[:, 0].copy(), stack[t, b, extra[:, 2]])
             self.last[path][lanes] = stack[-1]
 
@@ -65,5 +65,5 @@ class Fields:
 
 def flags_of(batch: Batch) -> np.ndarray:
     """uint8 [T, B] from a batch's bools."""
-    first, terminated, truncated = (np.asarray(batch[name], bool).view(np.uint8) for name in FLAGS)
-    return first | terminated << 1 | truncated << 2  # rows.FIRST, TERMINATED, TRUNCATED
+    first, terminated, truncated = (np.asarray(batch[name], bool) for name in FLAGS)
+    return rows.flags_of(first, terminated, truncated)

@@ -89,8 +89,9 @@ class Memory:
         """Rows that came to be items get their first priority."""
         if isinstance(self.replay.sampler, Uniform) or not len(come):
             return
+        priority: np.ndarray | float
         if self.first == "max":
-            priority = np.full(len(come), self.greatest)
+            priority = self.greatest
         elif self.first == "given":
             priority = self.given[come].astype(np.float64)
         else:
@@ -99,7 +100,7 @@ class Memory:
 
     def _forget(self, gone: np.ndarray) -> None:
         if len(gone):
-            self.picker.put(gone, np.zeros(len(gone)))
+            self.picker.put(gone, 0.0)
 
     def trim(self) -> int:
         """Drop the oldest items beyond the capacity, for a soft one; how many."""

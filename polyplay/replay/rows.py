@@ -37,6 +37,16 @@ def _slot(base: Any, R: Any, p: Any, back: Any) -> Any:
 
 
 @compiled
+def flags_of(first: Any, terminated: Any, truncated: Any) -> Any:
+    """uint8 [T, B] from bools [T, B]."""
+    out = np.empty(first.shape, np.uint8)
+    for t in range(first.shape[0]):
+        for b in range(first.shape[1]):
+            out[t, b] = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2
+    return out
+
+
+@compiled
 def append(
     given: Any,
     kinds: Any,
@@ -65,29 +75,41 @@ def append(
     Returns (extra rows, come, gone, row of [T·B] whose stack does not follow the one before or -1).
     """
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
-    head, begin, wait, last = lane[0], lane[2], lane[3], lane[4]
-    extras = n_come = n_gone = 0
+    keep = burn_in + max(k, 1) - 1 - R  # a row that comes retires the one so many rows from it, and all before
+    extras = n_come = n_gone = stamps = unseen = 0
     T, B = given.shape
+    steps, strange = counts[STEPS], -1
     for b in range(B):
         at = lanes[b]
-        base, u, p = at * R, head[at], head[at] % R
+        base, u, p = at * R, lane[0, at], lane[0, at] % R
+        tail, begin, wait, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
         for t in range(T):
             flag, kind = given[t, b], kinds[t, b]
-            if flag & FIRST or u == 0:
-                n_come = _complete(at, R, u, p, u - 1, period, lane, flags, stamp, counts, come, n_come)
+            new = flag & FIRST or u == 0
+            if new:
+                n_come, stamps = _complete(
+                    base, R, u, p, max(wait, tail), u - 1, period, flags, stamp, come, n_come, stamps
+                )
                 if kind == STRANGE:
                     for j in range(k - 1):
-                        n_gone = _retire(at, shape, u, p, lane, flags, stamp, counts, gone, n_gone)
+                        while tail <= u + keep:
+                            slot = _slot(base, R, p, u - tail)
+                            n_gone, stamps, unseen = drop(slot, flags, stamp, gone, n_gone, stamps, unseen)
+                            tail += 1
                         slot = base + p
                         flags[slot], age[slot] = _BREAK, 0
                         owner[slot] += 1
                         extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
                         extras += 1
                         u, p = u + 1, _slot(0, R, p, R - 1)
-                begin[at] = wait[at] = u
+                begin = wait = u
             elif kind == STRANGE:
-                return extras, n_come, n_gone, t * B + b
-            n_gone = _retire(at, shape, u, p, lane, flags, stamp, counts, gone, n_gone)
+                strange = t * B + b
+                break
+            while tail <= u + keep:
+                slot = _slot(base, R, p, u - tail)
+                n_gone, stamps, unseen = drop(slot, flags, stamp, gone, n_gone, stamps, unseen)
+                tail += 1
             slot = slots[t, b] = base + p
             owner[slot] += 1
             before = age[_slot(base, R, p, 1)]
@@ -95,78 +117,73 @@ def append(
                 age[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
             else:
                 age[slot] = k - 1 if kind == STRANGE else PADDED if kind == REPEAT else 0
-            counts[STEPS] += 0 if flag & FIRST or u == 0 else 1
-            stamp[slot] = counts[STEPS]
+            steps += 0 if new else 1
+            stamp[slot] = steps
             if period:
-                e, told, fresh = begin[at], False, False
-                if u - e <= burn_in and (u - e) % period == 0:
-                    fresh = (flag if u == e else flags[_slot(base, R, p, u - e)]) & FIRST != 0
-                if burn_in and u - burn_in >= e:
+                told, fresh = False, False
+                if u - begin <= burn_in and (u - begin) % period == 0:
+                    fresh = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
+                if burn_in and u - burn_in >= begin:
                     told = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
                 flag |= ITEM if told or fresh else 0
-                if t == 0 and anchored and not flag & FIRST and (last[at] < 0 or u - last[at] >= period):
-                    last[at] = u
+                if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
+                    last = u
                     flag |= ANCHOR if burn_in else ANCHOR | ITEM
             flags[slot] = flag
             until = u if flag & _END else u - window + 1
-            if until > wait[at]:
-                n_come = _complete(at, R, u, p, until, period, lane, flags, stamp, counts, come, n_come)
-                wait[at] = until
+            if until > wait:
+                n_come, stamps = _complete(
+                    base, R, u, p, max(wait, tail), until, period, flags, stamp, come, n_come, stamps
+                )
+                wait = until
             if flag & _END:
-                wait[at] = u + 1
+                wait = u + 1
             u, p = u + 1, _slot(0, R, p, R - 1)
-    return extras, n_come, n_gone, -1
+        lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, wait, last
+        if strange >= 0:
+            break
+    counts[SIZE] += n_come - n_gone
+    counts[STEPS] = steps
+    counts[INSERTED] += n_come
+    counts[EVICTED] += n_gone
+    counts[UNSEEN] += unseen
+    counts[STAMPS] += stamps
+    return extras, n_come, n_gone, strange
 
 
-@compiled
+@_inline
 def _complete(
-    at: Any, R: Any, u: Any, p: Any, end: Any, period: Any, lane: Any, flags: Any, stamp: Any, counts: Any, come: Any,
-    n: Any,
+    base: Any, R: Any, u: Any, p: Any, begin: Any, end: Any, period: Any, flags: Any, stamp: Any, come: Any, n: Any,
+    stamps: Any,
 ) -> Any:  # fmt: skip
-    """Rows that waited, up to `end`, may be drawn from now on; row u is at position p."""
-    for row in range(max(lane[3, at], lane[1, at]), end):
-        slot = _slot(at * R, R, p, u - row)
+    """Rows begin … end - 1, which waited, may be drawn from now on; row u is at position p."""
+    for row in range(begin, end):
+        slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
             flags[slot] |= LIVE
-            counts[SIZE] += 1
-            counts[INSERTED] += 1
-            counts[STAMPS] += stamp[slot]
+            stamps += stamp[slot]
             come[n] = slot
             n += 1
-    return n
+    return n, stamps
 
 
-@compiled
-def _retire(
-    at: Any, shape: Any, u: Any, p: Any, lane: Any, flags: Any, stamp: Any, counts: Any, gone: Any, n: Any
-) -> Any:
-    """Row u comes, to position p: what needs the row that it replaces is drawn no more."""
-    R, keep = shape[0], shape[3] + max(shape[1], 1) - 1
-    lane[0, at] = u + 1
-    for row in range(lane[1, at], u + 1 - R + keep):
-        n = drop(_slot(at * R, R, p, u - row), flags, stamp, counts, gone, n)
-        lane[1, at] = row + 1
-    return n
-
-
-@compiled
-def drop(slot: Any, flags: Any, stamp: Any, counts: Any, gone: Any, n: Any) -> Any:
+@_inline
+def drop(slot: Any, flags: Any, stamp: Any, gone: Any, n: Any, stamps: Any, unseen: Any) -> Any:
     """This row is drawn no more."""
     if flags[slot] & LIVE:
-        counts[SIZE] -= 1
-        counts[EVICTED] += 1
-        counts[UNSEEN] += 0 if flags[slot] & DRAWN else 1
-        counts[STAMPS] -= stamp[slot]
+        unseen += 0 if flags[slot] & DRAWN else 1
+        stamps -= stamp[slot]
         flags[slot] &= 255 - LIVE
         gone[n] = slot
         n += 1
-    return n
+    return n, stamps, unseen
 
 
 @compiled
 def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, gone: Any) -> Any:
     """Drop the `excess` rows that may be drawn and came first; how many there were."""
     tail, wait, n = lane[1], lane[3], 0
+    stamps = unseen = 0
     for at in range(tail.size):
         _skip(at, R, tail, wait, flags)
     while n < excess:
@@ -178,9 +195,13 @@ def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, go
                 oldest = at
         if oldest < 0:
             break
-        n = drop(oldest * R + tail[oldest] % R, flags, stamp, counts, gone, n)
+        n, stamps, unseen = drop(oldest * R + tail[oldest] % R, flags, stamp, gone, n, stamps, unseen)
         tail[oldest] += 1
         _skip(oldest, R, tail, wait, flags)
+    counts[SIZE] -= n
+    counts[EVICTED] += n
+    counts[UNSEEN] += unseen
+    counts[STAMPS] += stamps
     return n
 
 

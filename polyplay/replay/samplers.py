@@ -22,8 +22,9 @@ class Picker(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
-        """Priorities (float64 [n], 0: none) of slots that came, went or were learnt from; the last one counts."""
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        """Priorities (float64 [n], or one of all; 0: none) of slots that came, went or were learnt from; the last one
+        counts."""
 
     def pick(self, n: int, beta: float | None) -> Picked: ...
 
@@ -59,7 +60,7 @@ class Equal:
     def __init__(self, ledger: Ledger, draws: Draws):
         self.ledger, self.draws = ledger, draws
 
-    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         pass
 
     def pick(self, n: int, beta: float | None) -> Picked:
@@ -86,9 +87,10 @@ class Weighted:
     def nbytes(self) -> int:
         return self.tree.nbytes
 
-    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         alpha = self.sampler.alpha
-        self.tree.put(slots, priority**alpha if alpha else (priority > 0).astype(np.float64))
+        mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
+        self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def pick(self, n: int, beta: float | None) -> Picked:
         """In proportion; where all priorities are 0, uniformly."""
@@ -124,8 +126,9 @@ class Ranked:
     def nbytes(self) -> int:
         return self.ranks.nbytes
 
-    def put(self, slots: np.ndarray, priority: np.ndarray) -> None:
-        self.ranks.put(slots, priority)
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        given = np.asarray(priority, np.float64)
+        self.ranks.put(slots, given if given.ndim else np.full(len(slots), given))
 
     def pick(self, n: int, beta: float | None) -> Picked:
         """By rank; where all priorities are 0, uniformly."""

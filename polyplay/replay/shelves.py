@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.errors import UserError
-from polyplay.replay.copying import flat, gather, scatter
+from polyplay.replay.copying import flat, gather, numbers, scatter, scatter_numbers
 
 PIECE = 64 * 2**20  # bytes that are saved or loaded at once
 CODECS = ("none", "lz4", "zlib")
@@ -38,6 +38,7 @@ class Plain:
 
     def __init__(self, n: int, shape: tuple[int, ...], dtype: str):
         self.array = np.zeros((n, *shape), dtype)
+        self.numbers = numbers(self.array)
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +46,11 @@ class Plain:
 
     def put(self, slots: np.ndarray, values: np.ndarray) -> None:
         """values [slots.shape, …]; of longer rows the last is taken, see copying.scatter."""
-        scatter(self.array, slots, values)
+        array = self.array
+        if self.numbers is None or values.dtype != array.dtype or values.shape[slots.ndim :] != array.shape[1:]:
+            scatter(array, slots, values)
+        else:
+            scatter_numbers(self.numbers, slots, values)
 
     def take(self, slots: np.ndarray, out: np.ndarray) -> None:
         gather(self.array, slots, out)
