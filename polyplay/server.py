@@ -49,7 +49,7 @@ class Cells(NamedTuple):
     learner: np.ndarray  # int64 [workers, 8]: that learner
     slot: np.ndarray  # int64 [workers, shards, 16]: both
     rate: np.ndarray  # float64 [workers, shards], of learning: that learner
-    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: what its buffers moved
+    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: what buffers moved
     weights: np.ndarray  # float32 [size]: of each part its shard, in place
     statistics: np.ndarray  # float32 [n, weights]: likewise
     copies: np.ndarray  # float32 [2, size]: of each part its shard, for readers: one of the two is whole at any time
@@ -59,7 +59,7 @@ class Server:
     """One vector and one set of optimiser statistics in `shards` parts, one worker (`shard.shard`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (params.sizes); floating buffers are the last part's,
-    which adds up what learners' `observe` moved. workers: learners at most. stale: a shard drops a gradient that was
+    and move as those of learner 0 do: running means of several, added up, would be several means. workers: learners at most. stale: a shard drops a gradient that was
     made with weights more than so many of *its* updates ago; 0: none. outliers: losses of which learners make no
     gradient. The gradient is clipped by its own global norm. Worker 0 of the learners brings the first weights.
 
@@ -321,6 +321,7 @@ class _Pulled:
         self.at = self.met = -1  # of all: of the weights held, and when the last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.known = self.tail.clone()  # of it the server knows this
+        self.tells = me.index == 0  # how its floating buffers move
         self.saved: list[int] = []  # versions in the checkpoint
 
     ready = property(lambda self: self.what.ready)
@@ -346,13 +347,14 @@ class _Pulled:
         self.at = int(self.what.fetch(self.vector, self.held).sum()) // self.what.shards
         if self.held[-1] != last:
             self.known.copy_(self.tail)
-            self.tail += moved  # nobody has heard of that yet
+            if self.tells:
+                self.tail += moved  # nobody has heard of that yet
 
     def moved(self) -> np.ndarray:
-        """What this worker's rows moved in its floating buffers since it was asked last."""
+        """What the rows of worker 0 moved in its floating buffers since it was asked last; of others nothing."""
         moved = self.tail - self.known
         self.known.copy_(self.tail)
-        return moved.cpu().numpy()
+        return moved.cpu().numpy() * self.tells
 
     def add(self, rows: float) -> int:
         """One more gradient; the server's version when it was made."""

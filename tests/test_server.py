@@ -196,7 +196,7 @@ def test_nobody_sees_a_torn_part():
     assert all(low == pytest.approx(0.5 + version, rel=1e-3) for version, low, _ in seen)
 
 
-def test_what_rows_moved_in_floating_buffers_is_added_once():
+def test_floating_buffers_are_those_of_learner_0_and_move_once():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     vectors[0].flat[21:] += 1.0
     vectors[1].flat[21:] += 10.0
@@ -204,13 +204,15 @@ def test_what_rows_moved_in_floating_buffers_is_added_once():
     for i in (0, 1, 0, 1):
         vectors[i].grad.zero_()
         push(bound[i], parts)
-    assert server.cells.weights[21:].tolist() == [11.0] * 3 + [12.0] * 3  # a running mean from 0, a variance from 1
+    moved = [1.0] * 3 + [2.0] * 3  # a running mean from 0, a variance from 1: not both learners' means, added up
+    assert server.cells.weights[21:].tolist() == moved
+    assert vectors[1].flat[21:].tolist() == moved
     bound[0].counts.newest()
     vectors[0].flat[21:] += 5.0  # not told yet
     vectors[1].grad.zero_()
     push(bound[1], parts)
     bound[0].counts.newest()
-    assert vectors[0].flat[21:].tolist() == [16.0] * 3 + [17.0] * 3, "a pull forgets nothing of it"
+    assert vectors[0].flat[21:].tolist() == [6.0] * 3 + [7.0] * 3, "a pull forgets nothing of it"
 
 
 def test_while_somebody_saves_no_shard_changes_anything():
