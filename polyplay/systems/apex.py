@@ -65,7 +65,7 @@ class Config:
 
 
 def quick() -> Config:
-    """For Pong on a small machine: dqn's quick; not tried for long."""
+    """For Pong on a small machine: measured in bench/results/pong_replay.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 10.0, "batch": 128, "n_step": 10}
     paced: Any = {"lanes": 8, "unroll": 25, "ratio": 8.0, "capacity": 100_000, "start": 4_000, "target": 200}
     seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "prefetch": 4}
