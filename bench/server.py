@@ -121,7 +121,7 @@ def alone(network: str, optimizer: str, turns: int) -> Row:
     part, slot, times = Part(server, 0), server.cells.slot[0, 0], {"sweep": list[float](), "copy": list[float]()}
     part.sweep()
     others = np.ones(16_000_000, np.float32)  # what learners touch between two pushes
-    into = np.empty_like(server.cells.weights)
+    into = np.empty_like(server.cells.copies[0])
     for _ in range(turns):
         others += 1.0
         times["copy"].append(timed(lambda: np.copyto(into, server.cells.gradient[0])))
