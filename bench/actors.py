@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
 from polyplay.crew import Crew
@@ -169,12 +168,11 @@ def main() -> None:
         ]
     there = {(r["actors"], r["seed"]) for r in rows}
     wanted = [(asked.env, n, seed, asked.updates) for seed in asked.seeds for n in reversed(asked.actors)]
-    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
-        for row in pool.imap_unordered(run, [w for w in wanted if w[1:3] not in there]):
-            rows.append(row)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, {**where, "rows": rows})
-            print(f"actors: {row['actors']}, seed {row['seed']}: {row['learnt at']}, end {row['end']:.1f}", flush=True)
+    for row in at_once(run, [w for w in wanted if w[1:3] not in there], asked.processes):
+        rows.append(row)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {**where, "rows": rows})
+        print(f"actors: {row['actors']}, seed {row['seed']}: {row['learnt at']}, end {row['end']:.1f}", flush=True)
     rows.sort(key=lambda r: (r["actors"], r["seed"]))
     publish(asked.out, {**where, "rows": rows}, page({**where, "rows": rows}))
     draw(rows, asked.out.with_suffix(".png"))

@@ -12,7 +12,7 @@ nothing but the exchange is measured. In turn, window by window:
 - copy: for each learner a process that copies as many bytes into one of two slots of shared memory, and one that copies
   them out; read: for each learner a process that copies them out of shared memory.
 
-And in this thread, on memory that the others used meanwhile: what a shard makes of a whole vector, in its parts.
+And in this thread, on memory that was not used for a while: a shard's sweep of one gradient, and a copy beside it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def watch(crew: Crew, seconds: float) -> None:
 
 
 def alone(network: str, optimizer: str, turns: int) -> Row:
-    """Milliseconds of a shard of the whole vector, medians: a sweep of one gradient, applying it, and a plain copy."""
+    """Milliseconds of CPU of a shard of the whole vector, medians: a sweep of one gradient, and a plain copy."""
     server = made(network, optimizer, 1, 1, 0)
     vector = server.vector(None, nets.make(network, SPEC))  # type: ignore[arg-type]
     server.fill(vector, [0], 0, 0.0)
@@ -132,9 +132,10 @@ def alone(network: str, optimizer: str, turns: int) -> Row:
 
 
 def timed(call: Callable[[], Any]) -> float:
-    before = time.perf_counter()
+    """CPU seconds of this thread: what others do beside it counts as little as can be."""
+    before = time.thread_time()
     call()
-    return time.perf_counter() - before
+    return time.thread_time() - before
 
 
 # ------------------------------------------------------------------------------------------------------ the whole
@@ -162,7 +163,10 @@ def measured(network: str, shards: int, learners: int, asked: argparse.Namespace
 def page(what: Row) -> list[str]:
     rows, text = what["rows"], ["# A parameter server's exchange, and plain copies of as many bytes", ""]
     text += [*lines_about(what), f"- optimiser: {what['optimizer']}", "", *table(rows), ""]
-    text += ["A shard's work on a whole vector, in one thread; *sweep*: apply one gradient and publish.", ""]
+    text += [
+        "A shard's work on a whole vector, CPU time of one thread; *sweep*: one gradient, taken, applied and published.",
+        "",
+    ]
     text += [*table(what["alone"]), ""]
     for kind in ("push / copy", "pull / read", "handed over / copy"):
         for network in dict.fromkeys(r["network"] for r in rows):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import multiprocessing
 import statistics
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
 from polyplay.crew import Crew
@@ -247,12 +246,11 @@ def main() -> None:
         ]
     there = {(r["case"], r["seed"]) for r in rows}
     wanted = [(case, seed, asked.updates) for seed in asked.seeds for case in CASES if (case, seed) not in there]
-    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
-        for row in pool.imap_unordered(run, wanted):
-            rows.append(row)
-            asked.out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(asked.out.with_suffix(".json"), {**where, "rows": rows})
-            print(f"staleness: {row['case']}, seed {row['seed']}: {row['learnt at']}, end {row['end']:.2f}", flush=True)
+    for row in at_once(run, wanted, asked.processes):
+        rows.append(row)
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(asked.out.with_suffix(".json"), {**where, "rows": rows})
+        print(f"staleness: {row['case']}, seed {row['seed']}: {row['learnt at']}, end {row['end']:.2f}", flush=True)
     report(asked, where, rows)
 
 
