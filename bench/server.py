@@ -164,7 +164,7 @@ def page(what: Row) -> list[str]:
     rows, text = what["rows"], ["# A parameter server's exchange, and plain copies of as many bytes", ""]
     text += [*lines_about(what), f"- optimiser: {what['optimizer']}", "", *table(rows), ""]
     text += [
-        "A shard's work on a whole vector, CPU time of one thread; *sweep*: one gradient, taken, applied and published.",
+        "A shard's work on a whole vector, CPU time of a thread; *sweep*: one gradient, taken, applied and published.",
         "",
     ]
     text += [*table(what["alone"]), ""]
