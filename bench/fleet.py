@@ -41,6 +41,7 @@ from polyplay.tree import Field
 IN, OUT = 12_500.0, 9_700.0  # transitions a second: 360 actors of 139 frames a second, 19 batches of 512
 OVER = 1.01  # what is offered, of what is to be held
 HELD = 0.97  # of what was asked for, in and out, that counts as held in the search
+PATIENCE = 600.0  # seconds for the first batches
 ROLES = ("send", "remember", "learn")
 MB = 2**20
 
@@ -81,6 +82,15 @@ class Fleet:
             self.crew.poll(min(left, 0.02 if self.harm else 0.2))
             if self.harm:
                 self.harm.tick(saved=False)
+
+    def begin(self) -> None:
+        """Until the learner has had its first batches. SystemExit: it does not come to that."""
+        assert self.crew.meter is not None
+        until = time.monotonic() + PATIENCE
+        while self.crew.meter.column("updates").max() < 3:
+            if time.monotonic() > until:
+                raise SystemExit(f"fleet: no batch within {PATIENCE:.0f} s: a lower --start, or a higher --rate")
+            self.crew.poll(0.2)
 
     def look(self) -> Row:
         """Counts so far."""
@@ -167,6 +177,7 @@ def measured(recording: Recording, asked: argparse.Namespace) -> Row:
     with tempfile.TemporaryDirectory(prefix="polyplay-fleet-") as place:
         fleet, found = Fleet(recording, asked, Path(place)), Row()
         try:
+            fleet.begin()
             fleet.run(asked.warm)
             n = max(1, round(asked.seconds / asked.window))
             found["windows"] = [fleet.window(asked.window, memory=i % 3 == 0) for i in range(n)]
@@ -215,7 +226,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS / "fleet")
     asked = parser.parse_args()
     if asked.short:
-        brief: Row = {"actors": 64, "senders": 2, "capacity": 20_000, "start": 5_000, "prefetch": 4, "tries": 2}
+        brief: Row = {"actors": 64, "senders": 2, "capacity": 20_000, "start": 2_000, "prefetch": 4, "tries": 2}
         vars(asked).update(brief, seconds=12.0, warm=8.0, window=4.0, settle=3.0)
     if asked.actors % asked.memories or asked.actors < asked.senders:
         raise SystemExit(f"--actors {asked.actors}: a multiple of --memories, and one for each of --senders at least")

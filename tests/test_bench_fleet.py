@@ -136,6 +136,8 @@ def test_a_delay_makes_rollouts_and_weights_older():
     assert f.actor.due == pytest.approx(f.actor.made + 3.0)
     f.actor.turn(f.actor.due, f.pace, f.history, 0)
     assert f.actor.held == 0
+    taken = f.stream.batches(1).consumer(0)
+    assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
     f.actor.turn(f.actor.due, f.pace, f.history, 0)
     assert f.actor.held == 7
 
