@@ -9,6 +9,8 @@ import numpy as np
 
 from polyplay.shared import Block, Semaphores
 
+WARM = 10  # copies that don't count, and that do at least
+
 
 def _copier(i: int, role: str, block: Block, size: int, bells: Semaphores, cells: Block) -> None:
     """role: into, out, or read. cells int64 [pairs, 8]: transfers of a pair; the last row's first: end."""
@@ -27,7 +29,10 @@ def _copier(i: int, role: str, block: Block, size: int, bells: Semaphores, cells
 
 
 def copies(role: str, pairs: int, size: int, seconds: float) -> float:
-    """Copies of float32 [size] a second: "out" through shared memory from process to process, "read" out of it."""
+    """Copies of float32 [size] a second: "out" through shared memory from process to process, "read" out of it.
+
+    Raises RuntimeError: a process failed.
+    """
     block, bells, cells = Block(8 * pairs * size), Semaphores(2 * pairs), Block(64 * (pairs + 1))
     block.array(2 * pairs * size, np.float32)[:] = 1.0
     told = cells.array((pairs + 1, 8), np.int64)
@@ -40,11 +45,14 @@ def copies(role: str, pairs: int, size: int, seconds: float) -> float:
     for p in processes:
         p.start()
     try:
-        until = time.monotonic() + 60
-        while (told[:pairs, 0] < 20).any() and time.monotonic() < until:
+        while (told[:pairs, 0] < WARM).any():
             time.sleep(0.05)
+            if any(p.exitcode is not None for p in processes):
+                raise RuntimeError(f"copies: exit statuses {[p.exitcode for p in processes]}")
         before, count = time.monotonic(), told[:pairs, 0].sum()
         time.sleep(seconds)
+        while told[:pairs, 0].sum() < count + WARM:
+            time.sleep(0.05)
         return float(told[:pairs, 0].sum() - count) / (time.monotonic() - before)
     finally:
         told[-1, 0] = 1

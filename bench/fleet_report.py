@@ -89,8 +89,8 @@ def draw(what: Row, asked: argparse.Namespace, out: Path) -> None:
     ages.set_yscale("log")
     for axes in (rates, ages):
         axes.grid(color=FAINT)
-        axes.tick_params(colors=INK, length=0)
-        axes.legend(frameon=False, labelcolor=INK, loc="lower right", ncols=2)
+        axes.tick_params(which="both", colors=INK, length=0)
+        axes.legend(frameon=False, labelcolor=INK, loc="best", ncols=2)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
     rates.set_ylim(bottom=0)

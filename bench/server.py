@@ -41,6 +41,7 @@ from polyplay.worker import Me
 
 REST, PUSH, PULL, CYCLE = range(4)
 LEAST = 0.5  # of a copy's rate
+FEW = 10  # that a window has at least
 SETTLE = 0.3  # seconds before a window
 
 
@@ -90,6 +91,8 @@ def running(server: Server, network: str) -> Iterator[Callable[[int, float], flo
         watch(crew, SETTLE)
         before, count = time.monotonic(), done.sum()
         watch(crew, seconds)
+        while done.sum() < count + FEW:
+            watch(crew, 0.1)
         found = float(done.sum() - count) / (time.monotonic() - before)
         todo.set("what", REST)
         watch(crew, SETTLE)
