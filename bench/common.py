@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shlex
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,12 @@ def kept(asked: argparse.Namespace, fixed: Row) -> list[Row]:
     if old.get("settings") != fixed:
         raise SystemExit(f"--resume: {file} is of other settings; leave --resume out to begin anew")
     return [r for r in old["rows"] if r.get("sps")]
+
+
+def at_once(work: Callable[[Any], Row], given: Sequence[Any], processes: int) -> Iterator[Row]:
+    """work(g) of everything given, in so many processes, as they end; 1: here, one after the other."""
+    if processes == 1:
+        yield from map(work, given)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(work, given)

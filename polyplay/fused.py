@@ -21,6 +21,18 @@ def rmsprop(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, insi
 
 
 @_compiled
+def rmsprop_into(
+    out: Any, p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
+) -> None:
+    """The same with the new θ in `out` [n], memory of its own: one array in two roles would cost the SIMD."""
+    for i in range(p.size):
+        delta = grad[i]
+        mean = alpha * square[i] + rest * (delta * delta)
+        square[i] = mean
+        out[i] = p[i] - lr * delta / (np.sqrt(mean + inside) + outside)
+
+
+@_compiled
 def rmsprop_centred(
     p: Any, grad: Any, mean: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
 ) -> None:
@@ -32,6 +44,20 @@ def rmsprop_centred(
         mean[i] = first
         square[i] = second
         p[i] -= lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
+
+
+@_compiled
+def rmsprop_centred_into(
+    out: Any, p: Any, grad: Any, mean: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
+) -> None:
+    """The same with the new θ in `out`."""
+    for i in range(p.size):
+        delta = grad[i]
+        first = alpha * mean[i] + rest * delta
+        second = alpha * square[i] + rest * (delta * delta)
+        mean[i] = first
+        square[i] = second
+        out[i] = p[i] - lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
 
 
 @njit(inline="always")

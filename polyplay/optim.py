@@ -109,7 +109,7 @@ FEW = 4096  # weights of which several passes are as fast as one, and need no co
 
 
 def _update(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    if not group["momentum"] and p.numel() > FEW and all(_plain(x) for x in (p, grad, state["square"])):
+    if _simple(p, grad, state, group):
         _in_one_pass(p, grad, state, group)
         return
     spread = _spread(grad, state, group)
@@ -146,14 +146,27 @@ def _plain(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
 
 
-def _in_one_pass(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+def _simple(p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> bool:
+    """Whether one pass will do."""
+    return not group["momentum"] and p.numel() > FEW and all(_plain(x) for x in (p, grad, state["square"]))
+
+
+def _in_one_pass(
+    p: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any], out: Tensor | None = None
+) -> None:
+    """out: other memory for the new weights."""
     from polyplay import fused
 
     eps, kept = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     numbers = (np.float32(x) for x in (group["lr"], *_weights(group), *where))
-    loop = fused.rmsprop_centred if group["centred"] else fused.rmsprop
-    loop(*(x.detach().numpy().reshape(-1) for x in (p, grad, *kept, state["square"])), *numbers)
+    arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *kept, state["square"])]
+    if out is None:
+        loop = fused.rmsprop_centred if group["centred"] else fused.rmsprop
+    else:
+        loop = fused.rmsprop_centred_into if group["centred"] else fused.rmsprop_into
+        arrays.insert(0, out.numpy())
+    loop(*arrays, *numbers)
 
 
 def make(
@@ -209,6 +222,21 @@ def state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimiser of one parameter: the tensors themselves. Empty before Adam's first step."""
     held: dict[str, Tensor] = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return held
+
+
+@torch.no_grad()
+def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
+    """A step of an optimiser of one parameter, flat and with a gradient, that leaves the old weights where they are:
+    from now on the parameter is `out`, other memory of its size.
+    """
+    group: dict[str, Any] = optimizer.param_groups[0]
+    p, grad = group["params"][0], group["params"][0].grad
+    if isinstance(optimizer, RMSProp) and _plain(out) and _simple(p, grad, optimizer.state[p], group):
+        _in_one_pass(p, grad, optimizer.state[p], group, out)
+        p.data = out
+    else:
+        p.data = out.copy_(p)
+        optimizer.step()
 
 
 def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:

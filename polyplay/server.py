@@ -50,9 +50,8 @@ class Cells(NamedTuple):
     slot: np.ndarray  # int64 [workers, shards, 16]: both
     rate: np.ndarray  # float64 [workers, shards], of learning: that learner
     gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: what buffers moved
-    weights: np.ndarray  # float32 [size]: of each part its shard, in place
-    statistics: np.ndarray  # float32 [n, weights]: likewise
-    copies: np.ndarray  # float32 [2, size]: of each part its shard, for readers: one of the two is whole at any time
+    statistics: np.ndarray  # float32 [n, weights]: of each part its shard, in place
+    copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
 
 
 class Server:
@@ -94,7 +93,6 @@ class Server:
             layout.add((workers, shards, 16), np.int64),
             layout.add((workers, shards), np.float64),
             layout.add((workers, size), np.float32),
-            layout.add(size, np.float32),
             layout.add((len(optim.statistics), weights), np.float32),
             layout.add((2, size), np.float32),
         )
@@ -182,7 +180,6 @@ class Server:
     def fill(self, vector: Vector, versions: list[int], version: int, learnt: float) -> None:
         """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
         cells = self.cells
-        vector.save(cells.weights)
         vector.save(cells.copies[0])
         cells.shard[:, VERSION] = versions
         cells.shard[:, ACTIVE] = 0
@@ -235,7 +232,7 @@ class _Server:
         self.counts = _Pulled(what, me, vector)
         self.gate = None if what.outliers is None else what.outliers.open()
         # all parts' at once: for checkpoints, it makes no step
-        self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.weights)[: what.weights]))
+        self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: what.weights]))
         optim.share(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
         self.mine, self.rate, self.slots = cells.slot[me.index], cells.rate[me.index], cells.gradient[me.index]
         if me.index == 0:

@@ -1,8 +1,9 @@
 """The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
 
 It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
-dropped as a whole; then one copy for those who read. Only behind that are the slots free again, so that a learner whose
-slot is free finds its gradient in what it pulls.
+dropped as a whole. Of its two copies one is read meanwhile: the sweep's first gradient is applied from that one into
+the other, which the next ones change in place; then that is the one to read. Only behind that are the slots free again,
+so that a learner whose slot is free finds its gradient in what it pulls.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Part:
         self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
         self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
         own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
-        self.weights = nn.Parameter(torch.from_numpy(cells.weights)[own])
+        self.copies = [torch.from_numpy(copy)[own] for copy in cells.copies]
+        self.weights = nn.Parameter(self.copies[int(self.mine[ACTIVE])])
         self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
         self.weights.grad = self.gradients[0]
         self.optimizer = server.optim.make(self.weights)
@@ -79,7 +81,10 @@ class Part:
         server.barrier()  # seen by who wants all to stand still, before we look whether somebody does
         there = [] if head[HOLD] else np.flatnonzero(self.slots[:, WRITTEN] != self.slots[:, TAKEN]).tolist()
         server.barrier()
-        if sum([self._take(w) for w in there]):
+        before = self.version
+        for w in there:
+            self._take(w, first=self.version == before)
+        if self.version > before:
             self._publish()
         for w in there:
             self.slots[w, TAKEN] = self.slots[w, WRITTEN]
@@ -92,30 +97,35 @@ class Part:
             server.reply(0).post()
         return len(there)
 
-    def _take(self, w: int) -> bool:
-        """Apply learner `w`'s gradient, unless it is too old."""
+    def _take(self, w: int, first: bool) -> None:
+        """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.mine[LAG_SUM] += lag
         self.mine[LAG_MAX] = max(int(self.mine[LAG_MAX]), lag)
         if self.server.stale and lag > self.server.stale:
             self.mine[STALE] += 1
-            return False
+            return
         self.weights.grad = self.gradients[w]
         if self.step is not None:
             self.step.fill_(self.version)
         self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
-        self.optimizer.step()
-        self.cells.weights[self.tail] += self.cells.gradient[w, self.tail]
+        copies, moved = self.cells.copies, self.cells.gradient[w, self.tail]
+        at = int(self.mine[ACTIVE])
+        if first:
+            self.mine[BEGIN + 1 - at] = self.version + 2  # whoever still reads there reads again
+            self.server.barrier()
+            optim.step_into(self.optimizer, self.copies[1 - at])
+            np.add(copies[at, self.tail], moved, out=copies[1 - at, self.tail])
+        else:
+            self.optimizer.step()
+            copies[1 - at, self.tail] += moved
         self.version += 1
         self.mine[APPLIED] += 1
-        return True
 
     def _publish(self) -> None:
         mine, into = self.mine, 1 - int(self.mine[ACTIVE])
         mine[BEGIN + into] = self.version + 1
-        self.server.barrier()
-        self.cells.copies[into, self.part] = self.cells.weights[self.part]
         self.server.barrier()
         mine[DONE + into] = self.version + 1
         mine[ACTIVE] = into

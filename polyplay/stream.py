@@ -114,6 +114,7 @@ class Stream:
         self._closed = array(self._fields["closed"])
         cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
         self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
+        self.ends = cells[1, :, 0:16:8]  # [producers, 2] head and tail of each full ring
 
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
@@ -167,7 +168,7 @@ class Stream:
     @property
     def depth(self) -> int:
         """Full slots that no learner has taken yet."""
-        return sum(len(r) for r in self._full)
+        return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def close(self) -> None:
         """Every wait, now and later, raises Closed."""
@@ -313,12 +314,11 @@ class Batches:
         `join` puts slots side by side, if not the stream's own does. `wait`: for a while, before it answers None.
         """
         stream = self.stream
-        rings = list(range(c, stream.producers, stream.consumers))
         bell = stream.bell(c)
         join = join or Joiner(stream.rows, stream.state, stream.lanes, self.n)
         while True:
             stream.check()
-            chosen, after = self._choose(c, rings, turn)
+            chosen, after = self._choose(c, turn)
             if len(chosen) < self.n:
                 if not (wait and bell.wait(stream.patience)):
                     yield None
@@ -332,24 +332,26 @@ class Batches:
             join.done()
             stream.give_back(slots)
 
-    def _choose(self, c: int, rings: list[int], turn: int) -> tuple[list[int], int]:
+    def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
-        there = {p: len(self.stream._full[p]) for p in rings}
+        stream, ends = self.stream, self.stream.ends[c :: self.stream.consumers]
+        there = ends[:, 1] - ends[:, 0]  # all at once: there may be hundreds
         if self.order is not None:
             wanted = self.order(c, turn)
-            return (wanted if all(there[p] >= wanted.count(p) for p in wanted) else []), turn + self.n
+            counts = {p: int(there[p // stream.consumers]) for p in wanted}
+            return (wanted if all(counts[p] >= wanted.count(p) for p in wanted) else []), turn + self.n
         chosen: list[int] = []
-        tries = 1 if self.in_turn else len(rings)
         while len(chosen) < self.n:
-            for k in range(tries):
-                p = rings[(turn + k) % len(rings)]
-                if there[p]:
+            at = turn % len(there)
+            if not there[at]:
+                ready = np.flatnonzero(there)
+                if self.in_turn or not len(ready):
                     break
-            else:
-                break
-            there[p] -= 1
-            chosen.append(p)
-            turn += k + 1
+                at = int(ready[np.searchsorted(ready, at) % len(ready)])  # the next one that has some
+                turn += (at - turn) % len(there)
+            there[at] -= 1
+            chosen.append(c + at * stream.consumers)
+            turn += 1
         return chosen, turn
 
     def close(self) -> None:

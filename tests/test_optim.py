@@ -290,3 +290,25 @@ def test_other_layouts_and_types_take_several_passes() -> None:
     p.grad = torch.ones_like(p)
     optimizer.step()
     torch.testing.assert_close(p.detach(), torch.full_like(p, -0.1 / math.sqrt(0.01 + 0.1)).detach())
+
+
+@pytest.mark.parametrize("n", [7, 5000])
+@pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in optim.NAMES), ("rmsprop_tf", 0.9)])
+def test_a_step_into_other_memory_is_a_step_and_leaves_the_old_weights(name: str, momentum: float, n: int) -> None:
+    draw = torch.Generator().manual_seed(n)
+    begin, gradients = torch.randn(n, generator=draw), torch.randn(4, n, generator=draw)
+    here, there = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
+    made = [optim.make(name, p, 0.1, eps=0.1, momentum=momentum) for p in (here, there)]
+    before, into = there.data, torch.full((n,), torch.nan)
+    for k, gradient in enumerate(gradients):
+        here.grad = there.grad = gradient
+        made[0].step()
+        if k in (0, 2):
+            optim.step_into(made[1], into)
+            assert there.data_ptr() == into.data_ptr()
+            if k == 0:
+                assert torch.equal(before, begin)
+            into = before  # the two in turn
+        else:
+            made[1].step()
+        assert torch.equal(there.data, here.data)

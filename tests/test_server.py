@@ -14,7 +14,7 @@ from test_updates import _finish, _gradients, _line, _me
 
 from polyplay.errors import Closed, UserError
 from polyplay.params import Vector, sizes
-from polyplay.server import BASE, BUSY, HOLD, TAKEN, WRITTEN, Server
+from polyplay.server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, Server
 from polyplay.shard import Part
 from polyplay.updates import Local, Optim
 
@@ -35,6 +35,12 @@ def made(optim: Optim, workers: int = 2, shards: int = 2, **more: Any):
     server = Server(optim, *sizes(_line(0.0)), workers, shards, **more)
     ends = [joined(server, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
     return server, [v for v, _ in ends], [b for _, b in ends], [Part(server, k) for k in range(shards)]
+
+
+def whole(server: Server) -> np.ndarray:
+    """A copy of every part as it was published last."""
+    newest = server.cells.shard[:, ACTIVE].tolist()
+    return np.concatenate([server.cells.copies[k, part] for k, part in zip(newest, server.parts, strict=True)])
 
 
 def leave(bound: Any) -> None:
@@ -65,7 +71,7 @@ def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shar
         alone.grad.copy_(gradient)
         assert push(bound[i % 3], parts) == i, "no staleness: it was made with all before it"
         _finish(local(0.1, np.zeros(3)))
-    assert np.allclose(server.cells.weights[: server.weights], alone.read()[: alone.weights], atol=1e-6)
+    assert np.allclose(whole(server)[: server.weights], alone.read()[: alone.weights], atol=1e-6)
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     assert server.cells.shard[:, 0].tolist() == [9] * shards
     assert [b.counts.version for b in bound] == [9, 9, 9]
@@ -74,7 +80,7 @@ def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shar
     assert told["applied"].tolist() == [9] * shards
     assert told["lags"][0] == 9 * shards
     assert bound[1].counts.newest() == 9
-    assert np.array_equal(vectors[1].read(), server.cells.weights)
+    assert np.array_equal(vectors[1].read(), whole(server))
 
 
 def test_parts_are_all_of_the_vector_the_last_with_the_buffers():
@@ -114,7 +120,7 @@ def test_staleness_and_discards_are_those_of_a_plain_twin(stale, shards, events)
     assert told["lags"].tolist() == np.bincount(lags, minlength=64).tolist()
     assert int(told["lag_sum"]) == sum(lags)
     for part, n in zip(server.parts, twin.version, strict=True):
-        own = server.cells.weights[part.start : min(part.stop, 21)]
+        own = whole(server)[part.start : min(part.stop, 21)]
         np.testing.assert_allclose(own, 0.5 + n, rtol=1e-3)
     assert [list(b.counts.held) for b in bound] == twin.held
 
@@ -156,16 +162,16 @@ def test_a_slot_that_is_full_is_waited_for_and_the_others_are_filled_first():
 
 def test_what_is_half_written_is_never_applied_and_whoever_comes_next_writes_over_it():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
-    before = server.cells.weights.copy()
+    before = whole(server)
     server.cells.gradient[1, :11] = 7e9  # as a learner leaves it that is killed before its mark
     server.cells.slot[1, :, BASE] = 0
     assert [part.sweep() for part in parts] == [0, 0]
-    assert np.array_equal(server.cells.weights, before)
+    assert np.array_equal(whole(server), before)
     vectors[1], bound[1] = joined(server, 1, 3.0, incarnation=1)
     assert np.array_equal(vectors[1].read(), before), "it has the server's weights, not its own"
     vectors[1].grad.fill_(-1.0)
     push(bound[1], parts, 1e6)
-    np.testing.assert_allclose(server.cells.weights[:21], 1.5, rtol=1e-3)
+    np.testing.assert_allclose(whole(server)[:21], 1.5, rtol=1e-3)
 
 
 def test_nobody_sees_a_torn_part():
@@ -205,7 +211,7 @@ def test_floating_buffers_are_those_of_learner_0_and_move_once():
         vectors[i].grad.zero_()
         push(bound[i], parts)
     moved = [1.0] * 3 + [2.0] * 3  # a running mean from 0, a variance from 1: not both learners' means, added up
-    assert server.cells.weights[21:].tolist() == moved
+    assert whole(server)[21:].tolist() == moved
     assert vectors[1].flat[21:].tolist() == moved
     bound[0].counts.newest()
     vectors[0].flat[21:] += 5.0  # not told yet
@@ -221,7 +227,7 @@ def test_while_somebody_saves_no_shard_changes_anything():
     push(bound[1], parts)
     vectors[1].grad.fill_(1.0)
     leave(bound[1])
-    kept = [x.copy() for x in (server.cells.weights, server.cells.statistics)]
+    kept = [x.copy() for x in (whole(server), server.cells.statistics)]
     server.cells.shard[1, BUSY] = 1  # one is at it
     later = threading.Timer(0.05, lambda: server.cells.shard[:, BUSY].fill(0))
     later.start()
@@ -263,14 +269,14 @@ def test_it_stands_in_params_place_for_who_acts():
     actor = Vector(_line(3.0))
     held = server.pull(actor)
     assert held == 0
-    assert np.array_equal(actor.read(), server.cells.weights)
+    assert np.array_equal(actor.read(), whole(server))
     bound.vector.grad.fill_(1.0)
     push(bound, parts)
     actor.flat.zero_()
     assert server.pull(actor, have=1) == 1
     assert not actor.flat.any(), "nothing is copied where nothing is new"
     assert server.pull(actor, have=0) == 1
-    assert np.array_equal(actor.read(), server.cells.weights)
+    assert np.array_equal(actor.read(), whole(server))
     server.publish(actor, 9, 9)
     assert server.version == 1
     with pytest.raises(ValueError, match="no rounds that a lag could be bound to"):

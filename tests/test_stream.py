@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,6 +157,23 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
     for p in range(producers):
         mine = [v for who, v in got if who == p]
         assert mine == sent[p][: len(mine)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 30), st.data())
+def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(each, consumers, n, in_turn, turn, data):
+    stream = _stream(slots=3 * each * consumers, producers=each * consumers, consumers=consumers)
+    counts = data.draw(st.lists(st.integers(0, 3), min_size=each * consumers, max_size=each * consumers))
+    for p, count in enumerate(counts):
+        end = stream.producer(p)
+        for number in range(count):
+            _fill(stream, end, number + 1)
+    batches = stream.batches(n, in_turn)
+    assert stream.depth == sum(counts)
+    for c in range(consumers):
+        found = batches._choose(c, turn)
+        chosen, after = twins.batch(counts[c::consumers], n, turn, in_turn)
+        assert found == ([c + i * consumers for i in chosen], after)
 
 
 def test_no_slot_is_taken_before_a_whole_batch_is_there():

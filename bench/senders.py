@@ -1,0 +1,203 @@
+"""What bench/fleet.py is made of: simulated actors that send recorded play, a clock on what comes, and a learner that
+takes batches and gives priorities back, but computes nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from recording import Recording
+
+from polyplay import tree
+from polyplay.shared import Block, Knobs, Layout
+from polyplay.stream import Batches, Stream
+from polyplay.trays import Trays
+from polyplay.worker import Me
+
+LOST, SENT, BLOCKED, LATE = range(4)  # what a simulated actor counts: rollouts
+SLACK = 0.5  # seconds by which somebody may be behind and catch up; what is beyond is given up
+BINS, FIRST, PER_DECADE = 240, 1e-3, 40  # of ages: from a millisecond, 40 bins for each factor of ten
+
+
+# ------------------------------------------------------------------------------------------------------- what is seen
+
+
+class Seen:
+    """What senders, memories and the learner noticed, in shared memory. Each worker writes where it is named."""
+
+    def __init__(self, actors: int, slots: int, memories: int):
+        layout = Layout()
+        self._fields = {
+            "rollouts": layout.add((actors, 8), np.int64),  # by LOST, SENT, …: whoever plays that actor
+            "made": layout.add(slots, np.float64),  # when the last row of what is in a slot was made: likewise
+            "ages": layout.add((memories, BINS), np.int64),  # of last rows, when they could be drawn: that memory
+            "lags": layout.add(8, np.float64),  # rows learnt from, sum and greatest of their lags: the learner
+        }
+        self._block: Block = layout.block()
+        self._attach()
+
+    def _attach(self) -> None:
+        found = {name: self._block.array(*at) for name, at in self._fields.items()}
+        self.rollouts, self.made, self.ages, self.lags = (found[k] for k in ("rollouts", "made", "ages", "lags"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: self.__dict__[k] for k in ("_fields", "_block")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+def bin_of(age: float) -> int:
+    return int(np.clip(PER_DECADE * np.log10(max(age, FIRST) / FIRST), 0, BINS - 1))
+
+
+def quantile(counts: np.ndarray, q: float) -> float | None:
+    """Seconds, the upper edge of the bin in which the quantile lies; None of nothing."""
+    total = int(counts.sum())
+    if not total:
+        return None
+    at = int(np.searchsorted(np.cumsum(counts), q * total))
+    return float(FIRST * 10 ** ((min(at, BINS - 1) + 1) / PER_DECADE))
+
+
+class Timed:
+    """In the place of a stream's batches: how old rollouts are when the memory has done with them."""
+
+    def __init__(self, source: Batches, seen: Seen):
+        self.source, self.stream, self.seen = source, source.stream, seen
+
+    def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:
+        held: list[int] = []
+
+        def both(slots: list[int]) -> None:
+            held[:] = slots
+            log(slots)
+
+        for taken in self.source.consumer(c, log=both, **more):
+            made = [float(self.seen.made[s]) for s in held] if taken is not None else []
+            yield taken
+            now = time.monotonic()  # whoever asks for the next one has added this one
+            for at in made:
+                self.seen.ages[c, bin_of(now - at)] += 1
+
+
+# -------------------------------------------------------------------------------------------- who acts, who learns
+
+
+class History:
+    """Versions of the learner's weights by when they came."""
+
+    def __init__(self, most: int = 4000):
+        self.times, self.versions = deque[float]([-np.inf], most), deque[int]([0], most)
+
+    def note(self, now: float, version: int) -> None:
+        if version != self.versions[-1]:
+            self.times.append(now)
+            self.versions.append(version)
+
+    def at(self, when: float) -> int:
+        return self.versions[max(0, bisect.bisect_right(self.times, when) - 1)]
+
+
+class Simulated:
+    """An actor of one lane, which sends a recorded lane's rows, T at a time."""
+
+    def __init__(self, p: int, producer: Any, recording: Recording, seen: Seen, draws: np.random.Generator):
+        self.producer, self.recording, self.seen, self.draws = producer, recording, seen, draws
+        self.p, self.counts = p, seen.rollouts[p]
+        self.lane, self.at = p % recording.lanes, int(draws.integers(recording.rows - producer.T))
+        self.cut = True  # the next row begins an episode: something is missing before it
+        self.made = self.due = 0.0  # when the rollout at hand is whole, and when it is handed over
+        self.held = 0  # version of the weights that act
+        self.waits = False
+
+    def begin(self, now: float, period: float) -> None:
+        self.made = now + period * float(self.draws.random())
+        self.due = self.made
+
+    def turn(self, now: float, pace: Knobs, history: History, incarnation: int) -> None:
+        """The rollout at hand is due: hand it over, unless it gets lost or there is no slot, and begin the next."""
+        period = self.producer.T * pace.actors / pace.rate
+        if self.draws.random() < pace.loss and not self.waits:
+            self.counts[LOST] += 1
+            self.cut = True
+        else:
+            slot = self.producer.slot()
+            if slot is None:
+                self.counts[BLOCKED] += not self.waits
+                self.waits, self.due = True, now + 0.01
+                return
+            self._fill(slot)
+            self.producer.commit(slot, incarnation)
+            self.counts[SENT] += 1
+        self.waits = False
+        behind = max(0.0, now - self.due - SLACK)
+        self.counts[LATE] += behind > 0
+        self.held = history.at(self.made - pace.delay)  # these weights have travelled, too
+        self.made += period + behind
+        self.due = max(self.due, self.made + max(0.0, pace.delay + pace.jitter * (2 * self.draws.random() - 1)))
+        self.at += self.producer.T
+        if self.at + self.producer.T >= self.recording.rows:
+            self.at, self.cut = 0, True
+
+    def _fill(self, slot: int) -> None:
+        rows = self.producer.row(slot)
+        self.recording.copy(self.lane, self.at, rows)
+        rows["version"][:] = self.held
+        if self.cut:
+            rows["first"][0] = True
+        self.cut = False
+        self.seen.made[slot] = self.made
+
+
+def send(me: Me, *, stream: Stream, trays: Trays, recording: Recording, seen: Seen, pace: Knobs) -> Iterator[None]:
+    """Every n-th actor, each at its own time. A worker that takes a lost one's place has the same actors, anew."""
+    stream.patience = 0.0  # of this process's own description of it: nobody waits here for a single actor's slot
+    draws, history, now = np.random.default_rng([me.seed, me.index, me.incarnation]), History(), time.monotonic()
+    mine = range(me.index, stream.producers, me.n)
+    actors = [Simulated(p, stream.producer(p), recording, seen, draws) for p in mine]
+    for actor in actors:
+        actor.begin(now, stream.T * pace.actors / pace.rate)
+    heap = [(a.due, a.p, a) for a in actors]
+    heapq.heapify(heap)
+    while True:
+        now = time.monotonic()
+        history.note(now, trays.version)
+        if heap[0][0] > now:
+            time.sleep(min(heap[0][0] - now, 0.05))
+            yield
+            continue
+        actor = heap[0][2]
+        actor.turn(now, pace, history, me.incarnation)
+        heapq.heapreplace(heap, (actor.due, actor.p, actor))
+        yield
+
+
+def learn(me: Me, *, trays: Trays, seen: Seen, pace: Knobs, copies: bool) -> Iterator[None]:
+    """Takes a batch when it is due, copies it as a transfer to a device would read it, and judges it at random."""
+    taker, draws, version, B = trays.taker(0), np.random.default_rng(me.seed), 0, trays.replay.batch
+    priorities = draws.lognormal(-2.0, 1.0, (64, B)).astype(np.float32)
+    into = tree.zeros(trays.replay.drawn())
+    due, lags = time.monotonic(), seen.lags
+    for tray in taker.batches():
+        if tray is not None:
+            time.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + B / pace.learn, time.monotonic() - SLACK)
+            item = trays.item(tray)
+            if copies:
+                tree.map(np.copyto, into, item)
+            lag = version - item["version"]
+            lags[:2] += lag.size, lag.sum()
+            lags[2] = max(lags[2], lag.max())
+            taker.give(tray, priorities[version % len(priorities)])
+            version += 1
+            trays.learnt(1.0, version)
+            me.meter.add("updates", 1)
+        yield
