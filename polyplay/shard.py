@@ -69,6 +69,7 @@ class Part:
         optim.share(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
         self.step = optim.state(self.optimizer).get("step")  # Adam's count of updates: this part's
         self.version = int(self.mine[VERSION])
+        self.heard = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
         """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
@@ -106,10 +107,18 @@ class Part:
             self.step.fill_(self.version)
         self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
         self.optimizer.step()
-        self.cells.weights[self.tail] += self.cells.gradient[w, self.tail]
+        self._average(w)
         self.version += 1
         self.mine[APPLIED] += 1
         return True
+
+    def _average(self, w: int) -> None:
+        """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
+        (nets.running). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        """
+        self.heard.add(w)
+        held = self.cells.weights[self.tail]
+        held += (self.cells.gradient[w, self.tail] - held) / len(self.heard)
 
     def _publish(self) -> None:
         mine, into = self.mine, 1 - int(self.mine[ACTIVE])
