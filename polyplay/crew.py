@@ -26,12 +26,12 @@ from polyplay.scheduling import Dial
 from polyplay.shared import Control
 from polyplay.spawn import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
 from polyplay.where import Where
-from polyplay.worker import SEATS, Headcount, Me
+from polyplay.worker import SEATS, Headcount, Me, reborn
 
 ROWS = 64  # of the meter: workers a crew can have at once
 GRACE = 1.0  # seconds that workers get to leave by themselves
 PARTING = 30.0  # seconds that a process which has to leave gets to end by itself, where it may
-REPLACEMENTS = 20  # lost workers one role may have replaced
+REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Role:
     most: int = 0  # workers there is room for
     past: dict[int, Me] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
-    spared: int = 0  # of these, how many were lost on purpose (havoc)
+    falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
 
 
 @dataclass
@@ -71,6 +71,7 @@ class Worker:
     pipe: Any = None  # what it says: (kind, text)
     done: bool = False
     until: float = 0.0  # when a leaving one's time is up
+    spared: bool = False  # it is lost on purpose (havoc)
 
 
 class Crew:
@@ -257,7 +258,7 @@ class Crew:
             control=self.control,
             directory=self.directory,
             resume=self.resume,
-            incarnation=(old.incarnation % 1000 + 1 if old else 0) + 1000 * self.resumes,
+            incarnation=reborn(old.incarnation if old else None, self.resumes),
             threads=threads_each(self.roles),
             trace=self.trace,
             precision=self.precision,
@@ -327,9 +328,10 @@ class Crew:
             return
         code = worker.runs.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
-        role = worker.role
-        if role.on_loss == "fail" or role.lost - role.spared >= REPLACEMENTS:
-            many = f" ({role.lost} of its role were replaced before)" if role.lost else ""
+        role, now = worker.role, time.monotonic()
+        role.falls = [t for t in role.falls if t > now - HOUR] + [now] * (not worker.spared)
+        if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
+            many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
             raise WorkerLost(f"worker {role.name} {worker.me.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
         self.say("warning", f"worker {role.name} {worker.me.index} {how}; a new one takes its place")
@@ -373,8 +375,6 @@ class Crew:
         if process:
             worker.runs.close()
         return True
-
-    # -------------------------------------------------------------------------------------------- drawing
 
     def diagram(self) -> str:
         from polyplay.diagram import draw

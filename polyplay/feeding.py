@@ -110,7 +110,7 @@ class _FromReplay:
         """Rollouts to keep; (): draw; None: nothing came for a while."""
         rollouts = self.stream.batches(1).consumer(self.me.index, log=self._note)
         while True:
-            yield () if self.rehearsal.owed > 0 else next(rollouts)
+            yield () if self.rehearsal.memory.due else next(rollouts)
 
     def _note(self, slots: list[int]) -> None:
         self.actor = slots[0] // self.stream.share
@@ -162,8 +162,7 @@ class _FromTrays:
             yield from learner.rest(fresh)
             return
         item = self.trays.item(tray)
-        learner.observe({"obs": item["obs"]})  # the memories have no network, so statistics are of what is drawn
-        yield from learner.revise(item, fresh)
+        yield from learner.revise(item, fresh, observe=True)  # the memories have no network that could
         self.taker.give(tray, learner.judged())
         if self.chief:
             self._tell()

@@ -98,7 +98,7 @@ class Havoc:
         if rule.kind != "slow":
             self.open.append(event)
         if rule.kind == "kill":
-            worker.role.spared += worker.role.on_loss == "replace"  # the limit is for what nobody asked for
+            worker.spared = True  # the limit is for what nobody asked for
             _send(worker, signal.SIGKILL)
             connection.wait([worker.runs.sentinel], DEATH)  # from now on it changes nothing, and is not yet replaced
             event.turns, event.lost = worker.me.meter.get("stamps"), unfinished(worker)

@@ -131,12 +131,15 @@ class Learner:
         valid = ~rows["first"][1:]
         yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
 
-    def revise(self, item: Batch, fresh: float) -> Iterator[None]:
+    def revise(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
         """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
+        observe: running statistics learn from it first, where they didn't from what was acted.
         """
         self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
         batch = put(item, self.device)
+        if observe:
+            self.observe({"obs": batch["obs"]})
         self.now = self.left()
 
         def score() -> Scored:

@@ -19,7 +19,7 @@ from polyplay.crew import apart, cores, threads_each
 from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
-from polyplay.replay import replay_of
+from polyplay.replay import draws, replay_of, rows
 from polyplay.trays import Trays
 
 SECONDS = 2.0  # of the micro-benchmark
@@ -27,6 +27,7 @@ PATIENCE = 120.0  # seconds to wait for the first update in it
 # what may be halved to make a plan fit, in the order in which that is tried
 FIELDS = ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch")
 HALVINGS = 12
+COMPILES = "the replay's loops are compiled on this machine first: about half a minute in which nothing is learnt"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
     ]
+    lines += [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not draws.kept(rows.append) else []
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
 
 

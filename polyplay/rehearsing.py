@@ -83,11 +83,6 @@ class Rehearsal:
         self.me.meter.add("replay", time.perf_counter() - before)
         return fresh
 
-    @property
-    def owed(self) -> int:
-        """Updates to make before more is remembered."""
-        return self.memory.due
-
     def update(self, fresh: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.revise."""
         before = time.perf_counter()
@@ -106,8 +101,8 @@ class Rehearsal:
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""
         fresh = self.remember(rows, state)
-        owed = self.owed
-        if owed <= 0:
+        owed = self.memory.due
+        if not owed:
             yield from self.learner.rest(fresh)
         for i in range(owed):
             yield from self.update(fresh if i == 0 else 0.0)

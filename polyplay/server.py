@@ -49,7 +49,7 @@ class Cells(NamedTuple):
     learner: np.ndarray  # int64 [workers, 8]: that learner
     slot: np.ndarray  # int64 [workers, shards, 16]: both
     rate: np.ndarray  # float64 [workers, shards], of learning: that learner
-    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: what buffers moved
+    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: its floating buffers
     statistics: np.ndarray  # float32 [n, weights]: of each part its shard, in place
     copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
 
@@ -58,7 +58,7 @@ class Server:
     """One vector and one set of optimiser statistics in `shards` parts, one worker (`shard.shard`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (params.sizes); floating buffers are the last part's,
-    and move as those of learner 0 do: running means of several, added up, would be several means. workers: learners at most. stale: a shard drops a gradient that was
+    which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
     made with weights more than so many of *its* updates ago; 0: none. outliers: losses of which learners make no
     gradient. The gradient is clipped by its own global norm. Worker 0 of the learners brings the first weights.
 
@@ -254,13 +254,13 @@ class _Server:
 
     def _push(self, learning_rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
-        gradient, moved = self.gradient.fetch(), self.counts.moved()
+        gradient, buffers = self.gradient.fetch(), self.counts.told()
         n, left = self.what.shards, list(range(self.what.shards))
         left = left[self.me.index % n :] + left[: self.me.index % n]
         while left:
             while self.bell.wait(0.0):
                 pass
-            left = [k for k in left if not self._write(k, gradient, moved, learning_rate)]
+            left = [k for k in left if not self._write(k, gradient, buffers, learning_rate)]
             if left:
                 before = time.perf_counter()
                 yield
@@ -268,7 +268,7 @@ class _Server:
                 self.bell.wait(0.02)
                 self.waited += time.perf_counter() - before
 
-    def _write(self, k: int, gradient: np.ndarray, moved: np.ndarray, learning_rate: float) -> bool:
+    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
         """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
         marks, part = self.mine[k], self.what.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
@@ -276,7 +276,7 @@ class _Server:
         self.what.barrier()
         end = min(part.stop, self.what.weights)
         self.slots[part.start : end] = gradient[part.start : end]
-        self.slots[end : part.stop] = moved[: part.stop - end]
+        self.slots[end : part.stop] = buffers[: part.stop - end]
         self.rate[k], marks[BASE] = learning_rate, self.counts.held[k]
         self.what.barrier()
         marks[WRITTEN] += 1
@@ -317,8 +317,7 @@ class _Pulled:
         self.held = np.full(what.shards, -1)  # the version of each part
         self.at = self.met = -1  # of all: of the weights held, and when the last gradient was made
         self.tail = vector.flat[vector.weights :]
-        self.known = self.tail.clone()  # of it the server knows this
-        self.tells = me.index == 0  # how its floating buffers move
+        self.known = self.tail.clone()  # of which the server told, or was told
         self.saved: list[int] = []  # versions in the checkpoint
 
     ready = property(lambda self: self.what.ready)
@@ -340,18 +339,17 @@ class _Pulled:
         return self.at
 
     def pull(self) -> None:
-        moved, last = self.tail - self.known, int(self.held[-1])
+        own, unheard = self.tail.clone(), not torch.equal(self.tail, self.known)
         self.at = int(self.what.fetch(self.vector, self.held).sum()) // self.what.shards
-        if self.held[-1] != last:
+        if unheard:
+            self.tail.copy_(own)  # until the server was told: both are averages, their sum is not
+        else:
             self.known.copy_(self.tail)
-            if self.tells:
-                self.tail += moved  # nobody has heard of that yet
 
-    def moved(self) -> np.ndarray:
-        """What the rows of worker 0 moved in its floating buffers since it was asked last; of others nothing."""
-        moved = self.tail - self.known
+    def told(self) -> np.ndarray:
+        """This worker's floating buffers, of which the server is told now."""
         self.known.copy_(self.tail)
-        return moved.cpu().numpy() * self.tells
+        return self.known.cpu().numpy().copy()
 
     def add(self, rows: float) -> int:
         """One more gradient; the server's version when it was made."""

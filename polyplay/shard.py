@@ -71,6 +71,7 @@ class Part:
         optim.share(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
         self.step = optim.state(self.optimizer).get("step")  # Adam's count of updates: this part's
         self.version = int(self.mine[VERSION])
+        self.heard = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
         """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
@@ -110,18 +111,24 @@ class Part:
         if self.step is not None:
             self.step.fill_(self.version)
         self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
-        copies, moved = self.cells.copies, self.cells.gradient[w, self.tail]
         at = int(self.mine[ACTIVE])
         if first:
             self.mine[BEGIN + 1 - at] = self.version + 2  # whoever still reads there reads again
             self.server.barrier()
             optim.step_into(self.optimizer, self.copies[1 - at])
-            np.add(copies[at, self.tail], moved, out=copies[1 - at, self.tail])
         else:
             self.optimizer.step()
-            copies[1 - at, self.tail] += moved
+        self._average(w, of=at if first else 1 - at, into=1 - at)
         self.version += 1
         self.mine[APPLIED] += 1
+
+    def _average(self, w: int, of: int, into: int) -> None:
+        """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
+        (nets.running). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        """
+        self.heard.add(w)
+        held = self.cells.copies[of, self.tail]
+        self.cells.copies[into, self.tail] = held + (self.cells.gradient[w, self.tail] - held) / len(self.heard)
 
     def _publish(self) -> None:
         mine, into = self.mine, 1 - int(self.mine[ACTIVE])

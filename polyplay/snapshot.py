@@ -91,14 +91,14 @@ def gather(me: Me, stream: Stream, version: int) -> Generator[None, None, list[i
     """Let the actors of learner `me` write their parts for `version`; those that did not."""
     if me.directory is None:
         return []
-    stream.ask(version)
+    stream.ask(me.index, version)
     until = time.monotonic() + HOLD
     while (late := stream.late(me.index, version)) and time.monotonic() < until:
         stream.check()
         time.sleep(min(me.patience, 0.005))
         yield
     if late:
-        stream.ask(-1)
+        stream.ask(me.index, -1)  # the actors of others may still be asked
         actors = ", ".join(map(str, late))
         me.say("warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {HOLD:.0f} s")
     return sorted(late + stream.failed(me.index))

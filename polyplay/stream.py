@@ -86,7 +86,7 @@ class Stream:
             "rings": layout.add((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
             "by": layout.add(slots, np.int64),
             "base": layout.add(producers, np.int64),
-            "asked": layout.add(8, np.int64),
+            "asked": layout.add(consumers, np.int64),
             "answered": layout.add(producers, np.int64),
             "there": layout.add(producers, np.int64),
             "closed": layout.add(8, np.int64),
@@ -125,9 +125,9 @@ class Stream:
         """Producer `p`'s actor has left for good. What it gave away is learnt from, what it was filling is void."""
         self.there[p] = 0
 
-    def ask(self, version: int) -> None:
-        """Have every actor write its part of the checkpoint of update `version`, at the end of its rollout."""
-        self._asked[0] = version + 1
+    def ask(self, c: int, version: int) -> None:
+        """Have consumer `c`'s actors write their parts of update `version`'s checkpoint, at the end of a rollout."""
+        self._asked[c] = version + 1
 
     def late(self, c: int, version: int) -> list[int]:
         """Producers of consumer `c` that have not answered that yet."""
@@ -148,8 +148,10 @@ class Stream:
 
     def unfinished(self, p: int) -> tuple[int, int]:
         """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
-        written = self.rows["version"][self.filling(p)] != UNWRITTEN
-        return int(written.any((1, 2)).sum()), int(np.count_nonzero(written[:, 1:]))
+        slots = self.filling(p)
+        written = self.rows["version"][slots] != UNWRITTEN
+        steps = written[:, 1:] & ~self.rows["first"][slots, 1:]
+        return int(written.any((1, 2)).sum()), int(np.count_nonzero(steps))
 
     def filling(self, p: int) -> list[int]:
         """Slots of producer `p` that are in no ring and with no learner."""
@@ -255,7 +257,7 @@ class Producer:
 
     def asked(self) -> int | None:
         """The update whose checkpoint waits for this actor's part; None: no such."""
-        wanted = int(self.stream._asked[0])
+        wanted = int(self.stream._asked[self.p % self.stream.consumers])
         return wanted - 1 if wanted > abs(self.stream.answered[self.p]) else None
 
     def answer(self, version: int, failed: bool = False) -> None:

@@ -168,8 +168,10 @@ class Filler:
 
     @property
     def away(self) -> int:
-        """Trays that are filled, and not back yet."""
-        return self.trays.learners * self.trays.depth - len(self.empty)
+        """Trays that this end filled, its predecessors not, and that are not back yet."""
+        each = self.trays.learners * self.trays.depth
+        mine = self.trays.marks[self.m * each : (self.m + 1) * each, _BY] == self.mark
+        return int(mine.sum()) - sum(bool(mine[t % each]) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
         """Have the tray that came back first filled by draw(item), and hand it to its learner."""

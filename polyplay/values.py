@@ -185,13 +185,12 @@ def outputs(
     double: bool = False,
     burn_in: int | None = None,
     key: int | None = None,
-    ahead: Tensor | None = None,
 ) -> Batch:
     """What the losses take of two `nets.Values` of one kind: scores q [..., A], or logits [..., A, K].
 
     Transitions (burn_in None): batch["obs"] [2, B, …] holds s_t and s_{t+n}. → "q" [B, …] of s_t with gradient;
     "target" [B, …] of s_{t+n}; if `double`, "online" [B, …] of s_{t+n} by `policy`. One pass each, as large as can be
-    without taking gradients that nobody wants. ahead: "target" where it was computed already (`look`).
+    without taking gradients that nobody wants.
     Sequences: rows [burn_in + R, B] and the `state` before row 0. Both networks walk through the first burn_in rows
     without gradient; → all [R, B, …], "online" from the same pass as "q".
     target.hold(), once it was copied, saves each pass the conversion of its weights.
@@ -205,24 +204,12 @@ def outputs(
         return _walked(policy, target, batch, state or {}, double, burn_in, keys)
     now, then = ({"obs": tree.map(lambda x, i=i: x[i : i + 1], batch["obs"])} for i in (0, 1))
     out = {"q": policy.scores(now, {}, keys[0])[0]}
-    if ahead is None:
-        with torch.no_grad():
-            ahead = target.scores(then, {}, keys[1], held=True)[0]
-    out["target"] = ahead
+    with torch.no_grad():
+        out["target"] = target.scores(then, {}, keys[1], held=True)[0]
     if double:
         with torch.no_grad():
             out["online"] = policy.scores(then, {}, keys[2])[0]
     return out
-
-
-def look(target: Any, batches: list[Mapping[str, Any]], key: int | None = None) -> list[Tensor]:
-    """`ahead` for several batches of transitions in one pass of the target network, which stays as it is for thousands
-    of updates. They share their noise, if there is some.
-    """
-    sizes = [len(b["return"]) for b in batches]
-    obs = tree.map(lambda *xs: torch.cat([x[1] for x in xs]).unsqueeze(0), *(b["obs"] for b in batches))
-    with torch.no_grad():
-        return list(target.scores({"obs": obs}, {}, None if key is None else 3 * key + 1, held=True)[0].split(sizes))
 
 
 def _walked(

@@ -19,6 +19,14 @@ def keyed(seed: int, incarnation: int) -> int:
     return seed + 1_000_003 * incarnation
 
 
+def reborn(incarnation: int | None, resumes: int) -> int:
+    """The incarnation of who takes a seat after that one; None: after nobody. Multiples of 1000 are those that begin
+    with the run: after 999 lives at a seat they come again.
+    """
+    lives = 0 if incarnation is None else incarnation % 1000 % 999 + 1
+    return lives + 1000 * resumes
+
+
 class Headcount:
     """How many workers a role is to have, and has; and who is to leave. Asked by anyone, done by the main process."""
 

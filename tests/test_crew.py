@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from itertools import pairwise
 
 import leftovers
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from polyplay.crew import Crew, each
 from polyplay.errors import Closed, EnvFailure, WorkerLost
 from polyplay.shared import Block
+from polyplay.worker import reborn
 
 
 def count(me, *, block, until, slot=None):
@@ -150,6 +152,48 @@ def test_a_killed_worker_is_replaced_where_it_may_be():
     assert role.lost == 1
     assert said == ["worker dies_once 0 was killed by SIGKILL; a new one takes its place"]
     assert block.array(64, "int64")[0] == 5
+
+
+class Gone:
+    """A process that was killed, and its pipe."""
+
+    closed, exitcode = True, -signal.SIGKILL
+
+    def close(self):
+        pass
+
+
+def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
+    crew = Crew(serial=True, say=lambda kind, text: None)
+    role = crew.add(count, learner=True, on_loss="replace", block=Block(512), until=5)
+    crew.start()
+    role.falls = [time.monotonic() - 3601.0] * 30
+
+    def lose(times: int, spared: bool = False) -> None:
+        for _ in range(times):
+            worker = role.workers[0]
+            worker.pipe, worker.runs, worker.spared = Gone(), Gone(), spared
+            crew._ended(worker)
+
+    lose(20)
+    lose(30, spared=True)
+    assert (role.lost, len(role.falls)) == (50, 20)
+    with pytest.raises(
+        WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an hour"
+    ):
+        lose(1)
+    crew.stop()
+
+
+def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start():
+    """By its incarnation: the thousandth would read a checkpoint that its predecessors went on from long ago."""
+    lives = [reborn(None, 2)]
+    for _ in range(2_500):
+        lives.append(reborn(lives[-1], 2))
+    assert lives[:3] == [2_000, 2_001, 2_002]
+    assert all(life // 1000 == 2 for life in lives)
+    assert all(life % 1000 for life in lives[1:])
+    assert all(a != b for a, b in pairwise(lives))
 
 
 def test_a_role_grows_and_shrinks_while_it_runs():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import checkpoint, losses, nets
+from polyplay import checkpoint, losses, nets, values
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import NotFinite
 from polyplay.learning import Learner, Task, build, unrolled
@@ -42,7 +42,9 @@ def _me(index: int = 0, n: int = 1, directory: Path | None = None, resume: Path 
 
 def _task(update=None, total: float = 1e9, **more) -> Task:
     knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
-    return Task(POLICY, more.pop("loss", losses.a2c()), update or Local(OPTIM), knobs, total, **more)
+    return Task(
+        more.pop("policy", POLICY), more.pop("loss", losses.a2c()), update or Local(OPTIM), knobs, total, **more
+    )
 
 
 def _rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict:
@@ -173,3 +175,17 @@ def test_metrics_of_every_third_update_are_reported_if_so_asked():
         _finish(learner.step(_rows(i), {}))
     assert me.meters.metrics[0, 0, 1] == 2
     assert me.meter.get("updates") == 7
+
+
+def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
+    policy = nets.Factory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
+    task = _task(policy=policy, loss=values.q("mean"), outputs=values.outputs, target=5)
+    learner, rng = Learner(_me(), task), np.random.default_rng(1)
+    item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
+    item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
+    counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.aim)]
+    _finish(learner.revise(item, 3.0))
+    assert [float(c) for c in counts] == [0.0, 0.0], "the memory's rows were observed when they came"
+    _finish(learner.revise(item, 3.0, observe=True))
+    assert [float(c) for c in counts] == [1.0, 1.0]
+    assert (learner.version, learner.learnt) == (2, 6.0)

@@ -162,3 +162,11 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
     assert cli.main(["resume", str(run), "--steps", "1M", "--dry-run"]) == 0
     assert re.search(r"; 4\d\d frames are done$", capsys.readouterr().out, re.M)  # and those that no update took
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_what_is_compiled_first_is_said_where_it_was_not_yet(monkeypatch):
+    monkeypatch.setattr(plan.draws, "kept", lambda loop: False)
+    assert "are compiled on this machine first" in line(make("dqn"), "once")
+    assert "once" not in dict(make("a2c").lines)
+    monkeypatch.setattr(plan.draws, "kept", lambda loop: True)
+    assert "once" not in dict(make("dqn").lines)

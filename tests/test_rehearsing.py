@@ -35,7 +35,7 @@ class Learner:
     def observe(self, rows):
         self.seen.append(rows["obs"])
 
-    def revise(self, item, fresh):
+    def revise(self, item, fresh, observe=False):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
         self.priority = np.arange(1.0, len(item["id"]) + 1)
@@ -101,7 +101,7 @@ def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
 def test_sequences_count_the_rows_that_are_learnt(sequence, each):
     made = rehearsal(Learner(), sequence=sequence, ratio=1.0)
     made.remember(rollout(60, 4), {})
-    assert made.owed == (240 - 16) // each
+    assert made.memory.due == (240 - 16) // each
 
 
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():

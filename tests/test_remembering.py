@@ -258,6 +258,41 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     assert snapshot._stream(again.me(0, resume=path), 1)["taken"] == {"1": 3}
 
 
+def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
+    """Else what is in flight then would be in the memory, too, and come once more in a resumed run."""
+    shop = Shop(memories=2, actors=2)
+    shards = [shop.shard(m, directory=tmp_path) for m in range(2)]
+    for p in range(2):
+        shop.play(p)
+    next(shop.taker.gather(3, 0.0))
+    saves = [shards[0].save(3), shards[1].save(3)]
+    next(saves[0])
+    assert [p.asked() for p in shop.producers] == [3, None], "memory 1 is still at work"
+    while shards[1].work():
+        pass
+    assert shards[1].memory.pace.rows == T * LANES
+    next(saves[1])
+    assert shop.producers[1].asked() == 3
+    assert shop.producers[1].flight() == {}, "what it took is not in flight"
+
+
+def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
+    shop = Shop(memories=1, actors=1, ratio=2.0)
+    shard = shop.shard(0)
+    for _ in range(3):
+        shop.play(0)
+        while shard.work():
+            pass
+    assert shop.trays.waiting == 2
+    new = shop.shard(0, incarnation=1, directory=tmp_path)
+    assert new.filler.away == 0
+    shop.producers[0].answer(3)
+    shop.trays.ask(3)
+    finish(new.save(3))
+    again = Shop(memories=1, actors=1, ratio=2.0).shard(0, resume=checkpoint.complete(tmp_path, 3, {}))
+    assert again.memory.sampled == 0
+
+
 def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     shop = Shop(memories=1, actors=1)
     shard = shop.shard(0, directory=tmp_path)

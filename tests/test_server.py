@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_updates import _finish, _gradients, _line, _me
+from torch import nn
 
 from polyplay.errors import Closed, UserError
+from polyplay.nets.running import Moments
 from polyplay.params import Vector, sizes
 from polyplay.server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, Server
 from polyplay.shard import Part
@@ -202,7 +205,7 @@ def test_nobody_sees_a_torn_part():
     assert all(low == pytest.approx(0.5 + version, rel=1e-3) for version, low, _ in seen)
 
 
-def test_floating_buffers_are_those_of_learner_0_and_move_once():
+def test_floating_buffers_are_the_average_of_the_learners():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     vectors[0].flat[21:] += 1.0
     vectors[1].flat[21:] += 10.0
@@ -210,15 +213,45 @@ def test_floating_buffers_are_those_of_learner_0_and_move_once():
     for i in (0, 1, 0, 1):
         vectors[i].grad.zero_()
         push(bound[i], parts)
-    moved = [1.0] * 3 + [2.0] * 3  # a running mean from 0, a variance from 1: not both learners' means, added up
-    assert whole(server)[21:].tolist() == moved
-    assert vectors[1].flat[21:].tolist() == moved
+    assert whole(server)[21:].tolist() == [5.5] * 3 + [6.5] * 3  # a running mean from 0, a variance from 1
     bound[0].counts.newest()
     vectors[0].flat[21:] += 5.0  # not told yet
     vectors[1].grad.zero_()
     push(bound[1], parts)
     bound[0].counts.newest()
-    assert vectors[0].flat[21:].tolist() == [6.0] * 3 + [7.0] * 3, "a pull forgets nothing of it"
+    assert vectors[0].flat[21:].tolist() == [10.5] * 3 + [11.5] * 3, "a pull forgets nothing of it"
+    push(bound[0], parts)
+    assert whole(server)[21:].tolist() == [8.0] * 3 + [9.0] * 3
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4])
+def test_statistics_of_inputs_are_those_of_all_learners_rows(learners):
+    """Each sees many rows before its first gradient, as with a replay that fills; their sum would be far too much."""
+
+    def net() -> Any:
+        return nn.Sequential(Moments((2,)), nn.Linear(2, 1))
+
+    server, draw = Server(PLAIN, *sizes(net()), learners), np.random.default_rng(1)
+    ends = []
+    for i in range(learners):
+        me, module = _me(i, learners), net()
+        bound: Any = server.bind(me, server.vector(me, module))
+        bound.counts.begin(0, 0.0)
+        ends.append((module[0], bound))
+    parts = [Part(server, 0)]
+    for batches in (20, 1, 1, 1):
+        for moments, bound in ends:
+            bound.counts.newest()
+            for _ in range(batches):
+                moments.observe(torch.from_numpy(draw.normal(5.0, 2.0, (50, 2)).astype(np.float32)))
+        for _, bound in ends:
+            bound.vector.grad.zero_()
+            push(bound, parts)
+    bound.counts.newest()
+    mean, deviation = moments.mean.numpy(), moments.variance().sqrt().numpy()
+    assert mean == pytest.approx(5.0, abs=0.3)
+    assert deviation == pytest.approx(2.0, abs=0.3)
+    assert 500 < float(moments.count) < 1_200 * learners
 
 
 def test_while_somebody_saves_no_shard_changes_anything():

@@ -117,3 +117,17 @@ def test_actors_that_were_not_saved_are_named(tmp_path):
     assert snapshot.lost(tmp_path, 7) == "lanes of actors 1 begin anew, from seed 7: what they did was not saved"
     (tmp_path / "workers/act-0.json").unlink()
     assert "all lanes begin anew, from seed 7" in snapshot.lost(tmp_path, 7)
+
+
+def test_who_goes_without_an_actor_leaves_others_theirs(tmp_path, monkeypatch):
+    stream = Stream(SPEC, {}, T=2, lanes=1, slots=4, producers=2, consumers=2)
+    ends = [stream.producer(p) for p in range(2)]
+    one, two = (me_of(tmp_path, role="remember", index=i, n=2)[0] for i in range(2))
+    monkeypatch.setattr(snapshot, "HOLD", 60.0)
+    waiting = snapshot.gather(two, stream, 5)
+    next(waiting)
+    monkeypatch.setattr(snapshot, "HOLD", 0.0)
+    assert finish(snapshot.gather(one, stream, 5)) == [0]
+    assert [end.asked() for end in ends] == [None, 5]
+    snapshot.answer(me_of(tmp_path, index=1)[0], actor_of({"acts": np.arange(3)}), ends[1])
+    assert finish(waiting) == []

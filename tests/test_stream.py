@@ -80,6 +80,8 @@ def test_what_a_dead_one_had_begun_is_counted_once():
     assert stream.unfinished(0) == (0, 0), "nothing was written yet"
     dead.row(slot)["version"][:3] = 7
     assert stream.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
+    dead.row(slot)["first"][1, 0] = True
+    assert stream.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
     stream.producer(0)
     assert stream.unfinished(0) == (0, 0), "its successor will write that slot anew"
     assert set(stream.producer(0)._reclaimed) == {slot}
@@ -211,7 +213,9 @@ def test_a_learner_knows_which_actors_have_answered():
     stream = _stream(slots=4, producers=4, consumers=2)
     ends = [stream.producer(p) for p in range(4)]
     assert [end.asked() for end in ends] == [None] * 4
-    stream.ask(0)
+    stream.ask(0, 0)
+    assert [end.asked() for end in ends] == [0, None, 0, None], "each consumer asks its own"
+    stream.ask(1, 0)
     assert [end.asked() for end in ends] == [0] * 4
     ends[0].answer(0)
     ends[2].answer(0, failed=True)

@@ -285,15 +285,6 @@ def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(optio
     assert len(calls) == 2
 
 
-def test_the_target_network_may_look_at_several_batches_at_once() -> None:
-    policy, target = pair()
-    batches = [{"obs": torch.randn(2, n, 5), "return": torch.zeros(n)} for n in (3, 4)]
-    ahead = values.look(target, batches)
-    for batch, seen in zip(batches, ahead, strict=True):
-        assert torch.equal(seen, values.outputs(policy, target, batch)["target"])
-        assert values.outputs(policy, target, batch, ahead=seen)["target"] is seen
-
-
 def test_burn_in_is_walked_by_both_without_gradient() -> None:
     policy, target = pair(core="lstm", core_size=6, previous=True, dueling=True)
     batch = {"obs": torch.randn(9, 4, 5), "reward": torch.randn(9, 4), "action": torch.randint(3, (9, 4))}

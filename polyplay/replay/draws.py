@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,14 @@ from numba import njit
 
 compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 _inline: Any = njit(inline="always", error_model="numpy")
+
+
+def kept(loop: Any) -> bool:
+    """Whether a compiled loop was compiled on this machine before, and its file is the same since."""
+    code = loop.py_func.__code__
+    path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{loop.__name__}-{code.co_firstlineno}.*.nbi"
+    return any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(loop.stats.cache_path).glob(name))
+
 
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _11, _27, _30, _31, _32 = (np.uint64(x) for x in (11, 27, 30, 31, 32))

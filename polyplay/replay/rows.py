@@ -70,8 +70,8 @@ def append(
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
     lane int64 [5, L]: head, tail, begin of the episode, first row that waits, last anchor. By slot: flags uint8, age
     uint8, owner uint32 (which row this is, of all that had the slot), stamp int64.
-    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots that may be drawn now, `come`, and no more,
-    `gone`; one that is in both is gone.
+    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, `come`, and
+    no more, `gone`: one that is in both has a new row, or one that came and went again: flags tell (LIVE).
     Returns (extra rows, come, gone, row of [T·B] whose stack does not follow the one before or -1).
     """
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]

@@ -40,6 +40,8 @@ FREE = (
 def save(memory: Memory, directory: Path) -> None:
     """See Memory.save."""
     directory.mkdir(parents=True, exist_ok=True)
+    for left in directory.glob("*.safetensors"):  # by one that was killed while it wrote
+        left.unlink()
     files = []
     for i, (part, key, arrays) in enumerate(_pieces(memory)):
         data = packed({k: np.ascontiguousarray(v) for k, v in arrays.items()})

@@ -29,7 +29,9 @@ def codec(name: str) -> Codec:
     try:
         import lz4.block  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        raise UserError("compress: lz4 given, its package is missing: pip install lz4, or take zlib or none") from None
+        raise UserError(
+            "compress: lz4 given, its package is missing: pip install 'polyplay[lz4]', or take zlib or none"
+        ) from None
     return lz4.block.compress, lz4.block.decompress
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import numpy as np
 
-from polyplay.replay.draws import Draws, below, bits, compiled, fractions
+from polyplay.replay.draws import Draws, below, bits, compiled, fractions, kept
 
 
 @compiled
@@ -37,3 +40,15 @@ def test_fractions_and_a_saved_state():
     other.load(draws.save())
     assert np.array_equal(fractions(other.key, other.take(5), 5), fractions(draws.key, draws.take(5), 5))
     assert Draws(1).key != Draws(2).key
+
+
+def test_what_was_compiled_before_is_known(tmp_path):
+    many(np.uint64(1), np.uint64(0), 1, np.uint64(3))
+    assert kept(many)
+    loop = SimpleNamespace(py_func=many.py_func, __name__="many", stats=SimpleNamespace(cache_path=str(tmp_path)))
+    assert not kept(loop)
+    index = tmp_path / f"test_draws.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
+    index.touch()
+    assert kept(loop)
+    os.utime(index, (0, 0))
+    assert not kept(loop), "the file changed since"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.errors import UserError
-from polyplay.replay import Memory, Proportional, Replay, Uniform
+from polyplay.replay import Memory, Proportional, Rank, Replay, Uniform
 from polyplay.replay import rows as flags
 from polyplay.tree import Field
 from tests.replay.plain import World
@@ -142,3 +142,38 @@ def test_wrong_descriptions_are_refused_by_name(options, said):
 
 def test_uniform_weights_are_one():
     assert (memory_of(Uniform()).sample()["weight"] == 1).all()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampler=st.sampled_from([Proportional(1.0, first="given"), Proportional(1.0, first="td"), Rank(first="given")]),
+    stack=st.sampled_from([0, 2]),
+    options=st.sampled_from([{}, {"n_step": 3}, {"soft": True}, {"sequence": 4, "burn_in": 2}]),
+    capacity=st.integers(3, 90),
+    T=st.integers(1, 40),
+)
+def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, sampler, stack, options, capacity, T):
+    """However many rows come at once: what goes and what comes in one slot is told apart."""
+    if sampler.first == "td" and "sequence" in options:
+        sampler = Proportional(1.0, first="given")
+    rng = np.random.default_rng(seed)
+    world, lanes = World(rng, 2, stack, "zeros"), np.arange(2)
+    spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
+    memory = Replay(spec, 2, capacity, 4, sampler=sampler, stack=stack, **options).open(3)
+    given: dict[int, float] = {}
+    for _ in range(1 + 300 // T):
+        rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
+        told = rng.random((T, 2)).astype(np.float32) + 0.5
+        given |= dict(zip(rows["action"].reshape(-1).tolist(), told.reshape(-1).tolist(), strict=True))
+        memory.add(rows, lanes, priority=told if sampler.first == "given" else None)
+    slots = np.arange(memory.ledger.slots)
+    live = memory.ledger.flags & flags.LIVE > 0
+    action = memory.fields.shelves["action"].array[slots]  # another one in each row
+    want = (
+        np.array([given[int(a)] for a in action[live]])
+        if sampler.first == "given"
+        else memory.batches.errors(slots[live])
+    )
+    assert memory.picker.priorities(slots)[live] == pytest.approx(want, rel=1e-6)
+    assert not memory.picker.priorities(slots)[~live].any()

@@ -103,3 +103,17 @@ def test_only_rows_that_there_are_are_written(tmp_path: Path):
     memory.add(world.rows(5, np.arange(2)), slice(None))
     memory.save(tmp_path)
     assert sum(f.stat().st_size for f in tmp_path.glob("*rows*")) < 10 * 1700 + 10_000
+
+
+def test_pieces_of_an_earlier_attempt_are_gone(tmp_path: Path, monkeypatch):
+    """One that was killed while it wrote is replaced by one that has less to write, in the same place."""
+    monkeypatch.setattr(shelves, "PIECE", 64)
+    world, rng = World(np.random.default_rng(1), 2, 2, "any"), np.random.default_rng(2)
+    memory = description(world).open(7)
+    play(memory, world, 6, rng)
+    memory.save(tmp_path)
+    many = set(tmp_path.iterdir())
+    description(world).open(7).save(tmp_path)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert len(there) < len(many)
+    assert there == {f["name"] for f in json.loads((tmp_path / saving.INDEX).read_text())["files"]} | {saving.INDEX}
