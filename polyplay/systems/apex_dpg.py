@@ -70,7 +70,7 @@ def quick() -> Config:
     """For Pendulum-v1 on a small machine."""
     learner: Any = {"learning_rate": 1e-3, "batch": 128, "n_step": 3, "gamma": 0.98, "width": 64, "rein": 0.05}
     paced: Any = {"unroll": 10, "ratio": 32.0, "capacity": 200_000, "start": 1_000, "prefetch": 4}
-    return Config(budget=30_000, noise=0.8, reward_scale=0.1, **learner, **paced)
+    return Config(budget=20_000, noise=0.8, reward_scale=0.1, **learner, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
