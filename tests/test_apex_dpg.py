@@ -115,7 +115,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
 def test_the_paper_is_the_fact_sheets():
     c = systems.load("apex_dpg").PRESETS["paper"]()
     assert (c.batch, c.capacity, c.target, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
-    assert (c.priority, c.weighting, c.noise, c.slope) == (0.6, 0.4, 0.3, 1.0)
+    assert (c.priority, c.noise, c.slope, c.rein, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
     assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
     net = wired(Crew(), width=c.width).policy()
     assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]

@@ -56,13 +56,11 @@ class Config:
     target: int = 100  # updates between two copies of the network to the target network
     prefetch: int = 16  # batches that each memory keeps ready for each learner
     priority: float = 0.6  # exponent α of priorities by error
-    weighting: float = 0.4  # exponent β of importance weights, constant
     noise: float = 0.3  # deviation of the normal noise on each number of an action, in half ranges
     slope: float = 1.0  # bound of each number of dQ/da, per half range; 0 is off
     rein: float = 0.0  # how hard the actor is pulled back from the ends of its range, see deterministic.DPG; 0 is off
     learning_rate: float = 1e-4  # constant, of actor and critic
     optimizer: str = "adam"  # adam, or another of docs/parts.md
-    eps: float = 1e-8  # the optimiser's ε
     budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -92,13 +90,13 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares(c.learners, "learners", batch=c.batch)
-    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, first="td"), "ratio": c.ratio or None, "soft": True}
+    drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
     replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer, c.eps)
+    loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer)
     update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
     knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=deterministic.outputs, target=c.target)
