@@ -47,6 +47,7 @@ def result(run: Path) -> Row:
         "agent steps": last["frames"],
         "updates": int(judged["checkpoint"].lstrip("0")),
         "minutes": round(last["wall_seconds"] / 60, 1),
+        "resumed": len(config["resumed"]),
         "machine": f"{machine['cpu']}, {machine['cores']} cores",
         "commit": commit(config),
         "command": command(config, run.name),
