@@ -19,6 +19,8 @@ from polyplay.errors import UserError
 from polyplay.losses import Later, Scored
 from polyplay.tree import Batch
 
+FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
+
 
 @dataclass(frozen=True)
 class DPG:
@@ -27,20 +29,27 @@ class DPG:
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
     actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
             gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
+            To that comes rein·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is pulled back.
+            Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
-    Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit. Raises UserError.
+    Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit, "at_ends" that of numbers of μ(s) within
+    a hundredth of an end. Raises UserError.
     """
 
     clip: float = 1.0
+    rein: float = 0.0
 
     metrics: ClassVar[tuple[str, ...]] = (
-        "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "slope_clipped"
+        "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "slope_clipped",
+        "at_ends",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not self.clip >= 0.0:
             raise UserError(f"--slope: {self.clip:g} given, allowed: 0 (no bound) or more")
+        if not 0.0 <= self.rein < torch.inf:
+            raise UserError(f"--rein: {self.rein:g} given, allowed: 0 (none) or more")
 
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         goal = targeted(batch["return"], batch["discount"], out["target"])
@@ -49,11 +58,12 @@ class DPG:
         critic = (weight * 0.5 * error.square()).mean()
         bound = self.clip or torch.inf
         actor = -(out["slope"].clamp(-bound, bound) * out["best"]).sum(1).mean()
-        loss, size = critic + actor, error.detach().abs()
+        pull = (out["raw"].abs() - FREE).clamp(min=0.0).square().sum(1).mean()
+        loss, size = critic + actor + self.rein * pull, error.detach().abs()
 
         def metrics() -> dict[str, Tensor]:
-            beyond = (out["slope"].abs() > bound).to(size.dtype)
-            means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond))
+            beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
+            means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
             return dict(zip(self.metrics, (loss, critic, *means), strict=True))
 
         return Scored(loss, Later(metrics), size)

@@ -43,6 +43,16 @@ def test_it_learns_to_aim(how, tmp_path):
     assert run.evaluate(episodes=64)["episodic_return_mean"] >= 0.7
 
 
+@pytest.mark.long
+def test_quick_learns_to_swing_a_pendulum_up(tmp_path):
+    """Torque of one sign for ever, where it ended without a rein, has about -1400, -1500 or -700."""
+    run = polyplay.train(
+        "apex_dpg", preset="quick", env="toy:pendulum", steps=20_000, run=str(tmp_path / "run"), **QUIET
+    )
+    assert run.exit_code == 0
+    assert run.evaluate(episodes=30)["episodic_return_mean"] >= -300.0
+
+
 def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path):
     run = trained(tmp_path / "run", **{**FEW, "env": "toy:traits+dict+continuous", "trace": True})
     assert run.exit_code == 0
@@ -69,7 +79,7 @@ def test_evaluation_plays_without_noise(tmp_path):
 def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
     crew = Crew()
-    system = wired(crew, env="toy:pendulum", memories=1)
+    system = wired(crew, env="toy:pendulum", memories=1, reward_scale=0.1)
     replay = next(r.kw["out"].replay for r in crew.roles if r.name == "remember")
     policy, pool = build(system.policy, 1), Envs("toy:pendulum", 8).open(0)
     explore = next(r.kw["explore"] for r in crew.roles if r.name == "act")
@@ -93,6 +103,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     t, b = (x[0] for x in np.nonzero((batch["obs"] == drawn["obs"][0, 0]).all(-1)))
     assert np.array_equal(drawn["action"][0], batch["action"][t, b])
     assert np.array_equal(drawn["obs"][1, 0], batch["obs"][t + 1, b])
+    assert drawn["return"][0] == pytest.approx(0.1 * batch["reward"][t + 1, b], rel=1e-6)
     obs = torch.from_numpy(drawn["obs"])
     with torch.no_grad():
         out = policy.learnt(obs[0], torch.from_numpy(drawn["action"]))
@@ -104,7 +115,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
 def test_the_paper_is_the_fact_sheets():
     c = systems.load("apex_dpg").PRESETS["paper"]()
     assert (c.batch, c.capacity, c.target, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
-    assert (c.priority, c.weighting, c.noise, c.slope) == (0.6, 0.4, 0.3, 1.0)
+    assert (c.priority, c.noise, c.slope, c.rein, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
     assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
     net = wired(Crew(), width=c.width).policy()
     assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]

@@ -32,21 +32,27 @@ def drawn(lanes: int, seed: int, size: float = 2.0) -> tuple[dict[str, Any], dic
     """Outputs over 2 numbers and a batch, float64."""
     draw = np.random.default_rng(seed)
     out = {k: torch.tensor(draw.normal(size=lanes) * size) for k in ("q", "target", "value")}
-    out |= {k: torch.tensor(draw.normal(size=(lanes, 2)) * size) for k in ("slope", "best")}
+    out |= {k: torch.tensor(draw.normal(size=(lanes, 2)) * size) for k in ("slope", "best", "raw")}
     batch = {"return": torch.tensor(draw.normal(size=lanes)), "weight": torch.tensor(draw.random(lanes))}
     return out, batch | {"discount": torch.tensor(draw.choice([0.0, 0.9], size=lanes))}
 
 
 @QUICK
-@given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 0.25]), st.booleans())
-def test_the_gradients_are_the_weighted_error_and_the_limited_slope(
-    lanes: int, seed: int, clip: float, weights: bool
+@given(
+    st.integers(1, 9),
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 1.0, 0.25]),
+    st.booleans(),
+    st.sampled_from([0, 0.3]),
+)
+def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
+    lanes: int, seed: int, clip: float, weights: bool, rein: float
 ) -> None:
     out, batch = drawn(lanes, seed)
     if not weights:
         batch.pop("weight")
-    q, best = (out[k].clone().requires_grad_() for k in ("q", "best"))
-    result = DPG(clip)({**out, "q": q, "best": best}, batch, None)
+    q, best, raw = (out[k].clone().requires_grad_() for k in ("q", "best", "raw"))
+    result = DPG(clip, rein)({**out, "q": q, "best": best, "raw": raw}, batch, None)
     result.loss.backward()
     bound, critic = clip or float("inf"), 0.0
     for b in range(lanes):
@@ -57,12 +63,15 @@ def test_the_gradients_are_the_weighted_error_and_the_limited_slope(
         assert float(result.priority[b]) == pytest.approx(abs(error), rel=1e-9)
         limited = [max(-bound, min(bound, float(x))) for x in out["slope"][b]]
         assert best.grad[b].tolist() == pytest.approx([-x / lanes for x in limited], rel=1e-9), "not weighted"
+        pulled = [rein * 2.0 * (x - max(-2.0, min(2.0, x))) / lanes for x in out["raw"][b].tolist()]
+        assert raw.grad[b].tolist() == pytest.approx(pulled, rel=1e-9, abs=1e-12)
     assert not result.priority.requires_grad
     assert set(result.metrics) == set(DPG.metrics)
     assert float(result.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-9)
     assert float(result.metrics["policy_value"]) == pytest.approx(float(out["value"].mean()))
     beyond = (out["slope"].abs() > bound).double().mean()
     assert float(result.metrics["slope_clipped"]) == pytest.approx(float(beyond))
+    assert float(result.metrics["at_ends"]) == pytest.approx(float((out["best"].abs() > 0.99).double().mean()))
 
 
 def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() -> None:
@@ -136,7 +145,29 @@ def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differe
         torch.testing.assert_close(torch.autograd.grad(of(), p, retain_graph=True)[0], p.grad, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("rein", "back"), [(0.0, False), (0.05, True)])
+def test_an_actor_that_was_driven_to_an_end_comes_back_with_a_rein_alone(rein: float, back: bool) -> None:
+    """A young critic says "more" for long, as Pendulum's does, then "less": without a rein tanh has no slope left."""
+    policy = networks()[0]
+    batch, loss = transitions(16), DPG(1.0, rein)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+
+    def led(slope: float, updates: int) -> torch.Tensor:
+        for _ in range(updates):
+            out = deterministic.outputs(policy, policy, batch)
+            optimizer.zero_grad()
+            loss({**out, "slope": torch.full_like(out["slope"], slope)}, batch, None).loss.backward()
+            optimizer.step()
+        return policy.learnt(batch["obs"][0], batch["action"])["best"].detach()
+
+    assert (led(1.0, 300) > 0.9).all()
+    after = led(-1.0, 200)
+    assert (after < -0.9).all() if back else (after > 0.9).all()
+
+
 def test_it_is_plain_values_and_refuses_what_it_cannot_be() -> None:
     assert pickle.loads(pickle.dumps(DPG(0.5))) == DPG(0.5)
     with pytest.raises(UserError, match="--slope: -1 given, allowed: 0"):
         DPG(-1.0)
+    with pytest.raises(UserError, match="--rein: -1 given, allowed: 0"):
+        DPG(1.0, -1.0)

@@ -87,16 +87,19 @@ class Deterministic(nn.Module):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """What a loss takes of rows [N]: "q", Q of the actions [N, …], with the critic's gradient; "best", μ(s) [N, A]
-        in half ranges, with the actor's; without gradient "value", Q(s, μ(s)), and "slope", its dQ/da [N, A] there.
+        """What a loss takes of rows [N]: "q", Q of the actions [N, …], with the critic's gradient; with the actor's
+        "best", μ(s) [N, A] in half ranges, and "raw", what its tanh was made of; without gradient "value", Q(s, μ(s)),
+        and "slope", its dQ/da [N, A] there.
         """
         seen = self._features(self.critic, obs)
-        best = self._best(obs)
+        raw = self.steer(self._features(self.actor, obs))
+        best = raw.tanh()
         at = best.detach().requires_grad_()
         with torch.enable_grad():
             value = self._q(seen.detach(), at)
             (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
-        return {"q": self._q(seen, self._inner(action)), "best": best, "value": value.detach(), "slope": slope}
+        q = self._q(seen, self._inner(action))
+        return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
 
     def hold(self) -> None:
         """See Policy.hold."""

@@ -52,7 +52,7 @@ class Transitions:
         end, total, discount = np.empty(n, np.int64), np.empty(n, np.float32), np.empty(n, np.float32)
         flags, reward, R = self.ledger.flags, self.fields.reward, self.ledger.R
         rows.windows(slots, R, r.n_step, r.gamma, r.reward == "sign", flags, reward, end, total, discount)
-        return end, total, discount
+        return end, np.multiply(total, r.scale, out=total), discount
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """See docs/replay.md."""

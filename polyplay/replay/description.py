@@ -67,6 +67,7 @@ class Replay:
     n_step: int = 1
     gamma: float = 0.99  # per agent step
     reward: str = "none"  # "sign": clipped before it is summed
+    scale: float = 1.0  # multiplies the sum
     start: int = 1  # rows before the first sample
     ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
@@ -87,6 +88,8 @@ class Replay:
             raise UserError(f"replay: gamma={self.gamma} given, allowed: 0 to 1")
         if self.reward not in ("none", "sign"):
             raise UserError(f"replay: reward={self.reward!r} given, allowed: none, sign")
+        if not (isfinite(self.scale) and self.scale > 0):
+            raise UserError(f"replay: scale={self.scale} of rewards given, allowed: above 0")
         if self.ratio is not None and not (isfinite(self.ratio) and self.ratio > 0):
             raise UserError(f"replay: ratio={self.ratio} given, allowed: above 0, or none to sample freely")
         if self.start > self.capacity:

@@ -30,6 +30,7 @@ FREE = (
     "batch",
     "gamma",
     "reward",
+    "scale",
     "start",
     "ratio",
     "slack",

@@ -45,6 +45,7 @@ class Config:
     unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float = 0.99  # discount
     n_step: int = 5  # rewards summed before the value of the state after them counts
+    reward_scale: float = 1.0  # multiplies rewards: the critic learns soonest where values are of a few units
     network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
     width: int = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
     batch: int = 256  # transitions in one update, over all learners
@@ -55,20 +56,19 @@ class Config:
     target: int = 100  # updates between two copies of the network to the target network
     prefetch: int = 16  # batches that each memory keeps ready for each learner
     priority: float = 0.6  # exponent α of priorities by error
-    weighting: float = 0.4  # exponent β of importance weights, constant
     noise: float = 0.3  # deviation of the normal noise on each number of an action, in half ranges
     slope: float = 1.0  # bound of each number of dQ/da, per half range; 0 is off
+    rein: float = 0.0  # how hard the actor is pulled back from the ends of its range, see deterministic.DPG; 0 is off
     learning_rate: float = 1e-4  # constant, of actor and critic
     optimizer: str = "adam"  # adam, or another of docs/parts.md
-    eps: float = 1e-8  # the optimiser's ε
     budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
-    """For Pendulum-v1 on a small machine; a first guess that was not trained for long yet."""
-    learner: Any = {"learning_rate": 1e-3, "batch": 64, "n_step": 3, "gamma": 0.98, "width": 64}
-    paced: Any = {"unroll": 10, "ratio": 16.0, "capacity": 200_000, "start": 1_000, "prefetch": 4}
-    return Config(budget=100_000, **learner, **paced)
+    """For Pendulum-v1 on a small machine."""
+    learner: Any = {"learning_rate": 1e-3, "batch": 128, "n_step": 3, "gamma": 0.98, "width": 64, "rein": 0.05}
+    paced: Any = {"unroll": 10, "ratio": 32.0, "capacity": 200_000, "start": 1_000, "prefetch": 4}
+    return Config(budget=20_000, noise=0.8, reward_scale=0.1, **learner, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -85,19 +85,18 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, "apex", crew.atari), **crew.stepping)
-    first, second, third = c.width, 3 * c.width // 4, c.width // 2
-    layers = {"critic": (first, second), "actor": (second, third)}
+    layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = nets.Factory(c.network, envs.spec, layers, deterministic=True)
     net = policy()
     actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares(c.learners, "learners", batch=c.batch)
-    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, first="td"), "ratio": c.ratio or None, "soft": True}
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "start": start}
+    drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
     replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = deterministic.DPG(c.slope), Optim(c.optimizer, c.eps)
+    loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer)
     update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
     knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=deterministic.outputs, target=c.target)

@@ -136,6 +136,6 @@ class Plain:
             "action": rows[t]["action"],
             "version": rows[t]["version"],
             "first": np.array([rows[t]["first"], end["first"]]),
-            "return": sum(gamma**j * x for j, x in enumerate(rewards)),
+            "return": self.replay.scale * sum(gamma**j * x for j, x in enumerate(rewards)),
             "discount": 0.0 if end["terminated"] else gamma**m,
         }

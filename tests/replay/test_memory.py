@@ -27,13 +27,14 @@ def alive(memory: Memory) -> set[int]:
     stack=st.sampled_from([0, 1, 2, 4]),
     fill=st.sampled_from(["zeros", "repeat", "play", "goes on", "any"]),
     reward=st.sampled_from(["none", "sign"]),
+    scale=st.sampled_from([1.0, 0.1]),
     capacity=st.integers(3, 90),
 )
-def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, capacity):
+def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, capacity):
     rng = np.random.default_rng(seed)
     world = World(rng, lanes=3, stack=stack, fill=fill)
     replay = Replay(
-        world.spec(), 3, capacity, batch=16, n_step=n_step, gamma=0.9, reward=reward, stack=stack,
+        world.spec(), 3, capacity, batch=16, n_step=n_step, gamma=0.9, reward=reward, scale=scale, stack=stack,
         sampler=Proportional() if seed % 2 else Uniform(),
     )  # fmt: skip
     memory, plain = replay.open(seed), Plain(replay)

@@ -127,6 +127,7 @@ def test_first_priorities_by_what_the_policy_said():
         ({"stack": 3}, "stack=3"),
         ({"compress": "gzip"}, "none, lz4, zlib"),
         ({"reward": "half"}, "none, sign"),
+        ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
         ({"lanes": 0}, "lanes=0"),
         ({"lanes": 99, "capacity": 50}, "99 lanes"),
