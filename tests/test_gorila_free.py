@@ -23,6 +23,7 @@ NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning
 PACE: Any = {"lanes": 4, "unroll": 5, "batch": 64, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
 MANY: Any = {"actors": 2, "memories": 2, "learners": 2, "shards": 2}
 CATCH: Any = {**NET, **PACE, **MANY, "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}
+FAST: Any = {"lanes": 8, "unroll": 10, "learning_rate": 4e-3, "epsilon_over": 1_500}
 QUIET: Any = {"tensorboard": False, "report_every": 60.0}  # the last report is always there
 
 
@@ -39,39 +40,47 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("gorila", run=str(path), **{**CATCH, **QUIET, **settings})
 
 
-def last_row(run: Any) -> dict[str, Any]:
-    return list(read_lines(run.directory / "metrics.jsonl"))[-1]
+def told(run: Any, key: str) -> list[float]:
+    """What reports had of it: a busy machine may have several, and the last one little."""
+    rows = read_lines(run.directory / "metrics.jsonl")
+    return [row[key] for row in rows if row.get(key) is not None]
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process", "memories": 1}, {"serial": True, "shards": 3}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"serial": True, "shards": 3},
+        pytest.param({"on": "thread"}, marks=pytest.mark.long),
+        pytest.param({"on": "process", "memories": 1}, marks=pytest.mark.long),
+    ],
+)
 def test_it_learns_catch(how, tmp_path):
-    run = trained(tmp_path / "run", steps=16_000, until_return=0.3, **how)
+    run = trained(tmp_path / "run", steps=20_000, until_return=0.3, **FAST, **how)
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6
-    last = last_row(run)
-    assert last["grads_applied"] >= 100
-    assert last["shard_updates_min"] - 4 <= last["updates"] <= last["shard_updates_max"]
-    assert last["lag_mean"] > 0
-    assert last["staleness_max"] is None or last["staleness_max"] <= 20
-    assert last["replay_size"] > 250
+    assert told(run, "grads_applied")[-1] >= 100
+    assert told(run, "shard_updates_min")[-1] - 4 <= run.summary["updates"] <= told(run, "shard_updates_max")[-1]
+    assert max(told(run, "lag_mean")) > 0
+    assert told(run, "staleness_max")
+    assert max(told(run, "replay_size")) > 250
 
 
 def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_its_memories(tmp_path, capfd):
-    run = trained(tmp_path / "run", steps=1_000, serial=True)
-    owed = (1_000 - 2 * 250) * 8.0 / 64  # but for what is under way, and a row a game more
+    run = trained(tmp_path / "run", steps=900, serial=True)
+    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way, and a row a game more
     assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
     assert first["version"] == sum(first["shards"]) // 2 == int(found.path.name), "the shards stood still"
     assert sorted(p.name for p in (found.path / "replay").iterdir()) == ["remember-0", "remember-1"]
     capfd.readouterr()
-    more = polyplay.resume(str(run.directory), steps=1_600)
+    more = polyplay.resume(str(run.directory), steps=1_300)
     assert "begins empty" not in "".join(capfd.readouterr())
-    assert more.summary["updates"] == pytest.approx((1_600 - 2 * 250) * 8.0 / 64, rel=0.25)
+    assert more.summary["updates"] == pytest.approx((1_300 - 2 * 250) * 8.0 / 64, rel=0.25)
     last = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).json("agents/0/learner")
-    assert last["version"] > first["version"] + 40
-    assert last["learnt"] >= 1_600
-    assert polyplay.evaluate(run.directory, episodes=5)["episodes"] == 5
+    assert last["version"] > first["version"] + 25
+    assert last["learnt"] >= 1_300
+    assert polyplay.evaluate(run.directory, episodes=2)["episodes"] == 2
 
 
 def test_a_run_that_is_over_before_anything_is_drawn_ends_for_every_learner(tmp_path):
@@ -85,10 +94,10 @@ def test_with_one_learner_the_number_of_shards_changes_nothing(tmp_path):
     """In one thread nothing is stale then, so all are one optimiser."""
     ends = []
     for shards in (1, 3):
-        run = trained(tmp_path / str(shards), steps=700, serial=True, learners=1, shards=shards, trace=True)
-        assert last_row(run)["staleness_max"] in (0, None)
+        run = trained(tmp_path / str(shards), steps=420, serial=True, learners=1, start=100, shards=shards, trace=True)
+        assert set(told(run, "staleness_max")) == {0}
         ends.append([row["loss"] for row in read_lines(run.directory / "updates.jsonl")])
-    assert len(ends[0]) >= 20
+    assert len(ends[0]) >= 10
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-4)
 
 
@@ -124,7 +133,7 @@ def _until(crew: Crew, enough: Any, seconds: float = 600.0) -> None:
 def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_resumed_run(tmp_path):
     crew, server, seen = _begun(directory=tmp_path)
     actors = roles(crew)["act"]
-    _until(crew, lambda: server.learnt > 1_200)
+    _until(crew, lambda: server.learnt > 900)
     crew._start(actors, 1)  # in a lost one's place
     had = len(seen.told)
     _until(crew, lambda: len(seen.told) > had + 50)
@@ -136,10 +145,10 @@ def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_r
     crew.stop()
     assert actors.workers == {}
     assert actors.past[1].incarnation == 1
-    told = np.array(seen.told)
-    assert (np.diff(told) <= 0).all(), "never more often at random than before"
-    assert told[0] == 1.0
-    assert told[had:].max() <= 1.0 - 0.95 * (1_200 - 2 * 250) / 3_000 + 1e-6
+    found = np.array(seen.told)
+    assert (np.diff(found) <= 0).all(), "never more often at random than before"
+    assert found[0] == 1.0
+    assert found[had:].max() <= 1.0 - 0.95 * (900 - 2 * 250) / 3_000 + 1e-6
     again, _, seen = _begun(resume=path, resumes=1)
     _until(again, lambda: len(seen.told) > 50)
     again.stop()
@@ -155,12 +164,11 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     pushed = server.cells.learner[:, 0]
     try:
         _until(crew, lambda: pushed.min() > 10)
-        for name, index in (("learn", 0), ("act", 1), ("remember", 1), ("learn", 1)):
-            os.kill(by[name].workers[index].runs.pid, signal.SIGKILL)
-            lost = by[name].lost
-            _until(crew, lambda name=name, lost=lost: by[name].lost > lost)
-            before, steps = pushed.copy(), server.learnt
-            _until(crew, lambda b=before, s=steps: (pushed > b + 10).all() and server.learnt > s)
+        for name in ("learn", "act", "remember"):
+            os.kill(by[name].workers[0].runs.pid, signal.SIGKILL)
+        _until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "remember")))
+        before, steps = pushed.copy(), server.learnt
+        _until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
         assert np.isfinite(server.cells.weights).all()
         assert np.abs(server.cells.weights).max() < 10
         os.kill(by["shard"].workers[1].runs.pid, signal.SIGKILL)
@@ -168,7 +176,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
             _until(crew, lambda: False)
     finally:
         crew.stop()
-    assert sum("a new one takes its place" in text for text in said) == 4
+    assert sum("a new one takes its place" in text for text in said) == 3
     assert sum("begins empty" in text for text in said) == 1
 
 
@@ -193,14 +201,14 @@ def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
 
 
 def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
-    told = {}
+    found = {}
     for memories in (1, 4):
         crew = Crew()
         wired(crew, actors=4, memories=memories, learners=3)
         trays = roles(crew)["learn"].kw["source"]
-        told[memories] = (trays.memories, trays.learners, trays.replay.lanes, trays.replay.capacity)
+        found[memories] = (trays.memories, trays.learners, trays.replay.lanes, trays.replay.capacity)
         assert roles(crew)["act"].kw["explore"].schedule.after == 250 * memories
-    assert told == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
+    assert found == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
 
 
 FIGURE = """\
@@ -249,18 +257,18 @@ def test_its_figure_is_the_papers():
 
 def test_its_plan_says_that_memories_and_lanes_go_on():
     crew = Crew(0, steps=1_000)
-    told = plan.make(crew, wired(crew), RunOptions(steps=1_000))
-    lines = dict(told.lines)
+    made = plan.make(crew, wired(crew), RunOptions(steps=1_000))
+    lines = dict(made.lines)
     assert lines["workers"].startswith("2 act with 4 lanes each, 2 remember, 2 learn, 2 shard")
     assert lines["length"].endswith("125 updates, one every 8")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("as it was, batches that were drawn ahead are drawn anew: environments")
     trays = roles(crew)["learn"].kw["source"]
-    assert told.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
-    assert told.checkpoint > told.memory["replay"]
+    assert made.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
+    assert made.checkpoint > made.memory["replay"]
     net = memory.bytes_of(wired(Crew()).policy())
     # vectors, gradients, targets of learners, vectors and gradients of actors; and the server's
-    assert told.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 1 + 2 + 2) * net, rel=0.05)
+    assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 1 + 2 + 2) * net, rel=0.05)
     crew = Crew(0, steps=1_000)
     free = plan.make(crew, wired(crew, ratio=0.0), RunOptions(steps=1_000))
     assert "as many updates of 64 as there is time for" in dict(free.lines)["length"]
