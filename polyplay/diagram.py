@@ -12,7 +12,7 @@ from polyplay.feeding import Drawn
 from polyplay.hogwild import Hogwild
 from polyplay.params import Params
 from polyplay.queues import Gather, Queue
-from polyplay.replay import replay_of
+from polyplay.replay import Uniform, replay_of
 from polyplay.server import Server
 from polyplay.stream import Batches, Stream
 from polyplay.trays import Trays
@@ -109,6 +109,7 @@ def _explores(explore: Any) -> str:
         return f"noise   normal, deviation {explore.deviation:g}"
     if explore is None:
         return "ε       0"
+    explore = getattr(explore, "schedule", explore)  # a joint one's
     least = float(explore.at(np.array([2**62]), np.array([explore.lanes - 1])).min())
     return f"ε       {type(explore).__name__} to {least:.3g}"
 
@@ -177,7 +178,8 @@ def _label(thing: Any) -> str:
     if isinstance(thing, Stream):
         return f"Stream: {thing.slots} slots × {thing.T + 1} rows × {thing.lanes} lanes"
     if isinstance(thing, Trays):
-        return f"Trays: {thing.n} batches of {thing.replay.batch}, and priorities back"
+        back = "" if isinstance(thing.replay.sampler, Uniform) else ", and priorities back"
+        return f"Trays: {thing.n} batches of {thing.replay.batch}{back}"
     if isinstance(thing, Hogwild | Chunked):
         return f"shared: {thing.weights:,} weights and {thing.optim.name}'s {', '.join(thing.optim.statistics)}"
     if isinstance(thing, Queue):

@@ -3,7 +3,8 @@ noise on real actions is. Imports no torch.
 
 `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and how
 often each acted before.
-A pure function of both, so nothing of it has to be saved, and a replaced actor explores as the one before it did.
+A pure function of both, or of what a Joint one's counter tells, so nothing of it has to be saved, and a replaced actor
+explores as the one before it did.
 """
 
 from __future__ import annotations
@@ -43,6 +44,28 @@ class Anneal:
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
         return (self.start + (self.end - self.start) * np.clip(done, 0.0, 1.0)).astype(np.float32)
+
+
+class Counts(Protocol):
+    @property
+    def learnt(self) -> float: ...  # agent steps of all workers, earlier runs' too
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A schedule by the agent steps of the whole run, as `counts` tells them, where lanes don't keep step (actors of
+    Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
+    """
+
+    schedule: Anneal
+    counts: Counts
+
+    @property
+    def lanes(self) -> int:
+        return self.schedule.lanes
+
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        return self.schedule.at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,8 @@ class _FromReplay:
 class _FromTrays:
     """A learner's end of memories that are workers of their own; learner 0 speaks with them for all.
 
-    Learners that average gradients rest and end together, and so only with an update.
+    Learners that average gradients rest and end together, and so only with an update. Of those that don't wait for each
+    other (a parameter server's) every one sees by itself that the run is over, also where no tray comes.
     """
 
     def __init__(self, me: Me, learner: Learner, source: Trays, params: Params | None):
@@ -151,9 +152,9 @@ class _FromTrays:
             self.params.publish(learner.vector, learner.version, learner.version)
 
     def batches(self) -> Iterator[Any]:
-        """Trays; (): agent steps came, and no tray did for a while; None: nothing came."""
+        """Trays; (): no tray came for a while, but learner 0 has agent steps to count; None: nothing came."""
         for tray in self.taker.batches():
-            idle = tray is None and self.chief and self.alone and self.trays.news
+            idle = tray is None and self.alone and (not self.chief or self.trays.news)
             yield () if idle else tray
 
     def step(self, tray: int | tuple[()]) -> Iterator[None]:
@@ -171,12 +172,17 @@ class _FromTrays:
 
     def save(self) -> Iterator[None]:
         """The learner with its memories, their actors and what is in flight. Nothing to do where that was done."""
-        learner, version = self.learner, self.learner.counts.newest()
-        if learner.saved == version:
+        learner = self.learner
+        if learner.saved == learner.counts.newest():
             return
         if not self.chief or self.me.directory is None:
             learner.save()
             return
+        with learner.still():  # what memories write fits the weights, whoever else learns
+            yield from self._save(learner.counts.newest())
+
+    def _save(self, version: int) -> Iterator[None]:
+        learner = self.learner
         yield from self.taker.gather(version, min(self.me.patience, 0.005))
         if self.alone:
             yield from learner.rest(self.trays.fresh(kept=True))

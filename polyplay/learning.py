@@ -278,12 +278,16 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ saving
 
+    def still(self) -> Any:
+        """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
+        still = getattr(self.update, "still", contextlib.nullcontext)
+        return still() if self.saver else contextlib.nullcontext()
+
     def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None, at: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too.
         """
-        still = getattr(self.update, "still", contextlib.nullcontext)
-        with still() if self.saver else contextlib.nullcontext():
+        with self.still():
             self._save(more, at)
 
     def _save(self, more: Callable[[checkpoint.Part], None], at: int | None) -> None:

@@ -84,7 +84,8 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
     parts["processes"] = processes(crew)
     for role in crew.roles:
         task, envs = role.kw.get("task"), role.kw.get("envs")
-        held = 2.0 * weights * ("server" not in role.kw)  # as one vector, and its gradient; a shard has no network
+        has = bool({"policy", "task"} & role.kw.keys())  # a network: shards and memories have none
+        held = 2.0 * weights * has  # as one vector, and its gradient
         if task is not None:
             shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
             held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)

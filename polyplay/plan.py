@@ -56,7 +56,8 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         parts = memory.predict(crew, envs.spec, net)
     total, limit, weights = task.total, memory.limit(), memory.bytes_of(net)
     checkpoint = int(weights * (2 if task.target else 1) + memory.optimizer(task.update.optim, weights))
-    checkpoint += int(0 if any(apart(r) for r in crew.roles if r.learner) else parts["replay"])
+    own = any(apart(r) and "source" not in r.kw for r in crew.roles if r.learner)  # memories that nobody saves
+    checkpoint += int(0 if own else parts["replay"])
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
     lines = [
         ("workers", _workers(crew)),
@@ -188,14 +189,15 @@ def _in_step(crew: Any) -> bool:
 
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
-    if any(getattr(getattr(r.kw.get("task"), "update", None), "whole", False) for r in crew.roles):
+    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
+    whole = any(getattr(getattr(r.kw.get("task"), "update", None), "whole", False) for r in crew.roles)
+    if whole and not ahead:
         return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
-    if any(apart(r) for r in crew.roles):
+    if not whole and any(apart(r) for r in crew.roles):
         return "weights, optimiser and counters, read while workers change them; lanes begin new games"
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
     alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
-    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
     how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
     return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 

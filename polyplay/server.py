@@ -131,6 +131,11 @@ class Server:
         """Updates that a weight has had, the mean over the parts."""
         return int(self.cells.shard[:, VERSION].sum()) // self.shards
 
+    @property
+    def learnt(self) -> float:
+        """Agent steps that learners counted, earlier runs' too."""
+        return float(self.cells.head[LEARNT] + self.cells.learner[:, STEPS].sum())
+
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         """Whether there are weights, after at most `timeout` seconds. Raises Closed, and ValueError: a bounded lag."""
         if atleast > 0:
@@ -323,7 +328,7 @@ class _Pulled:
     ready = property(lambda self: self.what.ready)
     version = property(lambda self: self.what.version)
     begun = property(lambda self: int(self.what.cells.head[BEGUN]))
-    learnt = property(lambda self: float(self.what.cells.head[LEARNT] + self.what.cells.learner[:, STEPS].sum()))
+    learnt = property(lambda self: self.what.learnt)
 
     def begin(self, version: int, learnt: float) -> None:
         if self.fresh:

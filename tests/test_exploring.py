@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from polyplay.errors import UserError
-from polyplay.exploring import Anneal, Ladder, Normal
+from polyplay.exploring import Anneal, Joint, Ladder, Normal
 
 
 def at(explore, steps, lane=0):
@@ -21,6 +23,22 @@ def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
 
 def test_lanes_of_all_workers_count_together():
     assert at(Anneal(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000)
+
+
+@dataclass
+class Counter:
+    learnt: float = 0.0
+
+
+def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
+    counts = Counter()
+    joint, alone = Joint(Anneal(1.0, 0.1, 1_000, 50, lanes=8), counts), Anneal(1.0, 0.1, 1_000, 50)
+    assert joint.lanes == 8
+    for steps in (0, 50, 333, 1_050, 10**7):
+        counts.learnt = float(steps)
+        told = joint.at(np.array([0, 10**6, 7]), np.arange(3))
+        assert (told.shape, told.dtype) == ((3,), np.float32)
+        assert told == pytest.approx([at(alone, steps)] * 3)
 
 
 def test_a_schedule_over_nothing_is_at_its_end():

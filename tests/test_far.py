@@ -35,6 +35,7 @@ RUNS = {
     "dqn, by priority": {**DRAWN, "unroll": 2, "priority": 0.6, "ratio": 2.0, "steps": 60},
     "apex": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     "gorila": {**DRAWN, "unroll": 2, "ratio": 2.0, "learners": 1, "steps": 60},
+    "gorila, free": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "learners": 1, "steps": 90},
     "rainbow": {**DRAWN, "unroll": 2, "ratio": 2.0, "steps": 60},
     "apex_dpg": {
         **{**DRAWN, "env": "toy:pendulum"},

@@ -26,9 +26,13 @@ OF: Any = {
 }
 
 
-@pytest.mark.parametrize(("system", "on"), [(name, "thread") for name in matrix.VALUES] + [("dqn", "process")])
-def test_it_trains_with_masks_and_dicts(system, on, tmp_path):
-    given = {**NET, **SOME, **OF[system], "on": on}
+RUNS: Any = [(name, OF[name] | {"on": "thread"}) for name in matrix.VALUES]
+RUNS += [("dqn", {"on": "process"}), ("gorila", {"on": "thread", "learners": 2, "actors": 2, "memories": 2})]
+
+
+@pytest.mark.parametrize(("system", "more"), RUNS)
+def test_it_trains_with_masks_and_dicts(system, more, tmp_path):
+    given = {**NET, **SOME, **more}
     run = polyplay.train(system, run=str(tmp_path / "run"), **given)
     assert run.exit_code == 0
     assert run.summary["updates"] >= 5

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from polyplay.envs.presets import preset
 from polyplay.errors import UserError
 from polyplay.replay import Replay
-from polyplay.stream import row_spec
+from polyplay.stream import Stream, row_spec
 
 COMING = [
     "alphago_zero",
@@ -74,6 +74,20 @@ def shares(n: int, among: str = "replicas", **wholes: int) -> list[int]:
         if n < 1 or whole % n or whole // n < (name != "start"):
             raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
     return [whole // n for whole in wholes.values()]
+
+
+def only_with(option: str, c: Any, *others: str) -> None:
+    """Raises UserError: one of the `others` was set though it says nothing without `option`, which is off."""
+    for f in fields(c):
+        given = getattr(c, f.name)
+        if f.name in others and given != f.default and not getattr(c, option):
+            raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
+
+
+def flow(envs: Any, net: Any, T: int, actors: int, memories: int = 1, slots: int = 4) -> Stream:
+    """Rollouts of T steps from actors to memories, each of which has its share of the actors. slots: of each actor."""
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    return Stream(rows, net.state_spec(), T, envs.lanes, actors * slots, actors, memories)
 
 
 def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:

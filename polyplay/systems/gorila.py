@@ -1,9 +1,9 @@
-"""Gorila (Nair et al. 2015), bundled: many DQNs, each with a memory of its own, that learn through a parameter server.
+"""Gorila (Nair et al. 2015): many DQNs that learn through a parameter server; bundled, or free with --actors.
 
-bundle:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient ───┐ a slice each
-                       ▲                                ▲ target network                            ▼
-                       └──── pulled before each ────────┴── pulled now and then ◄──── shard × shards: its part of the
-         … × learners        rollout and gradient                                     weights, AdaGrad, unless stale
+bundle × learners:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient, in slices
+                       ▲ pulled before each rollout               ▲ and gradient; target network now and then    ▼
+                       └──────────────────────────────────────────┴── shard × shards: its part, AdaGrad, unless stale
+free:  act × actors: this half ─► Stream ─► remember × memories ─► Trays ─► learn × learners: that half
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets, rehearsing, values
-from polyplay.acting import replica
+from polyplay.acting import act, replica
 from polyplay.crew import Crew
 from polyplay.envs import Envs
-from polyplay.exploring import Anneal
+from polyplay.exploring import Anneal, Joint
+from polyplay.feeding import learn
 from polyplay.learning import Task
 from polyplay.outliers import Outliers
 from polyplay.params import sizes
+from polyplay.remembering import remember
 from polyplay.server import Server
 from polyplay.shard import shard
 from polyplay.shared import Knobs
-from polyplay.systems import System, atari, kept
+from polyplay.systems import System, atari, flow, kept, only_with, shares
+from polyplay.trays import Trays
 from polyplay.updates import Optim
-
-LATE = 10  # updates that each learner may have made while a gradient was made, where --stale says nothing
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     screen: str = "dqn2015"  # Atari preset, unless --atari names another
-    learners: int = 0  # each bundled with an actor and a memory (0: as many as cores or GPUs; the paper had 100)
+    actors: int = 0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory of its own
+    memories: int = 1  # free mode: workers that remember, each its share of the actors; 1: global, one each: local
+    learners: int = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: int = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int = 1  # environments of each actor
     unroll: int = 4  # agent steps per lane between two pulls of the weights
@@ -43,12 +46,12 @@ class Config:
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     batch: int = 32  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: float = 8.0  # draws per agent step of a bundle: 32 every 4 steps; as in DQN
+    ratio: float = 8.0  # draws per agent step: 32 every 4 steps; as in DQN (free mode, 0: neither side waits)
     capacity: int = 1_000_000  # transitions kept in each memory
-    start: int = 50_000  # agent steps of a bundle before its first gradient; as in DQN
+    start: int = 50_000  # agent steps in each memory before it is drawn from; as in DQN
     target: int = 60_000  # updates of the server between two pulls of the target network
     epsilon: float = 0.1  # how often to play at random, in the end
-    epsilon_over: int = 4_000_000  # agent steps of all bundles over which it falls to that, from 1
+    epsilon_over: int = 4_000_000  # agent steps of all actors over which it falls to that, from 1
     learning_rate: float = 0.01  # constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/parts.md
     eps: float = 0.01  # the optimiser's ε; not published
@@ -61,16 +64,16 @@ def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
     some: Any = {"learners": 2, "lanes": 8, "unroll": 1, "batch": 128, "n_step": 10, "capacity": 50_000}
     some |= {"start": 2_000, "target": 200, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
-    some |= {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5}
-    return Config(screen="baselines", network="a3c", inputs="centre", **some)
+    some |= {"screen": "baselines", "network": "a3c", "inputs": "centre"}
+    return Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, **some)
 
 
 PRESETS = {"paper": Config, "quick": quick}
 ROW = {
-    "envs": "1 lane per bundle",
-    "policy runs": "learner's own",
-    "between": "Replay per bundle",
-    "pace": "inline, ratio 8",
+    "envs": "1 lane per bundle, or actor",
+    "policy runs": "learner's own; free: own copy, CPU",
+    "between": "Replay per bundle; free: Replays in workers of their own",
+    "pace": "inline, ratio 8; free: a ratio, or none",
     "update": "Server of shards, AdaGrad",
     "weights travel": "pulled in parts before rollouts and gradients",
     "source": "Nair et al. 2015",
@@ -79,20 +82,29 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.where.parts
-    stale = c.stale or LATE * learners
+    only_with("actors", c, "memories")
+    actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
+    (each,) = shares(places, "memories", actors=actors)
     envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
     policy = nets.Factory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
-    drawn: Any = {"ratio": c.ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": c.start}
-    replay = kept(envs, net, c.lanes, c.capacity, c.batch, **drawn)
-    loss = values.q("mean")
-    outliers = Outliers(c.outlier) if c.outlier else None
+    drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": c.start}
+    replay = kept(envs, net, each * c.lanes, c.capacity, c.batch, **drawn)
+    stale, outliers = c.stale or 10 * learners, Outliers(c.outlier) if c.outlier else None
     server = Server(Optim(c.optimizer, c.eps, 0.95), *sizes(net), learners, c.shards, stale, outliers)
-    knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    loss, knobs, steps = values.q("mean"), Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     task = Task(policy, loss, server, knobs, steps, "constant", outputs=values.outputs, target=c.target)
-    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start * learners, c.lanes * learners)
-    works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
-    crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **works)
+    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
+    if c.actors:
+        stream = flow(envs, net, c.unroll, actors, places)
+        trays = Trays(replay, stream, learners)
+        acting: Any = {"envs": envs, "policy": policy, "params": server, "explore": Joint(explore, server)}
+        crew.add(act, n=actors, on_loss="replace", out=stream, nice=10, **acting)
+        crew.add(remember, n=places, on_loss="replace", source=stream.batches(1), out=trays)
+        crew.add(learn, n=learners, learner=True, on_loss="replace", source=trays, task=task)
+    else:
+        bundled: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+        crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **bundled)
     crew.add(shard, n=c.shards, server=server)
     resolved = {"learners": learners, "stale": stale}
     return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), resolved, epsilon=0.05)
