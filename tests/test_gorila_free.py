@@ -169,8 +169,8 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
         _until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "remember")))
         before, steps = pushed.copy(), server.learnt
         _until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
-        assert np.isfinite(server.cells.weights).all()
-        assert np.abs(server.cells.weights).max() < 10
+        assert np.isfinite(server.cells.copies).all()
+        assert np.abs(server.cells.copies).max() < 10
         os.kill(by["shard"].workers[1].runs.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="worker shard 1 was killed by SIGKILL; the run cannot go on"):
             _until(crew, lambda: False)
@@ -268,7 +268,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     assert made.checkpoint > made.memory["replay"]
     net = memory.bytes_of(wired(Crew()).policy())
     # vectors, gradients, targets of learners, vectors and gradients of actors; and the server's
-    assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 1 + 2 + 2) * net, rel=0.05)
+    assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 2 + 2) * net, rel=0.05)
     crew = Crew(0, steps=1_000)
     free = plan.make(crew, wired(crew, ratio=0.0), RunOptions(steps=1_000))
     assert "as many updates of 64 as there is time for" in dict(free.lines)["length"]
