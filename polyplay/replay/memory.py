@@ -82,10 +82,8 @@ class Memory:
             self.states.put(state, slots[0], ledger)
         if told is not None:
             self.given[slots] = told
-        self._forget(gone)
-        self._judge(
-            come[ledger.flags[come] & rows.LIVE > 0]
-        )  # some may be gone again; others have the place of one gone
+        self._forget(gone)  # first: what came may have the place of one that went
+        self._judge(come[ledger.flags[come] & rows.LIVE > 0])  # some may be gone again
 
     def _judge(self, come: np.ndarray) -> None:
         """Rows that came to be items get their first priority."""
