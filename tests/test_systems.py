@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +129,14 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
 @pytest.mark.parametrize("without", [{"inputs": "raw"}, {"reward": "none"}])
 def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypatch):
     assert _far(monkeypatch, tmp_path, **without).summary["episodic_return_mean"] < 40_000
+
+
+@pytest.mark.parametrize(("file", "columns"), [("README.md", 7), ("ARCHITECTURE.md", 6)])
+def test_the_tables_of_systems_are_what_the_pages_say(file, columns):
+    text = (Path(__file__).parent.parent / file).read_text()
+    for name in systems.names():
+        row = list(systems.load(name).ROW.values())[:columns]
+        assert f"| `{name}` | {' | '.join(row)} |" in text, f"{file}: {name}"
 
 
 @pytest.mark.parametrize("name", systems.names())
