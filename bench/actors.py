@@ -140,7 +140,7 @@ def draw(rows: list[Row], out: Path) -> None:
     for panel, name in zip(panels, ("updates", "agent steps of all actors"), strict=True):
         panel.set_xlabel(name, color=INK)
         panel.grid(color=FAINT)
-        panel.tick_params(colors=INK, length=0)
+        panel.tick_params(which="both", colors=INK, length=0)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
     panels[0].legend(frameon=False, labelcolor=INK)

@@ -56,11 +56,8 @@ def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:
         text += ["", *(f"- {line}" for line in told(what["harm"]))]
     if what["maximum"]:
         good = [r["of the target"] for r in what["maximum"] if r["held"] == "yes"]
-        text += [
-            "",
-            f"## The most that is held: {max(good, default=1.0):.2f} × what was asked for",
-            "",
-        ]
+        most = f"The most that is held: {max(good):.2f} × what was asked for" if good else "More than that is not held"
+        text += ["", f"## {most}", ""]
         text += [f"Both rates at once; held: at least {100 * held:.0f} % of both.", "", *table(what["maximum"])]
     return text
 

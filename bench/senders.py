@@ -114,13 +114,14 @@ class Simulated:
         self.p, self.counts = p, seen.rollouts[p]
         self.lane, self.at = p % recording.lanes, int(draws.integers(recording.rows - producer.T))
         self.cut = True  # the next row begins an episode: something is missing before it
-        self.made = self.due = 0.0  # when the rollout at hand is whole, and when it is handed over
+        self.made = self.due = 0.0  # when the rollout at hand is whole, and when it is to be handed over
+        self.wake = 0.0  # when there is something to do: then, or when to look for a slot again
         self.held = 0  # version of the weights that act
         self.waits = False
 
     def begin(self, now: float, period: float) -> None:
         self.made = now + period * float(self.draws.random())
-        self.due = self.made
+        self.due = self.wake = self.made
 
     def turn(self, now: float, pace: Knobs, history: History, incarnation: int) -> None:
         """The rollout at hand is due: hand it over, unless it gets lost or there is no slot, and begin the next."""
@@ -132,7 +133,7 @@ class Simulated:
             slot = self.producer.slot()
             if slot is None:
                 self.counts[BLOCKED] += not self.waits
-                self.waits, self.due = True, now + 0.01
+                self.waits, self.wake = True, now + 0.01
                 return
             self._fill(slot)
             self.producer.commit(slot, incarnation)
@@ -143,6 +144,7 @@ class Simulated:
         self.held = history.at(self.made - pace.delay)  # these weights have travelled, too
         self.made += period + behind
         self.due = max(self.due, self.made + max(0.0, pace.delay + pace.jitter * (2 * self.draws.random() - 1)))
+        self.wake = self.due
         self.at += self.producer.T
         if self.at + self.producer.T >= self.recording.rows:
             self.at, self.cut = 0, True
@@ -165,7 +167,7 @@ def send(me: Me, *, stream: Stream, trays: Trays, recording: Recording, seen: Se
     actors = [Simulated(p, stream.producer(p), recording, seen, draws) for p in mine]
     for actor in actors:
         actor.begin(now, stream.T * pace.actors / pace.rate)
-    heap = [(a.due, a.p, a) for a in actors]
+    heap = [(a.wake, a.p, a) for a in actors]
     heapq.heapify(heap)
     while True:
         now = time.monotonic()
@@ -176,7 +178,7 @@ def send(me: Me, *, stream: Stream, trays: Trays, recording: Recording, seen: Se
             continue
         actor = heap[0][2]
         actor.turn(now, pace, history, me.incarnation)
-        heapq.heapreplace(heap, (actor.due, actor.p, actor))
+        heapq.heapreplace(heap, (actor.wake, actor.p, actor))
         yield
 
 

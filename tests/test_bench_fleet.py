@@ -122,7 +122,10 @@ def test_an_actor_without_a_slot_waits_and_one_far_behind_gives_up_what_it_misse
     for now in (begun + 4.0, begun + 4.01):
         f.actor.turn(now, f.pace, f.history, 0)
     assert f.seen.rollouts[0].tolist()[:4] == [0, 2, 1, 0]
-    assert next(f.stream.batches(1).consumer(0)) is not None
+    taken, before = f.stream.batches(1).consumer(0), f.actor.made
+    assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
+    f.actor.turn(before + 9.0, f.pace, f.history, 0)
+    assert f.actor.made == pytest.approx(before + 9.0 + 2.0 - senders.SLACK), "what it waited for is not made up"
     late = fleet()
     late.actor.turn(late.actor.due + 5.0, late.pace, late.history, 0)
     assert late.actor.made == pytest.approx(late.seen.made[0] + 2.0 + 5.0 - senders.SLACK)
