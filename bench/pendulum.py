@@ -60,8 +60,8 @@ def page(rows: list[Row], what: Row) -> list[str]:
     return [
         "# Ape-X DPG on Pendulum-v1", "", "![learning curves](pendulum.png)", "",
         f"A mean return ≥ {GOAL:g} without noise, by the run's last weights: {sum(good)} of {len(rows)} runs. The",
-        f"picture's curves are of {GAMES} training games, with noise. Minutes are of wall time, on cores that did other",
-        "work beside.", "",
+        f"picture's curves are of {GAMES} training games, with noise. Minutes are of wall time, on cores that did",
+        "other work beside.", "",
         *table([{k: v for k, v in r.items() if k not in ("curve", "command")} for r in rows]), "",
         "Commands (`polyplay evaluate RUN --episodes 30` followed each):", "", "```",
         *(r["command"] for r in rows), "```", "", *lines_about(what),
