@@ -50,7 +50,7 @@ def result(run: Path) -> Row:
         "resumed": len(config["resumed"]),
         "machine": f"{machine['cpu']}, {machine['cores']} cores",
         "commit": commit(config),
-        "command": command(config, run.name),
+        "command": command(config, run.name).replace("--serial true", "--serial"),
         "curve": [{k: row.get(k) for k in KEPT} for row in thin(rows, 60)],
     }
 
@@ -60,7 +60,8 @@ def page(rows: list[Row], what: Row) -> list[str]:
     return [
         "# Ape-X DPG on Pendulum-v1", "", "![learning curves](pendulum.png)", "",
         f"A mean return ≥ {GOAL:g} without noise, by the run's last weights: {sum(good)} of {len(rows)} runs. The",
-        f"picture's curves are of {GAMES} training games, with noise.", "",
+        f"picture's curves are of {GAMES} training games, with noise. Minutes are of wall time, on cores that did",
+        "other work beside.", "",
         *table([{k: v for k, v in r.items() if k not in ("curve", "command")} for r in rows]), "",
         "Commands (`polyplay evaluate RUN --episodes 30` followed each):", "", "```",
         *(r["command"] for r in rows), "```", "", *lines_about(what),
@@ -78,6 +79,8 @@ def main() -> None:
     asked = parser.parse_args()
     runs = asked.collect or [train(seed, asked) for seed in asked.seeds]
     rows, what = sorted(map(result, runs), key=lambda row: row["seed"]), about()
+    if asked.collect:
+        what["command"] = "python bench/pendulum.py --collect RUN …"
     curves(runs, asked.out.with_suffix(".png"), games=GAMES)
     publish(asked.out, {**what, "goal": GOAL, "rows": rows}, page(rows, what))
 
