@@ -65,7 +65,7 @@ class Session:
         self.gauges = Gauges(crew)
         self.havoc: havoc.Havoc | None = None
         self.exit_code, self.reason = 0, "done"
-        self.asked = 0.0  # when learners were asked to finish
+        self.asked, self.closing = 0.0, False  # when learners were asked to finish; nothing runs any more
         self.heard: list[str] = []  # signals, to be told when nothing else is being written
         self.saved, self.unsaved = 0, ""
         self.seen: dict[int, int] = {}  # meter row → episodes taken from it
@@ -79,31 +79,32 @@ class Session:
 
     def go(self) -> dict[str, Any]:
         """Returns the summary. Raises what ended the run, after all has been saved and closed."""
+        with self._signals():
+            return self._go()
+
+    def _go(self) -> dict[str, Any]:
         summary: dict[str, Any] = {}
         try:
-            with self._signals():
-                self.crew.start((*self.wired.metrics, "grad_norm", "learning_rate"))
-                now = time.monotonic()
-                self.next_report, self.next_save = (
-                    now + self.options.report_every,
-                    now + self.options.checkpoint_every,
-                )
-                if self.options.chaos is not None:
-                    self.havoc = havoc.Havoc(chaos.parse(self.options.chaos), self.crew, self.directory)
-                while not self.crew.poll(havoc.PACE if self.havoc else TICK):
-                    self._tick()
-                    if self.asked and time.monotonic() - self.asked > PATIENCE:
-                        self.exit_code = self.exit_code or 1
-                        self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
-                        break
-                self._tell()
-                self._finish_saves()
+            self.crew.start((*self.wired.metrics, "grad_norm", "learning_rate"))
+            now = time.monotonic()
+            self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
+            if self.options.chaos is not None:
+                self.havoc = havoc.Havoc(chaos.parse(self.options.chaos), self.crew, self.directory)
+            while not self.crew.poll(havoc.PACE if self.havoc else TICK):
+                self._tick()
+                if self.asked and time.monotonic() - self.asked > PATIENCE:
+                    self.exit_code = self.exit_code or 1
+                    self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
+                    break
+            self._tell()
+            self._finish_saves()
         except KeyboardInterrupt:
             self.reason += ", at once"
         except Exception as e:
             self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
             raise
         finally:
+            self.closing = True
             self._games()
             with contextlib.suppress(Exception):
                 self._report()
@@ -163,9 +164,13 @@ class Session:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM saves and ends the run, the second drops everything."""
+        """The first Ctrl-C or SIGTERM saves and ends the run, the second drops everything. What has ended for another
+        reason is closed as it would be without.
+        """
 
         def hear(number: int, frame: Any) -> None:
+            if self.closing:
+                return
             code = 128 + number
             if self.asked and self.exit_code == code:
                 raise KeyboardInterrupt

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 
 from polyplay import checkpoint, cli
+from polyplay.crew import Crew
+from polyplay.errors import WorkerLost
 from polyplay.outlet import Outlet
 
 
@@ -28,3 +31,32 @@ def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, c
     assert len(sent) == 1
     assert "SIGTERM: saving a checkpoint; once more to drop everything" in "".join(capfd.readouterr())
     assert len(checkpoint.everything(tmp_path / "run")) == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, monkeypatch, capfd):
+    """A worker was lost, and whoever watches the run asks it to end just then."""
+    real, run = Crew.stop, tmp_path / "run"
+
+    def stop(self: Crew) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM)  # a few instructions more
+        real(self)
+
+    def lost(self: Crew, timeout: float) -> bool:
+        raise WorkerLost("worker learn 0 was killed by SIGKILL; the run cannot go on without it")
+
+    monkeypatch.setattr(Crew, "stop", stop)
+    monkeypatch.setattr(Crew, "poll", lost)
+    words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 1M --run"
+    outside: list[int] = []  # who would have ended the process
+    kept = signal.signal(signal.SIGTERM, lambda number, frame: outside.append(number))
+    try:
+        assert cli.main([*words.split(), str(run)]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+    assert not outside
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["exit_code"] == 1
+    assert summary["reason"].startswith("worker learn 0 was killed by SIGKILL")
+    assert "saving a checkpoint" not in "".join(capfd.readouterr())
