@@ -25,9 +25,7 @@ from polyplay.record import read_lines
 LOOK = 0.2  # seconds between two looks at a run
 GONE = 10.0  # seconds that its processes may take to be gone
 SHM = Path("/dev/shm")
-COUNTED_TOGETHER = (
-    "gorila",
-)  # their learners write how often all were applied: after a dropped gradient no more often
+TOGETHER = ("gorila",)  # what their learners write is a count of all: after a dropped gradient the same
 
 
 @dataclass
@@ -168,7 +166,7 @@ def _counted(run: Path, life: Life) -> list[str]:
         if now[key] < life.base[key]:
             found.append(f"the newest checkpoint has {now[key]} {key}, the one before had {life.base[key]}")
     updates = list(read_lines(run / "updates.jsonl"))
-    least = 0 if json.loads((run / "config.json").read_text())["system"] in COUNTED_TOGETHER else 1
+    least = 0 if json.loads((run / "config.json").read_text())["system"] in TOGETHER else 1
     if any(b["update"] < a["update"] + least for a, b in pairwise(updates)):
         found.append("updates.jsonl: an update is there twice")
     if any(row["loss"] is None or not math.isfinite(row["loss"]) for row in updates):

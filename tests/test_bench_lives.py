@@ -51,6 +51,7 @@ def test_what_must_hold_after_a_life(tmp_path):
     good = {"update": 1, "loss": 0.5}
     write(tmp_path / "updates.jsonl", [good, {"update": 2, "loss": 0.1}])
     write(tmp_path / "metrics.jsonl", [{"steps": 5, "updates": 1}, {"steps": 9, "updates": 2}])
+    (tmp_path / "config.json").write_text('{"system": "impala"}')
     life = lives.Life({"steps": 4, "updates": 1})
     assert lives._counted(tmp_path, life) == ["there is no whole checkpoint to go on from"]
     saved = tmp_path / "checkpoints" / "000000000001"
@@ -67,6 +68,10 @@ def test_what_must_hold_after_a_life(tmp_path):
         "updates.jsonl: an update is there twice",
         "updates.jsonl: a loss is not finite",
     ]
+    (tmp_path / "config.json").write_text('{"system": "gorila"}')
+    assert "updates.jsonl: an update is there twice" not in lives._counted(tmp_path, life), "its count is all learners'"
+    write(tmp_path / "updates.jsonl", [{"update": 2, "loss": 0.1}, good])
+    assert "updates.jsonl: an update is there twice" in lives._counted(tmp_path, life)
 
 
 def test_the_witness_knows_the_game_s_boards_from_torn_ones():
