@@ -35,7 +35,10 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("gorila", run=str(path), **{**CATCH, **QUIET, **settings})
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True, "shards": 3, **PAPER}])
+SERIAL = pytest.param({"serial": True, "shards": 3, **PAPER}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
     run = trained(tmp_path / "run", steps=16_000, until_return=0.3, **how)
     assert run.exit_code == 0

@@ -23,7 +23,10 @@ def updates(run) -> list[dict]:
     return [json.loads(line) for line in (run.directory / "updates.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
     settings = {**CATCH, "replicas": 2, "steps": 60_000, "until_return": 0.6}
     run = polyplay.train("ppo", run=str(tmp_path / "run"), **settings, **how)

@@ -29,7 +29,10 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("r2d2", run=str(path), **{**MEMORY, **settings})
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_a_task_of_memory(how, tmp_path):
     run = trained(tmp_path / "run", steps=40_000, epsilon=0.1, until_return=0.6, **how)
     assert run.exit_code == 0

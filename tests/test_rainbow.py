@@ -25,7 +25,10 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("rainbow", run=str(path), **{**CATCH, **settings})
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True, "full": False, "sigma": 0.0}])
+SERIAL = pytest.param({"serial": True, "full": False, "sigma": 0.0}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
     run = trained(tmp_path / "run", steps=12_000, until_return=0.4, **how)
     assert run.exit_code == 0
