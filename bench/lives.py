@@ -140,10 +140,16 @@ def _left(life: Life) -> list[str]:
 
 
 def _held(name: str) -> bool:
-    """Whether a living process has it mapped; others on this machine may have made it meanwhile."""
+    """Whether a living process has it mapped; others on this machine may have made it meanwhile. By its inode, since
+    who makes a semaphore maps it under another name.
+    """
+    try:
+        inode = f" {(SHM / name).stat().st_ino} "
+    except OSError:
+        return True  # it is gone by now
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            if f"{SHM}/{name}" in maps.read_text():
+            if any(inode in line and f"{SHM}/" in line for line in maps.read_text().splitlines()):
                 return True
     return not (SHM / name).exists()
 
