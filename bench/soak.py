@@ -169,7 +169,7 @@ def draw(report: Row, out: Path) -> None:
     axes.grid(color=FAINT)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.legend(frameon=False, labelcolor=INK)
+    axes.legend(frameon=False, labelcolor=INK, loc="center right")
     figure.savefig(out)
 
 
