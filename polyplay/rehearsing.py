@@ -15,7 +15,7 @@ from polyplay import tree
 from polyplay.checkpoint import Part, open_checkpoint
 from polyplay.replay import Memory, Replay
 from polyplay.tree import Batch
-from polyplay.worker import Me
+from polyplay.worker import Me, keyed
 
 if TYPE_CHECKING:
     from polyplay.learning import Learner
@@ -70,7 +70,7 @@ class Rehearsal:
         self.me, self.learner, self.replay = me, learner, replay
         if replay.ratio is None:
             raise ValueError("a replay that its learner fills has a ratio")
-        self.memory = replay.open(me.seed + me.index)
+        self.memory = replay.open(keyed(me.seed, me.incarnation % 1000) + me.index)
         self.updates = 0
         if me.resume is not None:
             self._load()

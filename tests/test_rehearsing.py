@@ -62,11 +62,10 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
     return rows
 
 
-def rehearsal(learner: Learner, lanes: int = 4, **more: Any) -> Rehearsal:
+def rehearsal(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> Rehearsal:
     told: list[Any] = []
-    me: Any = SimpleNamespace(
-        seed=1, index=0, role="replica", resume=None, meter=SimpleNamespace(losses=told.append, add=lambda *a: None)
-    )
+    meter = SimpleNamespace(losses=told.append, add=lambda *a: None)
+    me: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, meter=meter)
     made = Rehearsal(
         me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
@@ -158,3 +157,16 @@ def test_who_draws_is_found_in_its_wiring():
     assert replay_of({"replay": replay}) is replay
     assert replay_of({"source": SimpleNamespace(replay=replay)}) is replay
     assert replay_of({"source": SimpleNamespace()}) is None
+
+
+def test_who_takes_a_lost_ones_place_draws_others():
+    drawn = []
+    for incarnation in (0, 1, 1000):
+        learner = Learner()
+        made = rehearsal(learner, incarnation=incarnation)
+        for _ in range(8):
+            run(made.step(rollout(4, 4), {}))
+        drawn.append([item["id"].tolist() for item in learner.items])
+    assert len(drawn[0]) == len(drawn[1]) > 3
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == drawn[2], "a life that begins with a resumed run has the seed it had"
