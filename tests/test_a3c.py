@@ -40,9 +40,9 @@ SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
-    run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=80_000, until_return=0.4, **CATCH, **how)
+    run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=80_000, until_return=0.2, **CATCH, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.4  # random play: -0.6
+    assert run.summary["episodic_return_mean_best"] >= 0.2  # random play: -0.6
     rows = list(read_lines(run.directory / "metrics.jsonl"))
     if "on" in how:  # in one thread a turn is a whole rollout and its update
         assert 0.3 <= rows[-1]["lag_mean"] <= 3.0, "the other worker's updates meanwhile"

@@ -33,7 +33,10 @@ HOW: Any = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
+LONG = ("catdqn in chunks, processes", "rainbow")
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.long] * (how in LONG)) for how in HOW])
 def test_it_learns_catch(how, tmp_path):
     run = trained(tmp_path / "run", steps=16_000, until_return=0.2, **HOW[how])
     assert run.exit_code == 0

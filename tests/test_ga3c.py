@@ -45,6 +45,7 @@ def test_agents_that_are_processes_learn_to_balance(tmp_path):
     assert row["lag_mean"] >= 0.0
 
 
+@pytest.mark.long
 def test_memory_is_learnt(tmp_path):
     settings = {"core": "gru", "learning_rate": 5e-3, "min_batch": 64, "agents": 32, "serial": True}
     run = polyplay.train("ga3c", env="toy:memory", steps=25_000, run=str(tmp_path / "run"), **{**FAST, **settings})

@@ -30,9 +30,9 @@ SERIAL = pytest.param({"serial": True, "full": False, "sigma": 0.0}, marks=pytes
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_catch(how, tmp_path):
-    run = trained(tmp_path / "run", steps=12_000, until_return=0.4, **how)
+    run = trained(tmp_path / "run", steps=12_000, until_return=0.2, **how)
     assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.4  # random play: -0.6
+    assert run.summary["episodic_return_mean_best"] >= 0.2  # random play: -0.6
 
 
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path):

@@ -190,9 +190,9 @@ def test_python_does_the_same(tmp_path):
     "how",
     [
         "--serial",
-        "--on thread --replicas 2 --groups 2",
+        pytest.param("--on thread --replicas 2 --groups 2", marks=pytest.mark.long),
         "--env CartPole-v1 --replicas 2",
-        "--env CartPole-v1 --replicas 1 --core gru --core-size 16",
+        pytest.param("--env CartPole-v1 --replicas 1 --core gru --core-size 16", marks=pytest.mark.long),
     ],
     ids=["serial", "threads", "CartPole, replicas", "CartPole, gru"],
 )

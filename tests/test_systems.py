@@ -86,6 +86,7 @@ def test_impala_learns_catch(how, tmp_path):
     assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
 
 
+@pytest.mark.long
 def test_two_replicas_learn_as_one_does(tmp_path):
     settings = dict(lanes=16, unroll=9, steps=80_000, learning_rate=3e-3, replicas=2, groups=2, entropy_cost=0.01)
     run = polyplay.train("a2c", env="toy:catch", until_return=0.7, run=str(tmp_path / "run"), **{**NET, **settings})
