@@ -65,7 +65,6 @@ print((pages() - before) / memory.ledger.size, memory.nbytes / memory.ledger.siz
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts pages as Linux tells them")
 def test_pages_touched_by_a_full_memory():
     """Less than a hundredth of it; lanes' last rows and batches, which do not grow with it, are counted apart."""
     small = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}  # pages of 2 MB would be many of so few
