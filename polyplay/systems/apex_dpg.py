@@ -24,12 +24,10 @@ from polyplay.params import Params, sizes
 from polyplay.remembering import remember
 from polyplay.replay import Proportional
 from polyplay.shared import Knobs
-from polyplay.stream import Stream, row_spec
-from polyplay.systems import System, atari, kept, shares
+from polyplay.systems import System, atari, flow, kept, shares
 from polyplay.trays import Trays
 from polyplay.updates import AllReduce, Local, Optim
 
-SLOTS = 4  # rollouts per actor in flight
 NICE = 10  # actors that run freely leave the learner its core
 
 
@@ -93,8 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
     replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, c.actors * SLOTS, c.actors, c.memories)
+    stream = flow(envs, net, c.unroll, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
     loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer)
     update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
