@@ -9,8 +9,8 @@ memory. Counted are 4 agent steps an update, as if they had been played.
 
 --precision auto is bfloat16 where the processor multiplies such numbers itself, as everywhere in the library.
 --net plain is Nature's network in plain PyTorch, --net ours what `dqn` itself learns with.
---processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what is gained by
-the target passes of 8 updates in one.
+--processes 2: each makes updates of half the batch, their gradients are not averaged. --targets 8: what the plain one
+gains by the target passes of 8 updates in one.
 """
 
 from __future__ import annotations
@@ -94,14 +94,11 @@ class Ours:
         self.batches = [
             {"obs": s, "action": a, "return": r, **each} for s, a, r in zip(seen, actions, rewards, strict=True)
         ]
-        self.ahead, self.number, self.looked = asked.targets, 0, list[Tensor]()
+        self.number = 0
 
     def step(self) -> None:
         batch = self.batches[self.number % KEPT]
-        if not self.looked and self.ahead > 1:
-            coming = [self.batches[(self.number + i) % KEPT] for i in range(self.ahead)]
-            self.looked = values.look(self.target, coming)
-        out = values.outputs(self.net, self.target, batch, ahead=self.looked.pop(0) if self.looked else None)
+        out = values.outputs(self.net, self.target, batch)
         loss = self.loss(out, batch, None).loss
         self.vector.zero_grad()
         loss.backward()
