@@ -158,12 +158,18 @@ RLLIB_IMPALA = (
 RLLIB_PPO = ("runners=2 envs=8", "runners=2 envs=4", "runners=2 envs=16", "runners=0 envs=16 threads=2")
 
 # Of DQN: every setting keeps an update of 32 per 4 agent steps.
-DQN = ("lanes=8 unroll=1", "lanes=4 unroll=1", "lanes=1 unroll=4", "lanes=8 unroll=1 replicas=2")
+DQN = (
+    "lanes=8 unroll=1",
+    "lanes=1 unroll=4",
+    "lanes=8 unroll=1 replicas=2",
+    "lanes=16 unroll=1 replicas=2",
+    "lanes=32 unroll=1 replicas=2",
+)
 ACCEL_DQN = (
     "lanes=8 unroll=1 groups=2 replicas=1",
-    "lanes=8 unroll=1 groups=2 replicas=2",
     "lanes=16 unroll=1 groups=2 replicas=2",
-    "lanes=8 unroll=1 groups=1 replicas=2",
+    "lanes=32 unroll=1 groups=2 replicas=2",
+    "lanes=16 unroll=1 groups=1 replicas=2",
 )
 CEILING = (
     "threads=2",

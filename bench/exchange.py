@@ -16,7 +16,7 @@ import numpy as np
 from polyplay import nets, updates
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.params import Vector, sizes
+from polyplay.params import sizes
 from polyplay.shared import Block
 from polyplay.spawn import tune
 from polyplay.tree import Field
@@ -24,7 +24,7 @@ from polyplay.updates import AllReduce, Optim
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
 OPTIM = Optim("rmsprop_tf", eps=1e-5, clip=0.5)
-PARTS = ("copy", "wait", "mean", "step")  # of an update; the step is the optimiser's, which a single replica has too
+PARTS = ("copy", "wait", "mean", "step")  # of an update; step: the optimiser's, of a replica's part of the weights
 SCRATCH = 4_000_000  # float32 that are touched between updates, as a rollout would
 WARM = 20  # updates that don't count
 
@@ -62,16 +62,17 @@ class Bells:
 def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Block) -> None:
     """Fills block [networks, replicas, turns, parts, wall and CPU]."""
     tune(1)
-    mean, step = Watched(updates._mean), Watched(updates._step)
-    updates._mean, updates._step = mean, step  # type: ignore[assignment]
+    mean = Watched(updates._mean)
+    updates._mean = mean  # type: ignore[assignment]
     n = next(iter(reduces.values())).replicas
     found = block.array((len(reduces), n, turns, len(PARTS), 2), np.float64)
     scratch = np.ones(SCRATCH, np.float32)
     for i, (network, reduce) in enumerate(reduces.items()):
-        vector = Vector(nets.make(network, SPEC))
+        me: Any = SimpleNamespace(index=rank)
+        vector = reduce.vector(me, nets.make(network, SPEC))
         vector.grad.fill_(1e-4 * (1 + rank))
-        bound: Any = reduce.bind(SimpleNamespace(index=rank), vector)  # type: ignore[arg-type]
-        bound.bells = bells = Bells(bound.bells)
+        bound: Any = reduce.bind(me, vector)
+        bound.bells, bound.part.step = bells, step = Bells(bound.bells), Watched(bound.part.step)
         timed = (bells.wait, mean, step)
         for k in range(-WARM, turns):
             scratch *= 1.0
@@ -127,14 +128,14 @@ def _rollouts(options: dict[str, Any], seconds: float, core: int, pipe: Any) -> 
     os.sched_setaffinity(0, {core})
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the panel of the run
     at: list[float] = []
-    step = updates._step
+    step = updates.step_
 
     def stamped(*given: Any) -> float:
         norm = step(*given)
         at.append(time.perf_counter())
         return norm
 
-    updates._step = stamped
+    updates.step_ = stamped
     with tempfile.TemporaryDirectory() as place:
         quiet = {"serial": True, "tensorboard": False, "report_every": 1e4, "checkpoint_every": 1e4}
         polyplay.train("a2c", minutes=seconds / 60.0, run=f"{place}/run", **quiet, **options)

@@ -255,6 +255,18 @@ def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
         held[name] = row.copy_(held[name].detach()) if fill else row
 
 
+def part(
+    whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
+) -> torch.optim.Optimizer:
+    """An optimiser of a part of the weights of `whole`, a `share`d one of one flat parameter: the same weights, the
+    same statistics and count of steps. make: of its kind. The part has a gradient of its own, yet to be given.
+    """
+    parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
+    made = make(parameter)
+    made.state[parameter] = {k: v if k == "step" else v[at] for k, v in state(whole).items()}
+    return made
+
+
 def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(getattr(v, "shape", ())) for k, v in state.items()}
 

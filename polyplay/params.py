@@ -31,10 +31,17 @@ class Vector:
 
     memory: float32 [size], an array or a tensor where the module is: there the weights shall lie; several may lie in
     one memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version
-    counter). write: put the module's weights there; otherwise it takes what is there.
+    counter). write: put the module's weights there; otherwise it takes what is there. grad: float32 [weights or more],
+    where the gradient of a module on a CPU shall lie.
     """
 
-    def __init__(self, module: nn.Module, memory: np.ndarray | torch.Tensor | None = None, write: bool = True):
+    def __init__(
+        self,
+        module: nn.Module,
+        memory: np.ndarray | torch.Tensor | None = None,
+        write: bool = True,
+        grad: np.ndarray | None = None,
+    ):
         self.module = module
         parameters = list(module.parameters())
         buffers = [b for b in module.buffers() if b.is_floating_point()]
@@ -45,7 +52,8 @@ class Vector:
         self.size = self.weights + sum(b.numel() for b in buffers)
         device = parameters[0].device
         self.flat = torch.empty(self.size, device=device) if memory is None else torch.as_tensor(memory)
-        self.grad = torch.zeros(self.weights, device=device)
+        given = None if grad is None or device.type != "cpu" else torch.from_numpy(grad[: self.weights])
+        self.grad = torch.zeros(self.weights, device=device) if given is None else given.zero_()
         at = 0
         for x in [*parameters, *buffers]:
             view = self.flat[at : at + x.numel()].view(x.shape)

@@ -26,6 +26,7 @@ from polyplay.worker import Me
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 Apply = Generator[None, None, "tuple[float, Sums]"]
 Agree = Generator[None, None, "Sums"]
+_LINE = 16  # float32 of a cache line
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ class AllReduce:
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
     by NCCL, in its own, where each replica is a process with a GPU of its own (grouped).
 
-    `size`: of the whole vector (params.sizes).
+    On CPUs each replica averages its own part of the gradient and takes the optimiser's step there, and copies the
+    others' new weights: the optimiser's statistics, as large as the weights each, are read and written once, not by
+    everyone. `size`: of the whole vector (params.sizes).
     """
 
     apart = False
@@ -167,7 +170,8 @@ class AllReduce:
         self.optim, self.replicas = optim, replicas
         layout = Layout()
         self._fields = (
-            layout.add((2, replicas, size), np.float32),
+            layout.add((replicas, size), np.float32),  # gradients; each replica's vector has its own here
+            layout.add((1 + len(optim.statistics), size), np.float32),  # new weights, the optimiser's statistics
             layout.add((2, replicas, 8), np.float64),
             layout.add((replicas + 1, 8), np.int64),
         )
@@ -176,48 +180,35 @@ class AllReduce:
         self._place = grouped.meeting_place()
 
     def vector(self, me: Me, module: nn.Module) -> Vector:
-        return Vector(module)
+        return Vector(module, grad=self.arrays()[0][me.index])
 
     def bind(self, me: Me, vector: Vector) -> Bound:
-        return _AllReduce(self, me.index, vector)
+        if vector.flat.device.type == "cpu":
+            return _Parts(self, me.index, vector)
+        return _Whole(self, me.index, vector)
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        gradients, sums, arrived = (self._block.array(*f) for f in self._fields)
-        return gradients, sums, arrived[:, 0]
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        gradients, state, sums, arrived = (self._block.array(*f) for f in self._fields)
+        return gradients, state, sums, arrived[:, 0]
 
     def close(self) -> None:
-        self.arrays()[2][self.replicas] = 1
+        self.arrays()[3][self.replicas] = 1
         for i in range(self.replicas):
             self._bells[i].post()
 
 
-class _AllReduce:
-    def __init__(self, what: AllReduce, rank: int, vector: Vector):
-        self.vector, self.optimizer, self.clip = vector, what.optim.make(vector.parameter), what.optim.clip
-        self.rank, self.n, self.bells = rank, what.replicas, what._bells
-        self.gradients, self.sums, self.arrived = what.arrays()
-        self.gradient, self.buffers = Mirror(vector.grad), Mirror(vector.flat[vector.weights :])
-        self.turn, self.waited, self.counts = 0, 0.0, Counts()
-        alone = grouped.fits(vector.flat.device, self.n)  # on its GPU
-        self.together = grouped.Together(what._place, rank, self.n, vector) if alone else None
+class _Meeting:
+    """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        if self.together is not None:
-            total, waited = self.together.average(sums)
-            self.waited += waited
-            return step_(self.vector, self.optimizer, self.clip, learning_rate), total
-        mine, weights = (self.turn + 1) % 2, self.vector.weights
-        self.gradients[mine, self.rank, :weights] = self.gradient.fetch()
-        self.gradients[mine, self.rank, weights:] = self.buffers.fetch()
-        total = yield from self.agree(sums)
-        parts = self.gradients[mine]
-        for to, part in ((self.gradient, parts[:, :weights]), (self.buffers, parts[:, weights:])):
-            _mean(part, to.array)
-            to.put()
-        return step_(self.vector, self.optimizer, self.clip, learning_rate), total
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        self.vector, self.clip, self.rank, self.n = vector, what.optim.clip, rank, what.replicas
+        self.gradients, self.state, self.sums, self.arrived = what.arrays()
+        self.bells, self.buffers = what._bells, Mirror(vector.flat[vector.weights :])
+        self.turn, self.waited, self.counts = 0, 0.0, Counts()
 
     def agree(self, sums: Sums) -> Agree:
-        # Two buffers in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read turn k.
+        """In fixed order. All have arrived when one goes on."""
+        # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
         self.turn += 1
         mine = self.turn % 2
         self.sums[mine, self.rank, : len(sums)] = sums
@@ -234,6 +225,72 @@ class _AllReduce:
                 self.bells[self.rank].wait(0.02)
         self.waited += time.perf_counter() - before
         return self.sums[mine, :, : len(sums)].sum(0)
+
+    def _buffers(self) -> None:
+        """The buffers' mean, after everyone's were written."""
+        _mean(self.gradients[:, self.vector.weights :], self.buffers.array)
+        self.buffers.put()
+
+
+class _Parts(_Meeting):
+    """On a CPU: a part of the weights is this replica's to change."""
+
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        super().__init__(what, rank, vector)
+        edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
+        self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
+        self.weights = torch.from_numpy(self.state[0, : vector.weights])
+        self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
+        statistics = torch.from_numpy(self.state[1:, : vector.weights])
+        optim.share(self.optimizer, statistics, fill=True)  # before the first meeting all write the same here
+        self.part = optim.part(self.optimizer, what.optim.make, self.own)
+        self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
+        self.part.param_groups[0]["params"][0].grad = torch.from_numpy(self.mean)
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
+        self.gradients[self.rank, weights:] = self.buffers.array
+        total = yield from self.agree(sums)
+        _mean(self.gradients[:, self.own], self.mean)
+        self._buffers()
+        square = yield from self.agree(np.array([float(np.vdot(self.mean, self.mean))]))
+        norm = math.sqrt(square[0]) if math.isfinite(square[0]) else float(square[0])
+        if math.isfinite(norm):
+            if self.clip and norm > self.clip:
+                self.mean *= np.float32(self.clip / (norm + 1e-6))
+            self.part.param_groups[0]["lr"] = learning_rate
+            self.part.step()
+        self.weights[self.own] = flat[self.own]
+        yield from self.agree(np.zeros(0))
+        for part in self.others:
+            flat[part] = self.weights[part]
+        return norm, total
+
+
+class _Whole(_Meeting):
+    """On a device: everyone's gradients are averaged there, and each replica takes the whole step."""
+
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        super().__init__(what, rank, vector)
+        self.optimizer, self.gradient = what.optim.make(vector.parameter), Mirror(vector.grad)
+        alone = grouped.fits(vector.flat.device, self.n)  # on its GPU
+        self.together = grouped.Together(what._place, rank, self.n, vector) if alone else None
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        if self.together is not None:
+            total, waited = self.together.average(sums)
+            self.waited += waited
+            return step_(self.vector, self.optimizer, self.clip, learning_rate), total
+        weights = self.vector.weights
+        self.gradients[self.rank, :weights] = self.gradient.fetch()
+        self.gradients[self.rank, weights:] = self.buffers.fetch()
+        total = yield from self.agree(sums)
+        _mean(self.gradients[:, :weights], self.gradient.array)
+        self.gradient.put()
+        self._buffers()
+        norm = step_(self.vector, self.optimizer, self.clip, learning_rate)
+        yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
+        return norm, total
 
 
 def _mean(parts: np.ndarray, out: np.ndarray) -> None:

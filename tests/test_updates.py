@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay import checkpoint, losses, nets
+from polyplay import checkpoint, losses, nets, optim
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import Closed, UserError
 from polyplay.hogwild import Hogwild
@@ -36,10 +36,10 @@ def _finish(steps) -> None:
 def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     parts = [torch.randn(3, 40, generator=torch.Generator().manual_seed(i)) for i in range(5)]  # update, size
     nets_ = [nn.Linear(39, 1) for _ in range(3)]
-    vectors = [Vector(n) for n in nets_]
+    reduce = AllReduce(Optim("rmsprop_torch", eps=1.0), 3, sizes(nets_[0])[1])
+    vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(nets_)]
     for v in vectors:
         v.flat.fill_(0.5)
-    reduce = AllReduce(Optim("rmsprop_torch", eps=1.0), 3, sizes(nets_[0])[1])
     bound = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)]
     totals: dict[int, list] = {i: [] for i in range(3)}
 
@@ -73,8 +73,8 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
 
 def test_floating_buffers_are_averaged_with_the_gradient():
     norms = [nn.BatchNorm1d(4) for _ in range(2)]
-    vectors = [Vector(n) for n in norms]
     reduce = AllReduce(OPTIM, 2, sizes(norms[0])[1])
+    vectors = [reduce.vector(_me(i, 2), n) for i, n in enumerate(norms)]
     bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
     norms[0].running_mean.fill_(1.0)
     norms[1].running_mean.fill_(3.0)
@@ -89,10 +89,10 @@ def test_floating_buffers_are_averaged_with_the_gradient():
 @pytest.mark.parametrize("n", [1, 2])
 def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     """Agreeing changes no weight, and what comes after it is as if it had not been."""
-    vectors = [Vector(nn.Linear(39, 1)) for _ in range(n)]
+    update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
+    vectors = [update.vector(_me(i, n), nn.Linear(39, 1)) for i in range(n)]
     for v in vectors:
         v.flat.fill_(0.5)
-    update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
     bound = [update.bind(_me(i, n), v) for i, v in enumerate(vectors)]
     heard: dict[int, list] = {i: [] for i in range(n)}
 
@@ -123,9 +123,67 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     assert torch.equal(vectors[0].flat, vectors[-1].flat)
 
 
+@pytest.mark.parametrize("name", ["adam", "rmsprop_tf", "rmsprop_dqn"])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip):
+    """Weights, statistics and norm are those of one optimiser of everything, also of one that was loaded."""
+    what = Optim(name, eps=1e-3, clip=clip)
+    reduce, layers = AllReduce(what, 3, 5001), [nn.Linear(5000, 1) for _ in range(3)]
+    vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(layers)]
+    alone = Vector(nn.Linear(5000, 1))
+    for v in (*vectors, alone):
+        v.flat.fill_(0.5)
+    bound, local = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(_me(), alone)
+    ends: dict[int, float] = {}
+
+    def work(i: int, gradient: torch.Tensor) -> None:
+        vectors[i].grad.copy_(gradient)
+        steps = bound[i](0.1, np.zeros(3))
+        while i not in ends:
+            try:
+                next(steps)
+            except StopIteration as end:
+                ends[i] = end.value[0]
+
+    for update in range(4):
+        ends.clear()
+        parts = torch.randn(3, 5001, generator=torch.Generator().manual_seed(update))
+        threads = [threading.Thread(target=work, args=(i, parts[i])) for i in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(30)
+        alone.grad.copy_(parts.sum(0) / 3)
+        with pytest.raises(StopIteration) as one:
+            next(local(0.1, np.zeros(3)))
+        assert list(ends.values()) == [pytest.approx(one.value.value[0], rel=1e-5)] * 3
+        assert torch.equal(vectors[0].flat, vectors[1].flat)
+        assert torch.equal(vectors[0].flat, vectors[2].flat)
+        assert torch.allclose(vectors[0].flat, alone.flat, atol=1e-5)
+    held = optim.state(local.optimizer)
+    for b in bound:
+        assert held.keys() == optim.state(b.optimizer).keys()
+        assert all(torch.allclose(held[k], v, atol=1e-5) for k, v in optim.state(b.optimizer).items())
+
+
+def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
+    reduce = AllReduce(Optim("adam"), 2, 100)
+    vectors = [reduce.vector(_me(i, 2), nn.Linear(99, 1)) for i in range(2)]
+    for v in vectors:
+        v.flat.fill_(0.5)
+    bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
+    vectors[1].grad[99] = float("nan")  # of replica 1's part
+    threads = [threading.Thread(target=lambda b=b: _finish(b(0.1, np.zeros(3)))) for b in bound]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    assert all(v.flat.eq(0.5).all() for v in vectors)
+
+
 def test_all_reduce_that_waits_can_be_told_to_stop():
     reduce = AllReduce(OPTIM, 2, 40)
-    bound = reduce.bind(_me(0, 2), Vector(nn.Linear(39, 1)))
+    bound = reduce.bind(_me(0, 2), reduce.vector(_me(0, 2), nn.Linear(39, 1)))
     steps = bound(0.1, np.zeros(3))
     next(steps)
     reduce.close()
