@@ -17,11 +17,13 @@ from polyplay import tree
 from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
+from polyplay.params import sizes
 from polyplay.queues import Queue
 from polyplay.replay import replay_of
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 from polyplay.trays import Trays
+from polyplay.updates import AllReduce
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
@@ -87,8 +89,12 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         has = bool({"policy", "task"} & role.kw.keys())  # a network: shards and memories have none
         held = 2.0 * weights * has  # as one vector, and its gradient
         if task is not None:
-            shared = apart(role)  # then statistics, and weights if not each has a copy, are in a shared block
-            held += -weights * (not task.update.copy) if shared else optimizer(task.update.optim, weights)
+            if apart(role):  # then statistics, and weights if not each has a copy, are in a shared block
+                held -= weights * (not task.update.copy)
+            elif isinstance(task.update, AllReduce):  # then they are too, gradients, and weights without buffers
+                held -= weights * (1.0 + (sizes(net)[0] == sizes(net)[1]) - 1.0 / role.n)
+            else:
+                held += optimizer(task.update.optim, weights)
             held += weights if task.target else 0.0
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         replay = replay_of(role.kw)

@@ -19,7 +19,7 @@ from torch import nn
 from polyplay import grouped, optim
 from polyplay.device import Mirror
 from polyplay.errors import Closed
-from polyplay.params import Vector
+from polyplay.params import Vector, sizes
 from polyplay.shared import Block, Layout, Semaphores
 from polyplay.worker import Me
 
@@ -159,9 +159,10 @@ class AllReduce:
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
     by NCCL, in its own, where each replica is a process with a GPU of its own (grouped).
 
-    On CPUs each replica averages its own part of the gradient and takes the optimiser's step there, and copies the
-    others' new weights: the optimiser's statistics, as large as the weights each, are read and written once, not by
-    everyone. `size`: of the whole vector (params.sizes).
+    On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
+    large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
+    memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
+    `size`: of the whole vector (params.sizes).
     """
 
     apart = False
@@ -180,7 +181,11 @@ class AllReduce:
         self._place = grouped.meeting_place()
 
     def vector(self, me: Me, module: nn.Module) -> Vector:
-        return Vector(module, grad=self.arrays()[0][me.index])
+        gradients, state = self.arrays()[:2]
+        grad, (weights, size) = gradients[me.index], sizes(module)
+        if weights < size or next(module.parameters()).device.type != "cpu":
+            return Vector(module, grad=grad)
+        return Vector(module, memory=state[0], write=me.resume is None, grad=grad)  # not over what another has loaded
 
     def bind(self, me: Me, vector: Vector) -> Bound:
         if vector.flat.device.type == "cpu":
@@ -240,6 +245,8 @@ class _Parts(_Meeting):
         edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
         self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
         self.weights = torch.from_numpy(self.state[0, : vector.weights])
+        if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
+            self.others = []
         self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
         statistics = torch.from_numpy(self.state[1:, : vector.weights])
         optim.share(self.optimizer, statistics, fill=True)  # before the first meeting all write the same here
@@ -260,7 +267,8 @@ class _Parts(_Meeting):
                 self.mean *= np.float32(self.clip / (norm + 1e-6))
             self.part.param_groups[0]["lr"] = learning_rate
             self.part.step()
-        self.weights[self.own] = flat[self.own]
+        if self.others:
+            self.weights[self.own] = flat[self.own]
         yield from self.agree(np.zeros(0))
         for part in self.others:
             flat[part] = self.weights[part]

@@ -89,6 +89,14 @@ def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name: st
     assert predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=knobs)
 
 
+@pytest.mark.parametrize(("name", "share"), [("adam", 2.0), ("rmsprop_tf", 1.0)])
+def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
+    """Each has its gradient and half of the mean; weights and statistics are there once."""
+    crew, system = wired("a2c", replicas=2, optimizer=name)
+    net = memory.bytes_of(system.policy())
+    assert predict(crew, system)["weights"] == pytest.approx(net * (2 + 1 + 1 + share), abs=600)  # and sums, arrivals, knobs
+
+
 def test_more_workers_and_environment_processes_take_more():
     one, two = (memory.processes(wired("a2c", replicas=n)[0]) for n in (1, 2))
     assert two - one == pytest.approx(memory.OF["learn"] * memory.MB, abs=5 * memory.MB)  # ours may change meanwhile

@@ -78,12 +78,16 @@ def test_floating_buffers_are_averaged_with_the_gradient():
     bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
     norms[0].running_mean.fill_(1.0)
     norms[1].running_mean.fill_(3.0)
+    for v in vectors:
+        v.grad.copy_(torch.arange(8.0))
     threads = [threading.Thread(target=lambda b=b: _finish(b(0.1, np.zeros(3)))) for b in bound]
     for t in threads:
         t.start()
     for t in threads:
         t.join(30)
     assert norms[0].running_mean.tolist() == norms[1].running_mean.tolist() == [2.0] * 4
+    assert torch.equal(vectors[0].flat, vectors[1].flat)
+    assert norms[0].weight.tolist() != [1.0] * 4
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -164,6 +168,15 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip):
     for b in bound:
         assert held.keys() == optim.state(b.optimizer).keys()
         assert all(torch.allclose(held[k], v, atol=1e-5) for k, v in optim.state(b.optimizer).items())
+
+
+def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loaded(tmp_path):
+    reduce = AllReduce(OPTIM, 2, 40)
+    early = reduce.vector(_me(0, 2, resume=tmp_path), nn.Linear(39, 1))
+    early.flat.fill_(0.5)  # as loading does
+    late = reduce.vector(_me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
+    assert late.flat.eq(0.5).all()
+    assert layer.weight.eq(0.5).all()
 
 
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
