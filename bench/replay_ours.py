@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from polyplay.stream import row_spec
 from polyplay.tree import Field
 
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))
-from replay_clock import LANES, WINDOWS, answer, command_line, pictures, rate, turns
+from replay_clock import LANES, WINDOWS, answer, command_line, rate, turns
 
+EPISODE = 16  # additions: of 512 rows from 8 lanes, episodes of 1,024
 POLICY = {"action": Field((), "int64")}
 
 
@@ -44,21 +46,33 @@ def tree(size: int, n: int, seconds: float) -> None:
     answer(**found, update=rate(lambda: made.put(turn(), values), n, seconds))
 
 
-def filled(kind: str, size: int, n: int) -> tuple[Memory, dict[str, np.ndarray]]:
-    """A full memory, and rows to add."""
+def going_round(rows: int, seed: int) -> np.ndarray:
+    """uint8 [rows, 4, 84, 84]: stacks of random frames, the last of which goes on with the first."""
+    frames = np.random.default_rng(seed).integers(0, 256, (rows, 84, 84), np.uint8)
+    return np.stack([np.roll(frames, 3 - j, 0) for j in range(4)], 1)
+
+
+def filled(kind: str, size: int, n: int) -> tuple[Memory, Callable[[], None]]:
+    """A full memory, and what adds the same n rows once more; an episode begins every EPISODE times."""
     T = max(1, n // LANES)
     obs = Field((4, 84, 84), "uint8") if kind == "atari" else Field((1,), "float32")
     stack = 4 if kind == "atari" else 0
     replay = Replay(row_spec(obs, POLICY), LANES, size, n, stack=stack, sampler=Proportional(0.6, 0.4))
     rows = {k: np.zeros((T, LANES), f.dtype) for k, f in replay.spec.items() if k != "obs"}
-    seen = [pictures(T, lane) if stack else np.zeros((T, 1), np.float32) for lane in range(LANES)]
-    rows |= {"obs": np.stack(seen, 1), "first": (np.arange(T) == 0)[:, None].repeat(LANES, 1)}
-    memory = replay.open(0)
+    seen = [going_round(T, lane) if stack else np.zeros((T, 1), np.float32) for lane in range(LANES)]
+    rows["obs"] = np.stack(seen, 1)
+    begin = {**rows, "first": (np.arange(T) == 0)[:, None].repeat(LANES, 1)}
+    memory, number = replay.open(0), [0]
+
+    def add() -> None:
+        memory.add(rows if number[0] % EPISODE else begin, slice(None))
+        number[0] += 1
+
     while (memory.ledger.lane[0] < memory.ledger.R).any():
-        memory.add(rows, slice(None))
+        add()
     rng, live = np.random.default_rng(0), np.arange(memory.ledger.slots)
     memory.feedback(memory.ledger.ids(live), rng.random(len(live)))
-    return memory, rows
+    return memory, add
 
 
 @compiled
@@ -96,7 +110,7 @@ def main() -> None:
     n, seconds = asked.batch, asked.seconds
     if asked.kind == "tree":
         return tree(asked.size, n, seconds)
-    memory, rows = filled(asked.kind, asked.size, n)
+    memory, add = filled(asked.kind, asked.size, n)
     atari = asked.kind == "atari"
     found = beside_memcpy(memory, n, seconds) if atari else {"sample": rate(memory.sample, n, seconds)}
     ids, number, priority = [memory.sample()["id"] for _ in range(200)], [0], np.random.default_rng(0).random(n)
@@ -106,7 +120,7 @@ def main() -> None:
         memory.feedback(ids[number[0] % 200], priority)
 
     found["update"] = rate(update, n, seconds)
-    found["insert"] = rate(lambda: memory.add(rows, slice(None)), rows["reward"].size, seconds)
+    found["insert"] = rate(add, n, seconds)
     answer(**found, bytes=memory.nbytes / memory.ledger.size, size=memory.ledger.size)
 
 

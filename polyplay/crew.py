@@ -29,8 +29,7 @@ from polyplay.where import Where
 from polyplay.worker import SEATS, Headcount, Me, reborn
 
 ROWS = 64  # of the meter: workers a crew can have at once
-GRACE = 1.0  # seconds that workers get to leave by themselves
-PARTING = 30.0  # seconds that a process which has to leave gets to end by itself, where it may
+GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
 
@@ -90,6 +89,7 @@ class Crew:
         steps: int | None = None,
         step_timeout: float = 60.0,
         atari: str = "auto",
+        compress: str = "none",
         precision: str = "float32",
         where: Where | None = None,
         reuse: bool = True,
@@ -100,8 +100,8 @@ class Crew:
         self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
         self.frames, self.steps, self.where = frames, steps, where or Where()
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
-        self.precision, self.reuse = precision, reuse  # of networks, see nets.precision; see Me
-        self.atari, self.control = atari, Control()  # the Atari preset that pages are to use instead of their own
+        self.precision, self.reuse, self.control = precision, reuse, Control()  # of networks: nets.precision; see Me
+        self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
         self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
         self.meter: Meter | None = None
         self._rows = iter(range(ROWS))

@@ -17,7 +17,7 @@ from typing import Any
 from polyplay import checkpoint, protocols, record, spawn
 from polyplay.envs.starts import Starts
 from polyplay.errors import UserError
-from polyplay.kept import choose, config_hash, new_crew, read, weights_digest
+from polyplay.kept import choose, new_crew, read, weights_digest
 from polyplay.scores.aggregates import mean_interval
 from polyplay.scores.runs import FILE, training
 
@@ -156,7 +156,7 @@ def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], star
         "checkpoint": found.name,
         "checkpoint_sha256": weights_digest(found),
         "frames_trained": counters.get("frames"),
-        "config_hash": config_hash(config),
+        "config_hash": record.config_hash(config),
         "starts": files,
         "versions": stamp["versions"],
         "commit": stamp["commit"],

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +57,11 @@ def new_crew(options: config.RunOptions) -> Crew:
         steps=options.steps,
         step_timeout=options.step_timeout,
         atari=options.atari,
+        compress=options.compress,
         precision=options.precision,
         where=Where(options.device, options.actors_on),
         reuse=options.reuse,
     )
-
-
-def config_hash(kept: Mapping[str, Any]) -> str:
-    """Of what decides how an agent was trained and plays: system, configuration, environment. kept: config.json."""
-    parts = {k: kept[k] for k in ("system", "config", "environment")}
-    parts["options"] = {k: kept["options"].get(k) for k in ("atari", "precision")}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def weights_digest(found: Path) -> str:

@@ -147,7 +147,7 @@ def bytes_of(net: Any) -> int:
 
 def optimizer(optim: Any, weights: float) -> float:
     """Bytes of an optimiser's state for that many bytes of weights."""
-    return weights * (2.0 if optim.name == "adam" else 1.0 + bool(optim.momentum))
+    return weights * len(optim.statistics)
 
 
 def kind_of(envs: Any) -> str:

@@ -223,9 +223,11 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings."""
-    if plan.needs <= plan.limit:
+def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan], packed: bool = False) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings. packed:
+    a replay's frames are, to a size that nobody knows before.
+    """
+    if plan.needs - packed * plan.memory.get("replay", 0.0) <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     what = (

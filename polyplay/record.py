@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -222,6 +223,19 @@ def read_config(directory: Path) -> Row:
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
     return record
+
+
+def config_hash(kept: Mapping[str, Any]) -> str:
+    """Of what decides how an agent was trained and plays: system, configuration, environment. kept: config.json."""
+    parts = {k: kept[k] for k in ("system", "config", "environment")}
+    parts["options"] = {k: kept["options"].get(k) for k in ("atari", "precision")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def origin(directory: Path) -> Row:
+    """What a score of the run itself carries: its configuration's hash, and where it ran. Raises UserError."""
+    kept = read_config(directory)
+    return {"config_hash": config_hash(kept), "machine": kept["machine"], "commit": kept["commit"]}
 
 
 def stamp() -> Row:

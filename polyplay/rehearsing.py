@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from polyplay.learning import Learner
 
 REPORT = 100  # updates between two looks at a memory, of whose metrics these are reported
-METRICS = ("ratio", "size", "age", "bytes", "never_sampled", "late", "priority_p50", "priority_max", "beta")
+METRICS = (
+    *("ratio", "ratio_target", "inserted", "sampled", "size", "age", "bytes", "never_sampled", "late"),
+    *("priority_p10", "priority_p50", "priority_p90", "priority_max", "priority_new", "beta"),
+)
 NAMES = tuple(f"replay_{name}" for name in METRICS)
 
 

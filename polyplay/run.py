@@ -22,7 +22,9 @@ from polyplay import (
     worker,
 )
 from polyplay.crew import Crew
+from polyplay.errors import UserError
 from polyplay.kept import choose, new_crew, read
+from polyplay.replay import replay_of
 from polyplay.session import Session
 
 
@@ -127,12 +129,14 @@ def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
 
 def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
     """The plan, refused if it cannot work."""
+    if options.compress != "none" and not any(replay_of(r.kw) for r in crew.roles):
+        raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def again(other: Any) -> plan.Plan:
         crew = new_crew(options)
         return plan.make(crew, page.build(other, crew), options, done)
 
-    return plan.checked(plan.make(crew, wired, options, done), settings, again)
+    return plan.checked(plan.make(crew, wired, options, done), settings, again, packed=options.compress != "none")
 
 
 def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import chaos, checkpoint, config, havoc, scheduling, snapshot, systems
+from polyplay import chaos, checkpoint, config, havoc, record, scheduling, snapshot, systems
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.gauges import Gauges
@@ -199,7 +199,8 @@ class Session:
             self.terminal.note(scheduling.told(row))
             return
         if kind == "evaluation":
-            self.terminal.note(evaluated(self.reporter.evaluation(json.loads(text))))
+            row = {**json.loads(text), **record.origin(self.directory)}
+            self.terminal.note(evaluated(self.reporter.evaluation(row)))
             return
         if kind == "unsaved":
             self.unsaved = f"not saved: {text}"

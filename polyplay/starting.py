@@ -20,7 +20,7 @@ from polyplay.envs.native import actions_of, rom
 from polyplay.envs.pool import lane_seeds, options
 from polyplay.envs.presets import Atari
 from polyplay.errors import UserError
-from polyplay.kept import choose, config_hash, new_crew, read
+from polyplay.kept import choose, new_crew, read
 
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
@@ -85,7 +85,8 @@ def make(directory: Path, asked: Options) -> bytes:
     for first in range(0, asked.number, AT_ONCE):
         rows += _some(envs, policy, asked, first, min(AT_ONCE, asked.number - first))
     source = (
-        f"play of an agent of {config['system']}, no human's: checkpoint {found.name}, config {config_hash(config)}, "
+        f"play of an agent of {config['system']}, no human's: "
+        f"checkpoint {found.name}, config {record.config_hash(config)}, "
         f"epsilon {asked.epsilon:g}, seed {asked.seed}, the first {asked.frames} frames"
     )
     return start_states.written(title, "substitute", source, rows)

@@ -36,12 +36,14 @@ class Q:
     that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
 
     weighted: what importance weights w multiply. "loss": w times the above (Huber); "error": the gradient is w·δ
-    limited to ±clip, as DeepMind's dqn_zoo has it. Without weights they are one. Raises UserError, ValueError.
+    limited to ±clip, as DeepMind's dqn_zoo has it. Without weights they are one. replicas: whose gradients are
+    averaged: "sum" then is over all that they draw together. Raises UserError, ValueError.
     """
 
     reduction: str = "mean"
     clip: float = 1.0
     weighted: str = "loss"
+    replicas: int = 1
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
 
@@ -60,6 +62,8 @@ class Q:
         if self.weighted == "error":
             bound = bound / weight  # what w·δ reaches at ±clip
         loss = _reduced(weight * huber(error, bound), self.reduction)
+        if self.reduction == "sum":
+            loss = loss * self.replicas
 
         def metrics() -> dict[str, Tensor]:
             return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}

@@ -17,7 +17,7 @@ import numpy as np
 from polyplay import checkpoint, evaluating, findings, flags, protocols, record
 from polyplay.errors import UserError
 from polyplay.findings import Finding
-from polyplay.kept import config_hash, new_crew, read, weights_digest
+from polyplay.kept import new_crew, read, weights_digest
 from polyplay.scores.aggregates import agree
 
 NEEDED = (
@@ -88,7 +88,7 @@ def _looks(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
     _same("episodes", said["episodes"], len(said["returns"]), "returns there are")
     yield f"{mean:,.2f} over {said['episodes']} games"
     page, settings, options, kept = read(directory)
-    _same("config_hash", said["config_hash"], config_hash(kept), "config.json has")
+    _same("config_hash", said["config_hash"], record.config_hash(kept), "config.json has")
     yield f"config.json has the hash {said['config_hash']}"
     found = _checkpoint(directory, said)
     yield f"{found.name} is whole, its weights are those that were measured"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay import checkpoint, plan, systems
+from polyplay import checkpoint, plan, systems, values
 from polyplay.config import RunOptions
 from polyplay.crew import Crew
 from polyplay.errors import UserError
@@ -83,6 +83,32 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
     for mine, theirs in (weights, targets):
         assert mine.keys() == theirs.keys()
         assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
+
+
+def test_replicas_learn_from_the_sum_over_all_of_them():
+    crew = Crew(0)
+    wired(crew, replicas=2, lanes=2)
+    assert crew.roles[0].kw["task"].loss == values.q("sum", replicas=2)
+
+
+def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
+    settings = {"steps": 700, "start": 250, "network": "a3c", "env": "ALE/Pong-v5", "lanes": 4, "batch": 16}
+    made = [
+        trained(tmp_path / how, **settings, screen="baselines", seed=3, serial=True, compress=how)
+        for how in ("none", "zlib")
+    ]
+    assert losses(made[0].directory) == losses(made[1].directory)
+    assert len(losses(made[0].directory)) > 100
+    sizes = [
+        next(r["replay_bytes"] for r in reversed([*read_lines(m.directory / "metrics.jsonl")]) if "replay_bytes" in r)
+        for m in made
+    ]
+    assert sizes[1] < sizes[0] / 2
+
+
+def test_packing_frames_where_none_are_kept_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--compress zlib: this system keeps no replay"):
+        polyplay.train("a2c", env="toy:catch", network="mlp", compress="zlib", run=str(tmp_path / "run"))
 
 
 def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):

@@ -94,7 +94,9 @@ def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
     """Each has its gradient and half of the mean; weights and statistics are there once."""
     crew, system = wired("a2c", replicas=2, optimizer=name)
     net = memory.bytes_of(system.policy())
-    assert predict(crew, system)["weights"] == pytest.approx(net * (2 + 1 + 1 + share), abs=600)  # and sums, arrivals, knobs
+    assert predict(crew, system)["weights"] == pytest.approx(
+        net * (2 + 1 + 1 + share), abs=600
+    )  # and sums, arrivals, knobs
 
 
 def test_more_workers_and_environment_processes_take_more():

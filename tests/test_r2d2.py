@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 import polyplay
@@ -14,6 +16,7 @@ from polyplay.config import RunOptions
 from polyplay.crew import Crew
 from polyplay.record import read_lines
 from polyplay.run import diagram
+from polyplay.shared import Block
 
 SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97, "lanes": 8}
 PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
@@ -32,6 +35,27 @@ def trained(path, **settings: Any) -> Any:
 SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
 
 
+@dataclass
+class Asked:
+    """A ladder that notes in shared memory for which lanes each of two actors asked it."""
+
+    ladder: Any
+
+    def __post_init__(self) -> None:
+        self.block = Block(8 * 4)
+
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        seen = self.block.array((2, 2), np.int64)
+        seen[int(lanes[0]) // 2] = np.asarray(lanes) + 1
+        return self.ladder.at(acts, lanes)
+
+    def lanes(self, actor: int) -> list[int]:
+        return [int(x) - 1 for x in self.block.array((2, 2), np.int64)[actor] if x]
+
+    def forget(self, actor: int) -> None:
+        self.block.array((2, 2), np.int64)[actor] = 0
+
+
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
 def test_it_learns_a_task_of_memory(how, tmp_path):
     run = trained(tmp_path / "run", steps=40_000, epsilon=0.1, until_return=0.6, **how)
@@ -45,6 +69,17 @@ def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
     assert run.summary["updates"] == pytest.approx((6_000 + games - 2_000) * 2.0 / (16 * 8), rel=0.15)
 
 
+def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(tmp_path):
+    settings = {"serial": True, "trace": True, "start": 500}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    trained(whole, steps=1_600, **settings)
+    trained(parts, steps=1_000, **settings)
+    polyplay.resume(str(parts), steps=1_600)
+    losses = [[row["loss"] for row in read_lines(run / "updates.jsonl")] for run in (whole, parts)]
+    assert len(losses[0]) > 8
+    assert losses[0] == losses[1]
+
+
 def test_its_picture_shows_stream_replay_and_ladder():
     text = picture(env="toy:memory", network="mlp", actors=2)
     assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
@@ -54,19 +89,25 @@ def test_its_picture_shows_stream_replay_and_ladder():
     assert "learn ──► Params: " in text
 
 
-def test_a_killed_actor_comes_back_with_its_rung(tmp_path):
+def test_a_killed_actor_comes_back_with_its_rungs(tmp_path):
+    """Its lanes have the same numbers on the ladder: what it plays at random is as often as before."""
     page, said = systems.load("r2d2"), []
     crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
-    page.build(page.Config(**{k: v for k, v in MEMORY.items() if k not in ("tensorboard", "report_every")}), crew)
+    settings = {k: v for k, v in MEMORY.items() if k not in ("tensorboard", "report_every")}
+    page.build(page.Config(**{**settings, "actors": 2, "lanes": 2, "start": 10**4}), crew)
+    role = next(r for r in crew.roles if r.name == "act")
+    asked = Asked(role.kw["explore"])
+    role.kw["explore"] = asked
     crew.start()
     try:
-        role = next(r for r in crew.roles if r.name == "act")
-        before = role.kw["explore"]
-        os.kill(role.workers[0].runs.pid, signal.SIGKILL)
-        while role.lost == 0:
+        while not asked.lanes(0) or not asked.lanes(1):
             crew.poll(0.1)
-        assert role.kw["explore"] == before
-        assert role.workers[0].me.index == 0
+        before = asked.lanes(1)
+        asked.forget(1)
+        os.kill(role.workers[1].runs.pid, signal.SIGKILL)
+        while role.lost == 0 or not asked.lanes(1):
+            crew.poll(0.1)
+        assert asked.lanes(1) == before == [2, 3]
     finally:
         crew.stop()
-    assert any("act 0" in text for text in said)
+    assert any("act 1" in text for text in said)

@@ -48,6 +48,16 @@ def scored(loss: Any, out: dict[str, Tensor], batch: dict[str, Tensor]) -> tuple
 # ------------------------------------------------------------------------------------------------ Q
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: str) -> None:
+    out, batch = transitions(8)
+    _, whole = scored(values.Q(reduction), out, batch)
+    for half in (slice(4), slice(4, 8)):
+        mine, theirs = ({k: v[half] for k, v in some.items()} for some in (out, batch))
+        _, part = scored(values.Q(reduction, replicas=2), mine, theirs)
+        torch.testing.assert_close(part / 2, whole[half])
+
+
 @QUICK
 @given(
     st.integers(1, 9),

@@ -9,9 +9,10 @@ import numpy as np
 
 from polyplay import tree
 from polyplay.replay import rows
-from polyplay.replay.description import BOTH, FLAGS, Replay
+from polyplay.replay.description import BOTH, FLAGS, REWARDS, Replay
 from polyplay.replay.fields import Fields
 from polyplay.replay.ledger import Ledger
+from polyplay.replay.samplers import check
 from polyplay.replay.sequences import spans
 from polyplay.replay.states import States
 from polyplay.tree import Batch
@@ -51,7 +52,8 @@ class Transitions:
         n, r = len(slots), self.replay
         end, total, discount = np.empty(n, np.int64), np.empty(n, np.float32), np.empty(n, np.float32)
         flags, reward, R = self.ledger.flags, self.fields.reward, self.ledger.R
-        rows.windows(slots, R, r.n_step, r.gamma, r.reward == "sign", flags, reward, end, total, discount)
+        how = REWARDS.index(r.reward)
+        rows.windows(slots, R, r.n_step, r.gamma, how, flags, reward, end, total, discount)
         return end, np.multiply(total, r.scale, out=total), discount
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
@@ -68,10 +70,12 @@ class Transitions:
         return told_with(batch, told, into is None)
 
     def errors(self, slots: np.ndarray) -> np.ndarray:
-        """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. NaN counts as 0."""
+        """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. Raises BadPriority: a
+        value is not finite.
+        """
         end, total, discount = self.windows(slots)
         value, chosen = (self.fields.shelves[name].array for name in ("value", "chosen"))  # type: ignore[union-attr]
-        return np.nan_to_num(np.abs(total + discount * value[end] - chosen[slots]).astype(np.float64), posinf=0.0)
+        return check(np.abs(total + discount * value[end] - chosen[slots]))
 
 
 class Sequences:

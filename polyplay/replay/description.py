@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
 BOTH = ("obs", "mask")  # of both ends of a transition
+REWARDS = ("none", "clip", "sign")
 HEADROOM = 8  # a soft capacity has room for an eighth more
 
 
@@ -66,7 +67,7 @@ class Replay:
     sampler: Sampler = Uniform()  # noqa: RUF009 - a NamedTuple
     n_step: int = 1
     gamma: float = 0.99  # per agent step
-    reward: str = "none"  # "sign": clipped before it is summed
+    reward: str = "none"  # before it is summed: "clip" limits it to ±1, "sign" leaves its sign
     scale: float = 1.0  # multiplies the sum
     start: int = 1  # rows before the first sample
     ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
@@ -86,8 +87,8 @@ class Replay:
                 raise UserError(f"replay: {name}={value} given, allowed: {least} or more")
         if not 0 <= self.gamma <= 1:
             raise UserError(f"replay: gamma={self.gamma} given, allowed: 0 to 1")
-        if self.reward not in ("none", "sign"):
-            raise UserError(f"replay: reward={self.reward!r} given, allowed: none, sign")
+        if self.reward not in REWARDS:
+            raise UserError(f"replay: reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
         if not (isfinite(self.scale) and self.scale > 0):
             raise UserError(f"replay: scale={self.scale} of rewards given, allowed: above 0")
         if self.ratio is not None and not (isfinite(self.ratio) and self.ratio > 0):

@@ -232,9 +232,11 @@ def pick(key: Any, used: Any, R: Any, lane: Any, flags: Any, out: Any) -> Any:
 
 @compiled
 def windows(
-    slots: Any, R: Any, n: Any, gamma: Any, sign: Any, flags: Any, reward: Any, end: Any, total: Any, discount: Any
+    slots: Any, R: Any, n: Any, gamma: Any, how: Any, flags: Any, reward: Any, end: Any, total: Any, discount: Any
 ) -> None:
-    """n-step windows of the rows in `slots` [B]: the slot of the last row, G = Σ γʲ·r, D = γᵐ or 0 where terminated."""
+    """n-step windows of the rows in `slots` [B]: the slot of the last row, G = Σ γʲ·r, D = γᵐ or 0 where terminated.
+    how: r is as it is (0), limited to ±1 (1), its sign (2).
+    """
     for i in range(slots.size):
         base = slots[i] - slots[i] % R
         at, g, d = slots[i], 0.0, 1.0
@@ -245,7 +247,7 @@ def windows(
                 break
             at = next_
             r = np.float64(reward[at])
-            g += d * (np.sign(r) if sign else r)
+            g += d * (r if how == 0 else min(max(r, -1.0), 1.0) if how == 1 else np.sign(r))
             d *= gamma
             if flag & _END:
                 d = 0.0 if flag & TERMINATED else d

@@ -145,6 +145,7 @@ def _row(
         "random": low,
         "human": high,
         "published": {c.name: c.scores.get(game) for c in beside},
+        "of": [{"run": s.run, "config_hash": s.config_hash, "machine": s.machine} for s in of],
     }
 
 

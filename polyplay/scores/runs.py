@@ -29,6 +29,8 @@ class Score:
     interval: tuple[float, float] | None
     episodes: int
     epsilon: float | None
+    config_hash: str | None
+    machine: str | None  # that it was measured on
 
 
 def read(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
@@ -63,6 +65,8 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
         tuple(interval) if interval else None,
         kept["episodes"],
         kept.get("epsilon"),
+        kept.get("config_hash"),
+        (kept.get("machine") or {}).get("cpu"),
     )
 
 
@@ -74,6 +78,7 @@ def training(directory: Path) -> dict[str, Any]:
     returns = np.array([g["episodic_return"] for g in games])
     return {
         "protocol": "training",
+        **record.origin(directory),
         "episodes": len(games),
         "frames": games[-1]["frames"],
         "episodic_return_mean": float(returns.mean()),

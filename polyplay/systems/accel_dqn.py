@@ -48,6 +48,7 @@ class Config:
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
+    bound: float = 10.0  # the largest return that a distribution knows; the least is minus that
     epsilon: float = 0.01  # how often to play at random, in the end
     epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
     learning_rate: float = 2.5e-4  # constant
@@ -63,15 +64,15 @@ def rainbow() -> Config:
 
 
 def chunked() -> Config:
-    """The paper's asynchronous categorical DQN: two replicas of 16 environments at least."""
-    return Config(sync="chunked", lanes=32, replicas=2)
+    """The paper's asynchronous categorical DQN, two replicas at least. Everyone's batches of 128 count for `target`."""
+    return Config(sync="chunked", lanes=32, replicas=2, target=625, eps=0.01 / 128)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/dqn.md."""
-    paced: Any = {"unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200, "n_step": 10}
+    paced: Any = {"unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"epsilon_over": 40_000, "epsilon": 0.02, "learning_rate": 1e-3, "clip": 10.0, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)
+    return Config(screen="baselines", network="a3c", inputs="centre", n_step=10, bound=4.0, **paced, **some)
 
 
 PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
@@ -90,24 +91,23 @@ def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
     replicas = c.replicas or max(fits, default=1)
     lanes, batch, capacity, start = shares(replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
-    options = atari(c.env, c.screen, crew.atari)
-    envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), options=options, **crew.stepping)
+    stepping = {"options": atari(c.env, c.screen, crew.atari), **crew.stepping}
+    envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), **stepping)
     rainbow, many = c.algo == "rainbow", c.algo != "dqn"
-    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many, "inputs": c.inputs}
-    policy = nets.Factory(c.network, envs.spec, head, values=True)
+    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many, "support": (-c.bound, c.bound)}
+    policy = nets.Factory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = kept(envs, net, lanes, capacity, batch, **drawn)
-    loss = values.categorical() if many else values.q(reduction="mean")
+    replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
+    loss = values.categorical(-c.bound, c.bound) if many else values.q(reduction="mean")
     optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    knobs = Knobs(learning_rate=c.learning_rate)
     outputs, steps = partial(values.outputs, double=rainbow), crew.total(envs, c.budget)
+    knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    lost: Any = "replace" if c.sync == "chunked" else "fail"
     works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
+    crew.add(replica, n=replicas, learner=True, on_loss="replace" if c.sync == "chunked" else "fail", **works)
     return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas}, 0.001)

@@ -90,8 +90,8 @@ def build(c: Config, crew: Crew) -> System:
     actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
+    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start}
+    replay = kept(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
     stream = flow(envs, net, c.unroll, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
     loss, optim = values.q("mean", clip=0.0), Optim(c.optimizer, c.eps, 0.95, clip=c.clip)

@@ -90,7 +90,7 @@ def build(c: Config, crew: Crew) -> System:
     (batch,) = shares(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
-    replay = kept(envs, net, actors * c.lanes, capacity, batch, **drawn)
+    replay = kept(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
     stream = flow(envs, net, c.unroll, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
     loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer)

@@ -39,7 +39,8 @@ class Config:
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
-    dueling: bool = False  # value and advantages in streams of their own
+    dueling: bool = False  # value and advantages in streams of their own (Wang et al. 2016: with --clip 10)
+    bias: Literal["each", "shared"] = "each"  # of the last layer: an action's own, or one for all
     batch: int = 32  # transitions in one update, over all replicas
     ratio: float = 8.0  # draws per agent step: 32 every 4 steps
     capacity: int = 1_000_000  # transitions kept, over all replicas
@@ -52,6 +53,7 @@ class Config:
     learning_rate: float = 2.5e-4  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
     eps: float = 0.01  # the optimiser's ε
+    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
@@ -62,8 +64,8 @@ def released() -> Config:
 
 
 def double() -> Config:
-    """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01."""
-    return Config(double=True, target=7_500, epsilon=0.01)
+    """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01, one bias for all."""
+    return Config(double=True, target=7_500, epsilon=0.01, bias="shared")
 
 
 def prioritized() -> Config:
@@ -93,21 +95,18 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
-    options = atari(c.env, c.screen, crew.atari)
-    envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"dueling": c.dueling, "inputs": c.inputs}, values=True)
+    envs = Envs(c.env, lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
+    head: Any = {"dueling": c.dueling, "scale": 2**-0.5 if c.dueling else 1.0, "bias": c.bias, "inputs": c.inputs}
+    policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
-    drawn: Any = {
-        "sampler": Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform(),
-        "ratio": c.ratio,
-    }
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = kept(envs, net, lanes, capacity, batch, **drawn)
-    loss = values.q(c.reduction)
-    optim = Optim(c.optimizer, c.eps, 0.95)
+    sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
+    drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
+    replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    loss = values.q(c.reduction, replicas=c.replicas)
+    optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    knobs = Knobs(learning_rate=c.learning_rate)
     outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
+    knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)

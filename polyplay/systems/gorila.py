@@ -88,8 +88,8 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
     policy = nets.Factory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
-    drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "sign", "start": c.start}
-    replay = kept(envs, net, each * c.lanes, c.capacity, c.batch, **drawn)
+    drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": c.start}
+    replay = kept(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
     stale, outliers = c.stale or 10 * learners, Outliers(c.outlier) if c.outlier else None
     server = Server(Optim(c.optimizer, c.eps, 0.95), *sizes(net), learners, c.shards, stale, outliers)
     loss, knobs, steps = values.q("mean"), Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)

@@ -87,7 +87,9 @@ def build(c: Config, crew: Crew) -> System:
     everyone, state = c.actors * c.lanes, net.state_spec()
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
     drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
-    replay = kept(envs, net, everyone, c.capacity, c.batch, start=c.start, ratio=c.ratio, **drawn)
+    replay = kept(
+        envs, net, everyone, c.capacity, c.batch, compress=crew.compress, start=c.start, ratio=c.ratio, **drawn
+    )
     loss = values.sequence(c.gamma, c.n_step, rescale=c.rescale)
     update = Local(Optim("adam", c.eps, clip=c.clip))
     knobs = Knobs(learning_rate=c.learning_rate)

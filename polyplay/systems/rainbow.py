@@ -41,13 +41,19 @@ class Config:
     full: bool = True  # double and dueling too; Dopamine's Rainbow is neither
     bound: float = 10.0  # the largest return that it knows; the least is minus that
     sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
+    noisy: Literal["fortunato", "zoo"] = "fortunato"  # zoo: noise cut off at 2σ
+    bias: Literal["each", "none"] = "each"  # of the last layers
+    judge: Literal["kl", "ce"] = "kl"  # priority: divergence, or cross-entropy, which is never 0
+    mixture: float = 0.0  # share of draws with equal chances
+    stratified: bool = False  # one draw from each of `batch` equal masses
     batch: int = 32  # transitions in one update, over all replicas
     ratio: float = 8.0  # draws per agent step: 32 every 4 steps
     capacity: int = 1_000_000  # transitions kept, over all replicas
     start: int = 20_000  # agent steps before the first update
     target: int = 2_000  # updates between two copies to the target network: 32,000 frames
     priority: float = 0.5  # exponent α of priorities
-    weighting: float = 0.4  # exponent β of importance weights at the start; 1 at the end
+    weighting: float = 0.4  # exponent β of importance weights at the start
+    weighting_end: float = 1.0  # at the end
     epsilon: float = 0.01  # without noisy layers: how often to play at random, in the end
     epsilon_over: int = 62_500  # agent steps over which it falls to that, from 1
     learning_rate: float = 6.25e-5  # constant
@@ -58,7 +64,13 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    return Config(screen="dopamine", full=False, sigma=0.0, epsilon_over=250_000)
+    draws: Any = {"judge": "ce", "stratified": True, "weighting": 0.5, "weighting_end": 0.5}
+    return Config(screen="dopamine", full=False, sigma=0.0, epsilon_over=250_000, **draws)
+
+
+def zoo() -> Config:
+    """google-deepmind/dqn_zoo's: less noise, no last bias, cross-entropy as priority, a thousandth drawn evenly."""
+    return Config(screen="dqn_zoo", sigma=0.1, noisy="zoo", bias="none", judge="ce", mixture=1e-3)
 
 
 def quick() -> Config:
@@ -68,7 +80,7 @@ def quick() -> Config:
     return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)
 
 
-PRESETS = {"paper": Config, "dopamine": dopamine, "quick": quick}
+PRESETS = {"paper": Config, "dopamine": dopamine, "zoo": zoo, "quick": quick}
 ROW = {
     "envs": "1 lane, same thread",
     "policy runs": "learner's own, noisy",
@@ -82,21 +94,20 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
-    options = atari(c.env, c.screen, crew.atari)
-    envs = Envs(c.env, lanes, workers=1, options=options, **crew.stepping)
-    head: Any = {"dueling": c.full, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
-    noise: Any = {"noisy": "fortunato", "sigma": c.sigma} if c.sigma else {}
+    envs = Envs(c.env, lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
+    head: Any = {"dueling": c.full, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs, "bias": c.bias}
+    noise: Any = {"noisy": c.noisy, "sigma": c.sigma} if c.sigma else {}
     policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
     net = policy()
-    drawn: Any = {"sampler": Proportional(c.priority, c.weighting, last=1.0), "n_step": c.n_step, "gamma": c.gamma}
-    drawn |= {"ratio": c.ratio, "reward": "sign", "start": start}
-    replay = kept(envs, net, lanes, capacity, batch, **drawn)
-    loss = values.categorical(-c.bound, c.bound)
+    sampler = Proportional(c.priority, c.weighting, c.mixture, c.stratified, last=c.weighting_end)
+    drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
+    replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    loss = values.categorical(-c.bound, c.bound, priority=c.judge)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    knobs = Knobs(learning_rate=c.learning_rate)
     outputs, steps = partial(values.outputs, double=c.full), crew.total(envs, c.budget)
+    knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
+    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), epsilon=0.0 if c.sigma else 0.001)

@@ -130,7 +130,8 @@ class Plain:
     def transition(self, rows: list[dict[str, Any]], t: int, m: int) -> dict[str, Any]:
         gamma, end = self.replay.gamma, rows[t + m]
         rewards = [float(row["reward"]) for row in rows[t + 1 : t + m + 1]]
-        rewards = [float(np.sign(x)) for x in rewards] if self.replay.reward == "sign" else rewards
+        made = {"none": lambda x: x, "clip": lambda x: max(-1.0, min(1.0, x)), "sign": lambda x: float(np.sign(x))}
+        rewards = [made[self.replay.reward](x) for x in rewards]
         return {
             "obs": np.stack([rows[t]["obs"], end["obs"]]),
             "action": rows[t]["action"],

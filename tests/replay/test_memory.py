@@ -26,7 +26,7 @@ def alive(memory: Memory) -> set[int]:
     n_step=st.integers(1, 5),
     stack=st.sampled_from([0, 1, 2, 4]),
     fill=st.sampled_from(["zeros", "repeat", "play", "goes on", "any"]),
-    reward=st.sampled_from(["none", "sign"]),
+    reward=st.sampled_from(["none", "clip", "sign"]),
     scale=st.sampled_from([1.0, 0.1]),
     capacity=st.integers(3, 90),
 )
