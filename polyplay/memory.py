@@ -17,13 +17,11 @@ from polyplay import tree
 from polyplay.crew import apart, cores
 from polyplay.envs.board import Board
 from polyplay.envs.make import native
-from polyplay.params import sizes
 from polyplay.queues import Queue
 from polyplay.replay import replay_of
 from polyplay.shared import Block
 from polyplay.stream import ROWS, Stream, row_spec
 from polyplay.trays import Trays
-from polyplay.updates import AllReduce
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
@@ -80,6 +78,9 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
+    from polyplay.params import sizes  # torch
+    from polyplay.updates import AllReduce
+
     weights, kept = bytes_of(net), _kept(net, spec)
     inner = _inner(crew, net)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)

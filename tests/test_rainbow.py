@@ -25,7 +25,7 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("rainbow", run=str(path), **{**CATCH, **settings})
 
 
-SERIAL = pytest.param({"serial": True, "full": False, "sigma": 0.0}, marks=pytest.mark.long)
+SERIAL = pytest.param({"serial": True, "code": "dopamine", "sigma": 0.0}, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])

@@ -39,8 +39,7 @@ class Config:
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
-    dueling: bool = False  # value and advantages in streams of their own (Wang et al. 2016: with --clip 10)
-    bias: Literal["each", "shared"] = "each"  # of the last layer: an action's own, or one for all
+    head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: int = 32  # transitions in one update, over all replicas
     ratio: float = 8.0  # draws per agent step: 32 every 4 steps
     capacity: int = 1_000_000  # transitions kept, over all replicas
@@ -53,7 +52,6 @@ class Config:
     learning_rate: float = 2.5e-4  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
     eps: float = 0.01  # the optimiser's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
@@ -65,7 +63,7 @@ def released() -> Config:
 
 def double() -> Config:
     """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01, one bias for all."""
-    return Config(double=True, target=7_500, epsilon=0.01, bias="shared")
+    return Config(double=True, target=7_500, epsilon=0.01, head="shared")
 
 
 def prioritized() -> Config:
@@ -81,6 +79,7 @@ def quick() -> Config:
     return Config(screen="baselines", network="a3c", inputs="centre", **learner, **paced, **some)
 
 
+HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
 PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
 ROW = {
     "envs": "1 lane, same thread",
@@ -96,14 +95,13 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     envs = Envs(c.env, lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
-    head: Any = {"dueling": c.dueling, "scale": 2**-0.5 if c.dueling else 1.0, "bias": c.bias, "inputs": c.inputs}
-    policy = nets.Factory(c.network, envs.spec, head, values=True)
+    policy = nets.Factory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
     replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
     loss = values.q(c.reduction, replicas=c.replicas)
-    optim = Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
+    optim = Optim(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
     outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
     knobs = Knobs(learning_rate=c.learning_rate)

@@ -38,14 +38,9 @@ class Config:
     n_step: int = 3  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    full: bool = True  # double and dueling too; Dopamine's Rainbow is neither
+    code: Literal["paper", "zoo", "dopamine"] = "paper"  # whose details: see CODES; dopamine's is not double
     bound: float = 10.0  # the largest return that it knows; the least is minus that
     sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
-    noisy: Literal["fortunato", "zoo"] = "fortunato"  # zoo: noise cut off at 2σ
-    bias: Literal["each", "none"] = "each"  # of the last layers
-    judge: Literal["kl", "ce"] = "kl"  # priority: divergence, or cross-entropy, which is never 0
-    mixture: float = 0.0  # share of draws with equal chances
-    stratified: bool = False  # one draw from each of `batch` equal masses
     batch: int = 32  # transitions in one update, over all replicas
     ratio: float = 8.0  # draws per agent step: 32 every 4 steps
     capacity: int = 1_000_000  # transitions kept, over all replicas
@@ -53,7 +48,6 @@ class Config:
     target: int = 2_000  # updates between two copies to the target network: 32,000 frames
     priority: float = 0.5  # exponent α of priorities
     weighting: float = 0.4  # exponent β of importance weights at the start
-    weighting_end: float = 1.0  # at the end
     epsilon: float = 0.01  # without noisy layers: how often to play at random, in the end
     epsilon_over: int = 62_500  # agent steps over which it falls to that, from 1
     learning_rate: float = 6.25e-5  # constant
@@ -64,13 +58,12 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    draws: Any = {"judge": "ce", "stratified": True, "weighting": 0.5, "weighting_end": 0.5}
-    return Config(screen="dopamine", full=False, sigma=0.0, epsilon_over=250_000, **draws)
+    return Config(screen="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5)
 
 
 def zoo() -> Config:
-    """google-deepmind/dqn_zoo's: less noise, no last bias, cross-entropy as priority, a thousandth drawn evenly."""
-    return Config(screen="dqn_zoo", sigma=0.1, noisy="zoo", bias="none", judge="ce", mixture=1e-3)
+    """google-deepmind/dqn_zoo's: less noise, cut off; no last bias; a thousandth drawn evenly."""
+    return Config(screen="dqn_zoo", code="zoo", sigma=0.1)
 
 
 def quick() -> Config:
@@ -80,6 +73,11 @@ def quick() -> Config:
     return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)
 
 
+CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
+    "paper": ({"last": 1.0}, "kl", {"dueling": True}),
+    "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
+    "dopamine": ({"stratified": True}, "ce", {}),
+}
 PRESETS = {"paper": Config, "dopamine": dopamine, "zoo": zoo, "quick": quick}
 ROW = {
     "envs": "1 lane, same thread",
@@ -95,17 +93,18 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
     envs = Envs(c.env, lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
-    head: Any = {"dueling": c.full, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs, "bias": c.bias}
-    noise: Any = {"noisy": c.noisy, "sigma": c.sigma} if c.sigma else {}
-    policy = nets.Factory(c.network, envs.spec, {**head, **noise}, values=True)
+    draws, judge, parts = CODES[c.code]
+    noise: Any = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
+    head: Any = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
+    policy = nets.Factory(c.network, envs.spec, head, values=True)
     net = policy()
-    sampler = Proportional(c.priority, c.weighting, c.mixture, c.stratified, last=c.weighting_end)
+    sampler = Proportional(c.priority, c.weighting, **draws)
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
     replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
-    loss = values.categorical(-c.bound, c.bound, priority=c.judge)
+    loss = values.categorical(-c.bound, c.bound, priority=judge)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(values.outputs, double=c.full), crew.total(envs, c.budget)
+    outputs, steps = partial(values.outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
     knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)

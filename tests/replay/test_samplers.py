@@ -126,7 +126,7 @@ def test_first_priorities_by_what_the_policy_said():
         ({"capacity": 5, "start": 9}, "start=9"),
         ({"stack": 3}, "stack=3"),
         ({"compress": "gzip"}, "none, lz4, zlib"),
-        ({"reward": "half"}, "none, sign"),
+        ({"reward": "half"}, "none, clip, sign"),
         ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
         ({"lanes": 0}, "lanes=0"),
