@@ -154,7 +154,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
 
 
-# γ, n, batch, memory, start; learning rate, the optimiser's ε, clip; the last ε of play, its steps (0: noisy layers); α,
+# γ, n, batch, memory, start; learning rate, the optimiser's ε, clip; last ε of play, its steps (0: noisy layers); α,
 # β at the end; the target network's period in agent steps of all replicas.
 PUBLISHED = {
     ("dqn", "paper"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.1, 1e6, 0, 1, 40_000),
