@@ -333,8 +333,10 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
+    if not arrays:  # before the first update there was nothing to keep
+        return
     kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
     held = optim.state(optimizer)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept} if kept else {}})
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept}})
     for name, tensor in held.items():  # perhaps in shared memory: there they stay
         optim.state(optimizer)[name] = tensor.copy_(optim.state(optimizer)[name])

@@ -40,10 +40,12 @@ class Plan:
     frames: int  # in all
     left: float  # agent steps to go
     lines: list[tuple[str, str]] = field(default_factory=list)
+    packed: bool = False  # a replay's frames are, to a size that nobody knows before
 
     @property
     def needs(self) -> float:
-        return sum(self.memory.values())
+        """Bytes at least."""
+        return sum(self.memory.values()) - self.packed * self.memory.get("replay", 0.0)
 
 
 def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
@@ -69,7 +71,8 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("episodes", episodes(envs)),
     ]
     lines += [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not draws.kept(rows.append) else []
-    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
+    packed = options.compress != "none"
+    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines, packed)
 
 
 @contextlib.contextmanager
@@ -223,11 +226,9 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan], packed: bool = False) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings. packed:
-    a replay's frames are, to a size that nobody knows before.
-    """
-    if plan.needs - packed * plan.memory.get("replay", 0.0) <= plan.limit:
+def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings."""
+    if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     what = (

@@ -235,7 +235,8 @@ def config_hash(kept: Mapping[str, Any]) -> str:
 def origin(directory: Path) -> Row:
     """What a score of the run itself carries: its configuration's hash, and where it ran. Raises UserError."""
     kept = read_config(directory)
-    return {"config_hash": config_hash(kept), "machine": kept["machine"], "commit": kept["commit"]}
+    last = (kept["resumed"] or [kept])[-1]
+    return {"config_hash": config_hash(kept), "machine": last["machine"], "commit": last["commit"]}
 
 
 def stamp() -> Row:

@@ -24,7 +24,7 @@ from polyplay import (
 from polyplay.crew import Crew
 from polyplay.errors import UserError
 from polyplay.kept import choose, new_crew, read
-from polyplay.replay import replay_of
+from polyplay.replay import codec, replay_of
 from polyplay.session import Session
 
 
@@ -129,14 +129,16 @@ def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
 
 def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
     """The plan, refused if it cannot work."""
-    if options.compress != "none" and not any(replay_of(r.kw) for r in crew.roles):
-        raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
+    if options.compress != "none":
+        codec(options.compress)
+        if not any(replay_of(r.kw) for r in crew.roles):
+            raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def again(other: Any) -> plan.Plan:
         crew = new_crew(options)
         return plan.make(crew, page.build(other, crew), options, done)
 
-    return plan.checked(plan.make(crew, wired, options, done), settings, again, packed=options.compress != "none")
+    return plan.checked(plan.make(crew, wired, options, done), settings, again)
 
 
 def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ is a generator, so that a graph that runs in one thread can let others take thei
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -210,6 +211,7 @@ class _Meeting:
         self.gradients, self.state, self.sums, self.arrived = what.arrays()
         self.bells, self.buffers = what._bells, Mirror(vector.flat[vector.weights :])
         self.turn, self.waited, self.counts = 0, 0.0, Counts()
+        self._fence = threading.Lock()  # taken only for its memory barrier
 
     def agree(self, sums: Sums) -> Agree:
         """In fixed order. All have arrived when one goes on."""
@@ -217,7 +219,8 @@ class _Meeting:
         self.turn += 1
         mine = self.turn % 2
         self.sums[mine, self.rank, : len(sums)] = sums
-        self.arrived[self.rank] = self.turn
+        with self._fence:  # what others read from now on is there
+            self.arrived[self.rank] = self.turn
         for other in range(self.n):
             if other != self.rank:
                 self.bells[other].post()
@@ -229,7 +232,8 @@ class _Meeting:
                 yield
                 self.bells[self.rank].wait(0.02)
         self.waited += time.perf_counter() - before
-        return self.sums[mine, :, : len(sums)].sum(0)
+        with self._fence:
+            return self.sums[mine, :, : len(sums)].sum(0)
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""
@@ -242,6 +246,8 @@ class _Parts(_Meeting):
 
     def __init__(self, what: AllReduce, rank: int, vector: Vector):
         super().__init__(what, rank, vector)
+        if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
+            raise ValueError("the vector is not one that this AllReduce made")
         edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
         self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
         self.weights = torch.from_numpy(self.state[0, : vector.weights])
@@ -249,10 +255,11 @@ class _Parts(_Meeting):
             self.others = []
         self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
         statistics = torch.from_numpy(self.state[1:, : vector.weights])
-        optim.share(self.optimizer, statistics, fill=True)  # before the first meeting all write the same here
+        optim.share(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
         self.part = optim.part(self.optimizer, what.optim.make, self.own)
         self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
-        self.part.param_groups[0]["params"][0].grad = torch.from_numpy(self.mean)
+        self.gradient = torch.from_numpy(self.mean)
+        self.part.param_groups[0]["params"][0].grad = self.gradient
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
@@ -260,7 +267,7 @@ class _Parts(_Meeting):
         total = yield from self.agree(sums)
         _mean(self.gradients[:, self.own], self.mean)
         self._buffers()
-        square = yield from self.agree(np.array([float(np.vdot(self.mean, self.mean))]))
+        square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
         norm = math.sqrt(square[0]) if math.isfinite(square[0]) else float(square[0])
         if math.isfinite(norm):
             if self.clip and norm > self.clip:

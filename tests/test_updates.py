@@ -129,12 +129,13 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop_tf", "rmsprop_dqn"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip):
-    """Weights, statistics and norm are those of one optimiser of everything, also of one that was loaded."""
+@pytest.mark.parametrize("weights", [5001, 41])  # of 41 the first replica has none
+def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights):
+    """Weights, statistics and norm are those of one optimiser of everything."""
     what = Optim(name, eps=1e-3, clip=clip)
-    reduce, layers = AllReduce(what, 3, 5001), [nn.Linear(5000, 1) for _ in range(3)]
+    reduce, layers = AllReduce(what, 3, weights), [nn.Linear(weights - 1, 1) for _ in range(3)]
     vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(layers)]
-    alone = Vector(nn.Linear(5000, 1))
+    alone = Vector(nn.Linear(weights - 1, 1))
     for v in (*vectors, alone):
         v.flat.fill_(0.5)
     bound, local = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(_me(), alone)
@@ -151,7 +152,7 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip):
 
     for update in range(4):
         ends.clear()
-        parts = torch.randn(3, 5001, generator=torch.Generator().manual_seed(update))
+        parts = torch.randn(3, weights, generator=torch.Generator().manual_seed(update))
         threads = [threading.Thread(target=work, args=(i, parts[i])) for i in range(3)]
         for t in threads:
             t.start()
@@ -177,6 +178,12 @@ def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loa
     late = reduce.vector(_me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
     assert late.flat.eq(0.5).all()
     assert layer.weight.eq(0.5).all()
+
+
+def test_a_vector_that_another_made_is_refused():
+    reduce = AllReduce(OPTIM, 2, 40)
+    with pytest.raises(ValueError, match="not one that this AllReduce made"):
+        reduce.bind(_me(0, 2), Vector(nn.Linear(39, 1)))
 
 
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():

@@ -7,8 +7,9 @@ from typing import Any
 
 from polyplay.replay.description import Proportional, Rank, Replay, Sampler, Uniform
 from polyplay.replay.memory import Memory
+from polyplay.replay.shelves import codec
 
-__all__ = ["Memory", "Proportional", "Rank", "Replay", "Sampler", "Uniform", "replay_of"]
+__all__ = ["Memory", "Proportional", "Rank", "Replay", "Sampler", "Uniform", "codec", "replay_of"]
 
 
 def replay_of(kw: Any) -> Replay | None:

@@ -75,7 +75,8 @@ class Transitions:
         """
         end, total, discount = self.windows(slots)
         value, chosen = (self.fields.shelves[name].array for name in ("value", "chosen"))  # type: ignore[union-attr]
-        return check(np.abs(total + discount * value[end] - chosen[slots]))
+        later = np.where(discount == 0.0, 0.0, discount * value[end])  # no value counts behind the end of an episode
+        return check(np.abs(total + later - chosen[slots]))
 
 
 class Sequences:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyplay import tree
 from polyplay.errors import UserError
-from polyplay.replay.shelves import CODECS, codec
+from polyplay.replay.shelves import CODECS
 from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ class Replay:
             )
         if self.burn_in and not self.sequence:
             raise UserError(f"replay: burn_in={self.burn_in} needs sequence, the rows that are trained on behind it")
-        if self.compress != "none":
-            codec(self.compress)
         _check_sampler(self.sampler, self.spec, bool(self.sequence))
         _check_spec(self)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from polyplay import tree
+from polyplay.errors import BadPriority, NotFinite
 from polyplay.replay import rows, saving
 from polyplay.replay.batches import Sequences, Transitions
 from polyplay.replay.description import Replay, Uniform
@@ -50,7 +51,8 @@ class Memory:
         """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call goes on behind them.
 
         state [B, …]: recurrent state before row 0. priority [T, B]: where the sampler's `first` is "given".
-        Raises ValueError: lanes that come twice, stacks that do not go on; BadPriority.
+        Raises ValueError: lanes that come twice, stacks that do not go on; BadPriority; NotFinite: first priorities
+        that are made of the rows.
         """
         at = self._lanes(lanes)
         flat = {path: np.asarray(_leaf(batch, keys)) for path, keys in self.paths.items()}
@@ -95,7 +97,10 @@ class Memory:
         elif self.first == "given":
             priority = self.given[come].astype(np.float64)
         else:
-            priority = self.batches.errors(come)  # type: ignore[union-attr]
+            try:
+                priority = self.batches.errors(come)  # type: ignore[union-attr]
+            except BadPriority as e:
+                raise NotFinite(f"a reward, or a value that an actor said, is not finite: {e}") from None
         self.picker.put(come, priority)
 
     def _forget(self, gone: np.ndarray) -> None:

@@ -58,12 +58,12 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    return Config(screen="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5)
+    return Config(screen="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
 
 
 def zoo() -> Config:
     """google-deepmind/dqn_zoo's: less noise, cut off; no last bias; a thousandth drawn evenly."""
-    return Config(screen="dqn_zoo", code="zoo", sigma=0.1)
+    return Config(screen="dqn_zoo", code="zoo", sigma=0.1, eps=0.005 / 32)
 
 
 def quick() -> Config:

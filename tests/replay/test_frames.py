@@ -113,7 +113,7 @@ def test_compressed_planes_take_less():
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lz4", None)
     with pytest.raises(UserError, match=r"pip install 'polyplay\[lz4\]'"):
-        Replay(ATARI, 1, 100, 4, stack=4, compress="lz4")
+        Replay(ATARI, 1, 100, 4, stack=4, compress="lz4").open(0)
 
 
 def test_copies_refuse_rows_that_are_not_there():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.errors import UserError
+from polyplay.errors import BadPriority, UserError
 from polyplay.replay import Memory, Proportional, Rank, Replay, Uniform
 from polyplay.replay import rows as flags
 from polyplay.tree import Field
@@ -114,6 +114,18 @@ def test_first_priorities_by_what_the_policy_said():
     want = np.abs(total + discount * value[end] - chosen[live])
     assert memory.picker.priorities(live) == pytest.approx(want, rel=1e-6)
     assert len(set(want.tolist())) > 10
+
+
+def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
+    memory = memory_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
+    live = np.flatnonzero(memory.ledger.flags & flags.LIVE)
+    end, _, discount = memory.batches.windows(live)
+    value = memory.fields.shelves["value"].array
+    value[end[discount == 0]] = np.nan
+    assert np.isfinite(memory.batches.errors(live[discount == 0])).all()
+    value[end[discount > 0][:1]] = np.inf
+    with pytest.raises(BadPriority, match="infinite"):
+        memory.batches.errors(live)
 
 
 @pytest.mark.parametrize(
