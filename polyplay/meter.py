@@ -35,7 +35,7 @@ SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin h
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two looks of the main process
 EPISODE = ("return", "length", "lane", "wall")
-METRICS = 24
+METRICS = 32
 
 
 class MeterRow:
