@@ -1,6 +1,6 @@
 """What packing a replay's frames saves and costs: dqn's own memory, filled by real games.
 
-    python bench/packing.py                                   # 3 games, 3 ways: 5 min
+    python bench/packing.py                                   # 3 games, 3 ways: 8 min
     python bench/packing.py --games Pong --steps 3000         # to see it work
 
 Each run is `polyplay train dqn --compress HOW` for so many agent steps, with updates of 32 every 4 steps from the second
