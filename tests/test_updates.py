@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from seats import finish, seat
 from torch import nn
 
 from polyplay import checkpoint, losses, nets
@@ -15,17 +14,29 @@ from polyplay.envs import Discrete, EnvSpec
 from polyplay.errors import Closed, UserError
 from polyplay.hogwild import Hogwild
 from polyplay.learning import Learner, Task
+from polyplay.meter import Meter
 from polyplay.params import Vector, sizes
-from polyplay.shared import Knobs
+from polyplay.shared import Control, Knobs
 from polyplay.tree import Field
 from polyplay.updates import Local, Optim
 from polyplay.worker import Me
+
+OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
+
+
+def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> Me:
+    return Me("learn", index, n, index, seed=seed, meters=Meter(4, ("loss",)), control=Control(), **more)
+
+
+def _finish(steps) -> None:
+    for _ in steps:
+        pass
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
     vector = Vector(nn.Linear(3, 1))
     before = vector.flat.clone()
-    bound = Local(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(seat(), vector)
+    bound = Local(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
     vector.grad.copy_(torch.tensor([3.0, 0.0, 4.0, 0.0]))
     steps = bound(1e6, np.zeros(3))
     with pytest.raises(StopIteration) as end:
@@ -53,7 +64,7 @@ def _hogwild(optim: Optim, workers: int = 2, copy: bool = True, net: nn.Module |
     """The update, its workers' vectors and what is bound to them; modules differ, so worker 0's must be everyone's."""
     update = Hogwild(optim, *sizes(net or _line(0.0)), workers, copy)
     modules = [net or _line(0.5), *(_line(9.0 + i) for i in range(1, workers))]
-    made = [_join(update, seat(i, workers), module) for i, module in enumerate(modules)]
+    made = [_join(update, _me(i, workers), module) for i, module in enumerate(modules)]
     return update, [m[0] for m in made], [m[1] for m in made]
 
 
@@ -74,12 +85,12 @@ def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, 
     optim = Optim(name, eps=0.1, clip=1.0)
     update, vectors, bound = _hogwild(optim, 3, copy)
     alone = Vector(_line(0.5))
-    local = Local(optim).bind(seat(), alone)
+    local = Local(optim).bind(_me(), alone)
     for i, gradient in enumerate(_gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
         alone.grad.copy_(gradient)
-        finish(bound[i % 3](0.1, np.zeros(3)))
-        finish(local(0.1, np.zeros(3)))
+        _finish(bound[i % 3](0.1, np.zeros(3)))
+        _finish(local(0.1, np.zeros(3)))
         assert bound[i % 3].counts.add(5) == i
     assert np.allclose(update.arrays()[0], alone.read(), atol=1e-6)
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
@@ -94,7 +105,7 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
     held = vectors[1].flat.clone()
     vectors[0].grad.fill_(1.0)
-    finish(bound[0](0.1, np.zeros(3)))
+    _finish(bound[0](0.1, np.zeros(3)))
     bound[0].counts.add(5)
     assert torch.equal(vectors[1].flat, held)
     assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
@@ -107,17 +118,17 @@ def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
     update, vectors, bound = _hogwild(Optim("adam", eps=0.1))
     for i in range(4):
         vectors[i % 2].grad.fill_(1.0 + i)
-        finish(bound[i % 2](0.1, np.zeros(3)))
+        _finish(bound[i % 2](0.1, np.zeros(3)))
         bound[i % 2].counts.add(5)
     before = [x.copy() for x in update.arrays()]
     assert before[1].any()
-    vector, again = _join(update, seat(0, 2, incarnation=1), _line(-3.0))
+    vector, again = _join(update, _me(0, 2, incarnation=1), _line(-3.0))
     assert not again.counts.fresh
     assert all(np.array_equal(x, y) for x, y in zip(update.arrays(), before, strict=True))
     assert again.counts.newest() == 4
     assert np.array_equal(vector.read(), before[0])
     vector.grad.fill_(1.0)
-    finish(again(0.1, np.zeros(3)))
+    _finish(again(0.1, np.zeros(3)))
     assert again.counts.add(5) == 4
     assert float(again.step) == 5.0, "Adam's count is that of all workers"
 
@@ -130,7 +141,7 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
     loss = two(x).square().sum()  # its graph holds the weights,
     one(x).sum().backward()
     assert not vectors[1].grad.any()
-    finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
+    _finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
     loss.backward()  # no error
     assert vectors[1].grad.any()
     assert np.shares_memory(vectors[0].read(), update.arrays()[0])
@@ -144,9 +155,9 @@ def test_what_every_worker_observed_is_in_the_shared_buffers():
         bound[i].counts.newest()
         vectors[i].module[1].running_mean += by
     for b in bound:
-        finish(b(0.0, np.zeros(3)))
+        _finish(b(0.0, np.zeros(3)))
     assert update.arrays()[0][mean].tolist() == [4.0] * 3
-    finish(bound[0](0.0, np.zeros(3)))
+    _finish(bound[0](0.0, np.zeros(3)))
     assert update.arrays()[0][mean].tolist() == [4.0] * 3, "counted once"
 
 
@@ -154,7 +165,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
     update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
     before = [x.copy() for x in update.arrays()[:2]]
     vectors[1].grad.fill_(float("nan"))
-    finish(bound[1](0.1, np.zeros(3)))
+    _finish(bound[1](0.1, np.zeros(3)))
     assert all(np.array_equal(x, y) for x, y in zip(update.arrays()[:2], before, strict=True))
 
 
@@ -166,7 +177,7 @@ def _learners(total: float, n: int = 2, update: Hogwild | None = None, **me) -> 
     update = update or Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), n)
     knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
     task = Task(POLICY, losses.a2c(), update, knobs, total)
-    return [Learner(seat(i, n, **me), task) for i in range(n)], task
+    return [Learner(_me(i, n, **me), task) for i in range(n)], task
 
 
 def _rows(seed: int, version: int, T: int = 4) -> dict:
@@ -188,36 +199,36 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
     held = [learner.counts.newest() for learner in (one, two)]
     assert held == [0, 0]
     for i in range(3):
-        finish(one.step(_rows(i, version=i), {}))
+        _finish(one.step(_rows(i, version=i), {}))
     assert one.me.meter.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
-    finish(two.step(_rows(9, version=0), {}))
+    _finish(two.step(_rows(9, version=0), {}))
     assert two.me.meter.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
     assert two.me.meter.get("updates") == 4
     for i in range(6):
         assert not two.done
-        finish(two.step(_rows(i, version=4), {}))
+        _finish(two.step(_rows(i, version=4), {}))
     assert two.done
     assert two.rate() == 0.0
-    finish(one.step(_rows(1, version=3), {}))
+    _finish(one.step(_rows(1, version=3), {}))
     assert one.done, "though it learnt from 16 of 44 steps itself"
 
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     update = Hogwild(Optim("adam"), *sizes(POLICY()), 2)
     task = Task(POLICY, losses.a2c(), update, Knobs(learning_rate=0.0, entropy_cost=0.0), 1.0)
-    me = seat(1, 2)
+    me = _me(1, 2)
     found: list = []
     waits = threading.Thread(target=lambda: found.append(Learner(me, task)))
     waits.start()
     waits.join(0.1)
     assert not found
-    first = Learner(seat(0, 2, seed=7), task)
+    first = Learner(_me(0, 2, seed=7), task)
     waits.join(30)
     found[0].counts.newest()
     assert torch.equal(found[0].vector.flat, first.vector.flat)
-    alone = seat(1, 2)
+    alone = _me(1, 2)
     alone.control.halt()
     with pytest.raises(Closed):
         Learner(alone, Task(POLICY, losses.a2c(), Hogwild(Optim("adam"), *sizes(POLICY()), 2), task.knobs, 1.0))
@@ -227,21 +238,21 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
     (one, two), task = _learners(total=1e9, directory=tmp_path)
     for i in range(3):
         for learner in (one, two):
-            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
     two.save()
     assert not list(tmp_path.iterdir())
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
     kept = [x.copy() for x in task.update.arrays()[:2]]
-    finish(two.step(_rows(5, version=6), {}))
+    _finish(two.step(_rows(5, version=6), {}))
     again = Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), 2)
     (third, fourth), _ = _learners(1e9, update=again, resume=path)
     assert np.array_equal(again.arrays()[0][: sizes(POLICY())[0]], one.vector.read()[: sizes(POLICY())[0]])
     assert np.array_equal(again.arrays()[1], kept[1])
     assert (fourth.version, fourth.learnt, third.me.meter.get("updates")) == (6, 24.0, 0.0)
-    finish(fourth.step(_rows(5, version=6), {}))
+    _finish(fourth.step(_rows(5, version=6), {}))
     assert fourth.version == 7
     assert fourth.me.meter.get("updates") == 1, "of this run"
-    replaced = Learner(seat(0, 2, incarnation=1, resume=path), fourth.task)
+    replaced = Learner(_me(0, 2, incarnation=1, resume=path), fourth.task)
     assert replaced.version == 7
     assert replaced.counts.newest() == 7
