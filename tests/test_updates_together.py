@@ -7,26 +7,13 @@ import threading
 import numpy as np
 import pytest
 import torch
+from test_updates import OPTIM, _finish, _me
 from torch import nn
 
 from polyplay import optim
 from polyplay.errors import Closed
-from polyplay.meter import Meter
 from polyplay.params import Vector, sizes
-from polyplay.shared import Control
 from polyplay.updates import AllReduce, Local, Optim
-from polyplay.worker import Me
-
-OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
-
-
-def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> Me:
-    return Me("learn", index, n, index, seed=seed, meters=Meter(4, ("loss",)), control=Control(), **more)
-
-
-def _finish(steps) -> None:
-    for _ in steps:
-        pass
 
 
 def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
