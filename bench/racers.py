@@ -28,6 +28,9 @@ ATARI = "num_workers=1 env_agents=8 serial_mode=True async_rl=False normalize_in
 RACERS = (
     Racer("ppo", "ppo", "preset=quick precision=auto", "`quick`"),
     Racer("accel", "accel", "preset=quick precision=auto", "`quick`, which is PPO"),
+    Racer("appo", "appo", "preset=quick precision=auto", "`quick`"),
+    Racer("impala", "impala", "preset=quick precision=auto", "`quick`"),
+    Racer("a2c", "a2c", "preset=quick precision=auto", "`quick`"),
     Racer(
         "sb3 PPO",
         "sb3",
