@@ -67,7 +67,7 @@ def rlpyt() -> Config:
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner: Any = {"learning_rate": 7e-4, "clip": 0.5, "normalize_advantage": True, "value_cost": 0.5}
-    return Config(lanes=16, unroll=32, network="a3c", inputs="centre", budget=16_000_000, **learner)
+    return Config(lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000, **learner)
 
 
 PRESETS = {"paper": Config, "baselines": baselines, "rlpyt": rlpyt, "quick": quick}
