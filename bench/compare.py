@@ -9,12 +9,13 @@
 PEERS holds a virtual environment per peer and src/ with checkouts (bench/peers/README.md); who is not there is left
 out. Every round runs each contender once, in turn; ratios are taken within a round, to the peer with the best median.
 Rates are agent steps learnt from per second, over a window after the first steps and a warm-up. Every window is kept
-at once in bench/results/compare/CONTEST.json.
+at once in bench/results/compare/CONTEST.json. With --parts each window of ours is followed by what its parts allow.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import signal
@@ -26,6 +27,7 @@ from typing import Any
 
 import contest_report
 from common import QUIET, RESULTS, ROOT, Row, about, command_line, publish
+from contest_limits import Limits
 from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
@@ -125,14 +127,17 @@ def dropped(who: list[Contender], kept: Kept, share: float) -> set[str]:
 
 def rounds(who: list[Contender], contest: Contest, kept: Kept, asked: argparse.Namespace, save: Any) -> None:
     window = asked.window or contest.window
-    for number in range(1, asked.rounds + 1):
-        there = {r["who"] for r in kept["rows"] if r["round"] == number and r.get("sps")}
-        out = dropped(who, kept, asked.drop) if number > 1 else set()
-        for c in who:
-            if c.name not in there | out:
-                row = one(c, kept["choices"][c.name], window, number, asked)
-                kept["rows"].append({"round": number, **row})
-                save()
+    parts = asked.parts if contest.parts else 0.0
+    with Limits(parts) if parts else contextlib.nullcontext() as limits:
+        for number in range(1, asked.rounds + 1):
+            there = {r["who"] for r in kept["rows"] if r["round"] == number and r.get("sps")}
+            out = dropped(who, kept, asked.drop) if number > 1 else set()
+            for c in who:
+                if c.name not in there | out:
+                    row = one(c, kept["choices"][c.name], window, number, asked)
+                    row |= limits.row(c, row["setting"]) if limits and c.ours and row.get("sps") else {}
+                    kept["rows"].append({"round": number, **row})
+                    save()
 
 
 def hold(name: str, asked: argparse.Namespace) -> None:
@@ -142,7 +147,7 @@ def hold(name: str, asked: argparse.Namespace) -> None:
     where = about()
     where["command"] = neutral(where["command"], asked)
     fixed = {"commit": where["commit"], "warm": asked.warm, "window": asked.window or contest.window}
-    fixed |= {"probe_window": asked.probe_window, "report_every": asked.report_every}
+    fixed |= {"probe_window": asked.probe_window, "report_every": asked.report_every, "parts": asked.parts}
     kept: Kept = {"contest": name, **where, "peers": inventory(who, asked), "settings": fixed}
     kept |= earlier(out, fixed, asked)
 
@@ -200,6 +205,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm", type=float, default=5.0, help="seconds after the first steps that do not count")
     parser.add_argument("--window", type=float, help="seconds that do (default: the contest's own)")
+    parser.add_argument(
+        "--parts", type=float, default=1.0, help="seconds for each part of ours alone (0: not measured)"
+    )
     parser.add_argument("--report-every", type=float, default=1.0, help="of polyplay")
     parser.add_argument("--probe", type=int, nargs="?", const=0, help="try this many settings of each (default: all)")
     parser.add_argument("--probe-window", type=float, default=10.0)
@@ -222,7 +230,7 @@ def arguments() -> argparse.Namespace:
     if any(": " not in word for word in asked.setting):
         parser.error("--setting: 'NAME: flags' is allowed, as --setting 'a2c: lanes=64'")
     if asked.short:
-        asked.rounds, asked.warm, asked.window, asked.probe_window = 1, 2.0, 8.0, 8.0
+        asked.rounds, asked.warm, asked.window, asked.probe_window, asked.parts = 1, 2.0, 8.0, 8.0, 0.3
     return asked
 
 

@@ -76,8 +76,25 @@ def judged(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: st
             continue
         s = spread(ratios(rows, c.name, peer))
         told = f"{c.name} / {peer}, the best peer, round by round {said(s)}; median"
-        text.append(f"- {told}" if contest.least is None else verdict(told, s["median"], least=contest.least))
+        if contest.least is None:
+            text.append(f"- {told}")
+        else:
+            text.append(verdict(told, s["median"], least=contest.least) + enough(rows, c.name, contest))
     return text + shares(rows, contest, found)
+
+
+def enough(rows: list[Row], who: str, contest: Contest) -> str:
+    """The other half of the target, the smaller of both: so much of what its own parts allow."""
+    s = spread(parted(rows, who))
+    if not contest.parts or s["median"] is None:
+        return ""
+    good = "met" if s["median"] >= contest.parts else "NOT met"
+    return f"; or of what its parts allow ≥ {contest.parts:g}: **{s['median']:.2f}**: {good}"
+
+
+def parted(rows: list[Row], who: str) -> list[float]:
+    """Round by round the share of what its parts allow."""
+    return [r["sps"] / r["limit"] for r in rows if r["who"] == who and r.get("sps") and r.get("limit")]
 
 
 def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[str]:
@@ -107,6 +124,7 @@ def medians(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: s
             "agent steps/s": said(s, 0),
             "/ best peer": said(spread(ratios(rows, w, peer))) if peer else None,
             **({"/ limit": said(spread(ratios(rows, w, limit)))} if limit else {}),
+            **({"/ its parts": said(spread(parted(rows, w)))} if parted(rows, w) else {}),
             **({"steps/update": middle(w, "steps_per_update")} if contest.share else {}),
             "CPU, cores": middle(w, "own_cores"),
             "core-ms/step": middle(w, "core_ms_per_step"),
@@ -124,6 +142,7 @@ def cells(r: Row) -> Row:
         "who": r["who"],
         "setting": f"`{r['setting']}`",
         "agent steps/s": r["sps"] if r.get("sps") else f"failed: {r.get('failed', 'no steps')}",
+        **({"its parts allow": r["limit"]} if r.get("limit") else {}),
         "window s": r.get("window_s"),
         "own cores": r.get("own_cores"),
         "core-ms/step": r.get("core_ms_per_step"),

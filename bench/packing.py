@@ -3,8 +3,8 @@
     python bench/packing.py                                   # 3 games, 3 ways: 8 min
     python bench/packing.py --games Pong --steps 3000         # to see it work
 
-Each run is `polyplay train dqn --compress HOW` for so many agent steps, with updates of 32 every 4 steps from the second
-half on. Bytes are of the whole memory, by transition; time is that of adding and drawing, by update.
+Each run is `polyplay train dqn --compress HOW` for so many agent steps, with updates of 32 every 4 steps from the
+second half on. Bytes are of the whole memory, by transition; time is that of adding and drawing, by update.
 """
 
 from __future__ import annotations

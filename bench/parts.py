@@ -23,8 +23,8 @@ from typing import Any
 from common import ROOT, Row, command_line, table
 
 from polyplay.bench import speed
-from polyplay.bench.parts import Parts, between
 from polyplay.crew import cores
+from polyplay.parts import Parts, between
 from polyplay.run import new_crew, read
 
 CHUNK = 5  # rows of an unroll

@@ -20,6 +20,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
+from polyplay.dividing import threads_of
 from polyplay.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.meter import Meter
 from polyplay.scheduling import Dial
@@ -103,6 +104,7 @@ class Crew:
         self.precision, self.reuse, self.control = precision, reuse, Control()  # of networks: nets.precision; see Me
         self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
         self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
+        self.divided = ""  # how many cores act and learn, and why, where that was measured
         self.meter: Meter | None = None
         self._rows = iter(range(ROWS))
 
@@ -259,7 +261,7 @@ class Crew:
             directory=self.directory,
             resume=self.resume,
             incarnation=reborn(old.incarnation if old else None, self.resumes),
-            threads=threads_each(self.roles),
+            threads=threads_of(role, self.roles),
             trace=self.trace,
             precision=self.precision,
             device=self.where.of(role.kw, index, role.on == "process"),
@@ -384,11 +386,6 @@ class Crew:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads_each(roles: list[Role]) -> int:
-    """Compute threads per worker: never more runnable than cores; two threads on one forward give only 1.5 times."""
-    return max(1, cores() // max(1, sum(r.n for r in roles if r.name != "evaluator")))  # that one rests mostly
 
 
 def apart(role: Role) -> bool:

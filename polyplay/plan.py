@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyplay import memory
-from polyplay.crew import apart, cores, threads_each
+from polyplay.crew import apart, cores
+from polyplay.dividing import threads_of
 from polyplay.envs.pool import All, Group
 from polyplay.errors import UserError
 from polyplay.memory import kind_of, size, workers_of
@@ -63,6 +64,7 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
     lines = [
         ("workers", _workers(crew)),
+        *([("cores", crew.divided)] if crew.divided else []),
         ("memory", _memory(parts, limit)),
         ("disk", f"{size(checkpoint)} a checkpoint without its environments, {kept}"),
         ("length", _length(crew, options, total, done, skip)),
@@ -98,8 +100,11 @@ def _workers(crew: Any) -> str:
         roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
         if (desk := role.kw.get("desk")) is not None:
             roles[-1] += f" for {desk.envs.active or desk.envs.lanes} agents{_steppers(desk.envs)}"
-    threads = threads_each(crew.roles)
-    how = f"{threads} compute thread{'s' * (threads > 1)} each"
+    threads = {r.name: threads_of(r, crew.roles) for r in crew.roles}
+    how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
+    if len(set(threads.values())) == 1:
+        most = max(threads.values())
+        how = f"{most} compute thread{'s' * (most > 1)} each"
     if crew.serial:
         how = "all take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):

@@ -138,6 +138,7 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
         crew = new_crew(options)
         return plan.make(crew, page.build(other, crew), options, done)
 
+    settings = replace(settings, **wired.resolved)  # what was measured is not measured again for every smaller setting
     return plan.checked(plan.make(crew, wired, options, done), settings, again)
 
 

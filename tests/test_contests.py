@@ -14,6 +14,7 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.append(str(BENCH))
 
 import compare  # noqa: E402
+import contest_limits  # noqa: E402
 import contest_report  # noqa: E402
 import contests  # noqa: E402
 import measure  # noqa: E402
@@ -168,3 +169,29 @@ def test_a_window_begins_when_there_are_updates(tmp_path):
     assert found["lines"][0]["updates"] >= 1
     assert found["sps"] == pytest.approx(400.0)
     assert compare.per_update(found["lines"]) == {"steps_per_update": 4.0}
+
+
+def test_what_the_parts_allow_is_the_other_half_of_a_target():
+    contest = contests.CONTESTS["a2c-nature"]
+    assert "allow" not in contest_report.judged(ROWS, contest, contest_report.rates(ROWS), "rlpyt")[0]
+    rows = [{**r, **({"limit": 330.0} if r["who"] == "a2c" else {})} for r in ROWS]
+    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
+    (line,) = contest_report.judged(rows, contest, contest_report.rates(rows), "rlpyt")
+    assert line.endswith("what its parts allow ≥ 0.88: **0.76**: NOT met")
+    rows = [{**r, **({"limit": r["sps"] / 0.9} if r["who"] == "a2c" else {})} for r in ROWS]
+    assert contest_report.enough(rows, "a2c", contest).endswith("**0.90**: met")
+    assert contest_report.enough(rows, "rlpyt", contest) == ""
+
+
+def test_the_parts_of_a_contender_are_those_of_its_setting():
+    """Real processes and a real game, measured for an instant."""
+    given = contest_limits.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
+    assert {k: given[k] for k in ("network", "unroll", "lanes", "sync", "precision")} == {
+        **{"network": "nature", "unroll": 5, "lanes": 64},
+        **{"sync": "chunked", "precision": "float32"},
+    }
+    who = contests.Contender("a2c", "a2c", "network=a3c unroll=5 precision=float32")
+    with contest_limits.Limits(0.01) as limits:
+        row = limits.row(who, "lanes=4 replicas=1")
+    assert set(row["parts_us"]) == {"env", "infer", "learn"}
+    assert row["limit"] == pytest.approx(contest_limits.cores() * 1e6 / sum(row["parts_us"].values()))

@@ -34,7 +34,7 @@ Found = dict[str, float]  # µs of CPU per agent step: env, infer, learn, those 
 def measure(order: Order) -> Found:
     """In this process. Raises UserError."""
     from polyplay.bench import speed
-    from polyplay.bench.parts import Parts, between
+    from polyplay.parts import Parts, between
 
     wired = speed.wire(order.system, order.keywords)
     precision = order.keywords.get("precision", "float32")

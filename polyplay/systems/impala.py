@@ -13,6 +13,7 @@ from typing import Any, Literal
 from polyplay import losses, nets
 from polyplay.acting import act
 from polyplay.crew import Crew
+from polyplay.dividing import actors, few
 from polyplay.envs import Envs
 from polyplay.feeding import learn
 from polyplay.learning import Task
@@ -28,7 +29,7 @@ class Config:
     """Defaults: the paper's table G.1 (Atari). What it leaves open (actors, lanes, slots) suits a small machine."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    actors: int = 2  # acting workers, each with its own copy of the weights
+    actors: int = 0  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
     lanes: int = 16  # environments of one actor; a slot of the stream is one rollout of all of them
     learners: int = 1  # synchronous learners; their gradients are averaged
     slots: int = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
@@ -74,9 +75,10 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    slots = rollouts(c.batch, c.lanes, c.actors, c.slots, c.learners, c.lag)
+    n = c.actors or few(c.learners)
+    slots = rollouts(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     options = atari(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(c.actors), options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)
@@ -88,12 +90,14 @@ def build(c: Config, crew: Crew) -> System:
     update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)
+    if not c.actors and c.lag < 0:
+        n = actors(crew, envs, policy, task, c.unroll, c.batch, c.learners)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    room = crew.places("act", c.actors) if c.lag < 0 else c.actors  # in turn, an actor that has left would be awaited
-    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, c.actors)
+    room = crew.places("act", n) if c.lag < 0 else n  # in turn, an actor that has left would be awaited
+    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, n)
     batches = stream.batches(slots, in_turn=c.lag >= 0)
     params = Params(size, readers=room)
     lag = c.lag if c.lag >= 0 else None
-    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
-    crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=c.actors)
-    return System(envs, policy, loss.metrics)
+    crew.add(act, n=n, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=n)
+    return System(envs, policy, loss.metrics, {"actors": n})

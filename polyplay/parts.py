@@ -63,9 +63,16 @@ class Parts:
     """Of a system with these environments, policy and task."""
 
     def __init__(
-        self, envs: Envs, policy: Callable[[], Any], task: Any, precision: str = "float32", reuse: bool = False
+        self,
+        envs: Envs,
+        policy: Callable[[], Any],
+        task: Any,
+        precision: str = "float32",
+        reuse: bool = False,
+        clock: Callable[[], float] = time.process_time,
     ):
         """reuse: what was computed while acting is not computed again while learning (nets.recall)."""
+        self.clock = clock
         torch.set_num_threads(1)
         self.envs, self.task = envs, task
         self.policy = build(policy, 0, precision)
@@ -76,9 +83,10 @@ class Parts:
             group["lr"] = 1e-6
         self.me, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
 
-    def env(self, seconds: float, lanes: int = 1) -> float:
+    def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""
-        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=True)
+        patience = self.envs.step_timeout
+        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
         pool = few.open(0)
         drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
         turns = iter(range(1 << 40))
@@ -88,7 +96,7 @@ class Parts:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            return cost(step, seconds)
+            return cost(step, seconds, self.clock)
         finally:
             pool.recv()
             pool.close()
@@ -105,7 +113,7 @@ class Parts:
             with torch.no_grad():
                 self.policy.act(row, state)
 
-        return cost(act, seconds)
+        return cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
@@ -126,7 +134,7 @@ class Parts:
             for _ in self.descend(score):
                 pass
 
-        return cost(update, seconds)
+        return cost(update, seconds, self.clock)
 
     def _tape(self, batch: Batch, state: Batch, T: int) -> Any:
         """What acting in rows 0..T-1 leaves to learning."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from polyplay.bench import crowd, parts, speed
+from polyplay import parts
+from polyplay.bench import crowd, speed
 
 
 def test_learning_from_what_acting_computed():

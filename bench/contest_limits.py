@@ -1,0 +1,54 @@
+"""What the parts of one of ours allow in a contest, measured after each of its windows, as `polyplay bench` does it: a
+step of the environment E, its share of an acting forward pass I and of the updates L (all passes), each alone with
+one compute thread, in as many processes as cores at the same time. The limit is cores / (E + I + L).
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from common import Row
+from contests import Contender
+
+from polyplay.bench import speed
+from polyplay.bench.crowd import Crowd, Order
+from polyplay.bench.limits import Costs, limit
+from polyplay.crew import cores
+
+
+def keywords(fixed: str, setting: str) -> dict[str, Any]:
+    """'lanes=64 sync=chunked' as polyplay.train takes it."""
+    pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
+    return {"env": "ALE/Pong-v5", **{k: _value(v) for k, v in pairs}, **speed.LITTLE}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+class Limits:
+    """Use it as a context: its processes wait for orders."""
+
+    def __init__(self, seconds: float):
+        """seconds: for each part."""
+        self.seconds, self.crowd = seconds, Crowd(cores())
+
+    def __enter__(self) -> Limits:
+        self.crowd.__enter__()
+        return self
+
+    def __exit__(self, *gone: Any) -> None:
+        self.crowd.__exit__(*gone)
+
+    def row(self, who: Contender, setting: str) -> Row:
+        """limit in agent steps/s, and the µs that it is made of."""
+        given = keywords(who.fixed, setting)
+        wired = speed.wire(who.program, given)
+        sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
+        del wired
+        found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))
+        return {"limit": limit(cores(), Costs(**found)), "parts_us": found}

@@ -1,0 +1,101 @@
+"""Cores, divided between acting and learning, by measurement: once, before the workers of a run are started.
+
+A row costs acting `act` seconds of a core: a step of its environment, its share of a forward pass. Learning takes
+`learn` seconds a row with one compute thread, and learn / t^log2(gain) with t: `gain` is what a second thread brings.
+Then n actors and learners of t threads each handle at most
+
+    min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
+
+and the fewest actors that come near the best of that are taken. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from polyplay.envs.handle import cores
+
+FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there is room for
+NEAR = 0.97  # of the best rate
+SECONDS = 0.2  # for each part
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of a row, in seconds of one core; gain: how many times as fast learning is with two threads."""
+
+    act: float
+    learn: float
+    gain: float
+
+    def learning(self, threads: int) -> float:
+        return self.learn / threads ** math.log2(min(max(self.gain, 1.0), 2.0))
+
+
+def rate(costs: Costs, n: int, among: int, learners: int = 1) -> float:
+    """Rows a second of n actors at most."""
+    threads = max(1, (among - n) // learners)
+    return min(n / costs.act, learners / costs.learning(threads), among / (costs.act + costs.learn))
+
+
+def best(costs: Costs, among: int, learners: int = 1) -> int:
+    """Actors, a multiple of the learners."""
+    least = few(learners)
+    choices = range(least, max(min(among, MOST), least) + 1, learners)
+    enough = NEAR * max(rate(costs, n, among, learners) for n in choices)
+    return next(n for n in choices if rate(costs, n, among, learners) >= enough)
+
+
+def few(learners: int) -> int:
+    """The fewest actors: two, and as many for each learner."""
+    return learners * -(-FEW // learners)
+
+
+def actors(crew: Any, envs: Any, policy: Callable[[], Any], task: Any, T: int, batch: int, learners: int) -> int:
+    """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
+    learners together. Two cores are not divided: two actors and a learner that share them were the fastest
+    (bench/results/compare).
+    """
+    free = cores() - learners
+    if crew.serial or crew.on == "thread" or free < FEW:
+        return few(learners)
+    if crew.where.on_cpu:
+        found = measure(envs, policy, task, T, batch // learners, crew.precision)
+        n = best(found, cores(), learners)
+        gained = f"{found.gain:.2f} times as fast with two threads"
+        text = f"a row costs acting {found.act * 1e3:.2f} ms, learning {found.learn * 1e3:.2f} ms, {gained}"
+        crew.divided = f"measured: {text}"
+        return n
+    if crew.where.actors_on == "device":
+        return few(learners)
+    return max(few(learners), min(free, MOST) // learners * learners)
+
+
+def measure(envs: Any, policy: Callable[[], Any], task: Any, T: int, B: int, precision: str) -> Costs:
+    """By the clock, on a machine that does nothing else yet."""
+    import torch
+
+    from polyplay.parts import Parts
+
+    before = torch.get_num_threads()
+    try:
+        parts = Parts(envs, policy, task, precision, clock=time.perf_counter)
+        act = parts.env(SECONDS, envs.lanes, inline=False) + parts.infer(envs.lanes, SECONDS)
+        one = parts.learn(T, B, SECONDS)
+        torch.set_num_threads(2)
+        return Costs(act / envs.lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, SECONDS))
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_of(role: Any, roles: list[Any]) -> int:
+    """Compute threads of each of a role's workers: never more runnable than cores; two threads on one forward pass give
+    only 1.5 times. Cores that are left over are the learners'.
+    """
+    workers = max(1, sum(r.n for r in roles if r.name != "evaluator"))  # that one rests mostly
+    each = max(1, cores() // workers)
+    return each + max(0, cores() - each * workers) // max(1, role.n) if role.learner else each

@@ -1,0 +1,116 @@
+"""polyplay/dividing.py: cores for acting and for learning."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyplay import dividing, kept, plan, systems
+from polyplay.config import RunOptions
+from polyplay.dividing import Costs, best, rate, threads_of
+
+COSTS = st.builds(Costs, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("costs", "cores", "learners", "n"),
+    [
+        (Costs(1e-3, 1e-6, 1.5), 16, 1, 16),  # learning costs nothing: every core acts, one of them learns as well
+        (Costs(3e-3, 1e-3, 1.0), 16, 1, 3),  # a learner that threads do not help is fed by three
+        (Costs(1e-3, 1e-3, 2.0), 16, 1, 8),  # halves, where two threads are twice as fast
+        (Costs(1e-3, 1e-3, 2.0), 16, 4, 8),
+        (Costs(1e-4, 1e-2, 1.8), 8, 1, 2),  # never fewer than two
+        (Costs(1e-3, 1e-6, 1.5), 200, 1, 47),  # there is room for 48; within 3 % of that
+    ],
+)
+def test_the_fewest_actors_that_come_near_the_best_rate(costs, cores, learners, n):
+    assert best(costs, cores, learners) == n
+
+
+@given(COSTS, st.integers(3, 200), st.integers(1, 3))
+def test_no_other_number_is_much_better_nor_a_smaller_one_as_good(costs, cores, learners):
+    n = best(costs, cores, learners)
+    assert n % learners == 0
+    assert n >= dividing.few(learners) >= dividing.FEW
+    rates = {m: rate(costs, m, cores, learners) for m in range(learners, min(cores, dividing.MOST) + 1, learners)}
+    assert rate(costs, n, cores, learners) >= dividing.NEAR * max(r for m, r in rates.items() if m >= n)
+    assert all(r < dividing.NEAR * max(rates.values()) for m, r in rates.items() if dividing.few(learners) <= m < n)
+
+
+@given(COSTS, st.integers(1, 64), st.integers(3, 64))
+def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
+    assert rate(costs, n, cores) <= cores / (costs.act + costs.learn) * (1 + 1e-9)
+    assert rate(costs, n, cores) <= n / costs.act * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cores", "roles", "threads"),
+    [
+        (16, {"act": 10, "learn": 1}, {"act": 1, "learn": 6}),
+        (16, {"act": 2, "learn": 1, "evaluator": 1}, {"act": 5, "learn": 6, "evaluator": 5}),
+        (2, {"act": 2, "learn": 1}, {"act": 1, "learn": 1}),
+        (8, {"learn": 3}, {"learn": 2}),
+    ],
+)
+def test_cores_that_are_left_over_are_the_learners(monkeypatch, cores, roles, threads):
+    monkeypatch.setattr(dividing, "cores", lambda: cores)
+    made = [SimpleNamespace(name=k, n=n, learner=k == "learn") for k, n in roles.items()]
+    found = {r.name: threads_of(r, made) for r in made}
+    assert found == threads
+    assert sum(n * roles[k] for k, n in found.items() if k != "evaluator") <= max(cores, sum(roles.values()))
+
+
+def build(system: str, more: dict[str, Any], **options: Any) -> tuple[Any, Any]:
+    page, crew = systems.load(system), kept.new_crew(RunOptions(**options))
+    given = {"actors": 0, "lanes": 4, "batch": 16, **more}
+    return page.build(page.Config(env="toy:catch", network="mlp", **given), crew), crew
+
+
+@pytest.mark.parametrize("system", ["impala", "appo"])
+def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
+    """Not if it is told, acts in step, in threads, by turns, or has two cores."""
+    asked = []
+
+    def measure(envs: Any, policy: Any, task: Any, T: int, B: int, precision: str) -> Costs:
+        asked.append((envs.lanes, T, B, precision))
+        return Costs(1e-3, 1e-3, 1.0)
+
+    monkeypatch.setattr(dividing, "measure", measure)
+    monkeypatch.setattr(dividing, "cores", lambda: 6)
+    for more, options, n in (
+        ({}, {"serial": True}, 2),
+        ({}, {"on": "thread"}, 2),
+        ({"actors": 3}, {}, 3),
+        ({"lag": 0, "batch": 8}, {}, 2),
+        ({"learners": 5, "actors": 5, "batch": 40}, {}, 5),
+        ({"learners": 5, "batch": 40}, {}, 5),
+    ):
+        assert build(system, {"unroll": 5, **more}, **options)[0].resolved == {"actors": n}
+    assert not asked
+    wired, crew = build(system, {"unroll": 5, "learners": 2})
+    assert asked == [(4, 5, 8, "float32")]
+    assert wired.resolved == {"actors": 2}
+    assert "acting 1.00 ms, learning 1.00 ms, 1.00 times as fast with two threads" in crew.divided
+    lines = dict(plan.make(crew, wired, RunOptions()).lines)
+    assert lines["cores"] == crew.divided
+    monkeypatch.setattr(dividing, "cores", lambda: 2)
+    assert build(system, {"unroll": 5})[0].resolved == {"actors": 2}
+    assert len(asked) == 1
+
+
+def test_what_is_measured(monkeypatch):
+    """Real parts of a toy: positive, by the clock; this process computes with as many threads as before."""
+    import torch
+
+    monkeypatch.setattr(dividing, "SECONDS", 0.01)
+    before = torch.get_num_threads()
+    wired, crew = build("impala", {"unroll": 5})
+    task = next(r.kw["task"] for r in crew.roles if r.learner)
+    found = dividing.measure(wired.envs, wired.policy, task, 5, 16, "float32")
+    assert found.act > 0 < found.learn
+    assert found.gain > 0
+    assert torch.get_num_threads() == before
