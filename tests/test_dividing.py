@@ -94,7 +94,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     wired, crew = build(system, {"unroll": 5, "learners": 2})
     assert asked == [(4, 5, 8, "float32")]
     assert wired.resolved == {"actors": 2}
-    assert "acting 1.00 ms, learning 1.00 ms, 1.00 times as fast with two threads" in crew.divided
+    assert crew.divided == "measured: acting 1.00 ms a row, learning 1.00 ms, 1.00 times as fast with two threads"
     lines = dict(plan.make(crew, wired, RunOptions()).lines)
     assert lines["cores"] == crew.divided
     monkeypatch.setattr(dividing, "cores", lambda: 2)
