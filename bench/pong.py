@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, ROOT, Row, command_line, table
+from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
 from polyplay.errors import UserError
 from polyplay.plots import curves
 from polyplay.record import plain, read_config, read_lines, write_json
-from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
 
 def train(system: str, seed: int, asked: argparse.Namespace) -> Path:
