@@ -135,9 +135,11 @@ def rounds(who: list[Contender], contest: Contest, kept: Kept, asked: argparse.N
             for c in who:
                 if c.name not in there | out:
                     row = one(c, kept["choices"][c.name], window, number, asked)
-                    row |= limits.row(c, row["setting"]) if limits and c.ours and row.get("sps") else {}
                     kept["rows"].append({"round": number, **row})
                     save()
+                    if limits and c.ours and row.get("sps"):
+                        kept["rows"][-1] |= limits.row(c, row["setting"])
+                        save()
 
 
 def hold(name: str, asked: argparse.Namespace) -> None:

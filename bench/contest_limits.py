@@ -6,6 +6,7 @@ one compute thread, in as many processes as cores at the same time. The limit is
 from __future__ import annotations
 
 import ast
+import sys
 from typing import Any
 
 from common import Row
@@ -15,6 +16,7 @@ from polyplay.bench import speed
 from polyplay.bench.crowd import Crowd, Order
 from polyplay.bench.limits import Costs, limit
 from polyplay.crew import cores
+from polyplay.errors import UserError, WorkerLost
 
 
 def keywords(fixed: str, setting: str) -> dict[str, Any]:
@@ -45,10 +47,14 @@ class Limits:
         self.crowd.__exit__(*gone)
 
     def row(self, who: Contender, setting: str) -> Row:
-        """limit in agent steps/s, and the µs that it is made of."""
+        """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
         given = keywords(who.fixed, setting)
         wired = speed.wire(who.program, given)
         sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
         del wired
-        found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))
+        try:
+            found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))
+        except (UserError, WorkerLost) as e:
+            print(f"compare: no limit of {who.name}: {e}", file=sys.stderr)
+            return {}
         return {"limit": limit(cores(), Costs(**found)), "parts_us": found}

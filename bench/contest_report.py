@@ -93,8 +93,9 @@ def enough(rows: list[Row], who: str, contest: Contest) -> str:
 
 
 def parted(rows: list[Row], who: str) -> list[float]:
-    """Round by round the share of what its parts allow."""
-    return [r["sps"] / r["limit"] for r in rows if r["who"] == who and r.get("sps") and r.get("limit")]
+    """Round by round the share of what its parts allow, which is what they did when the machine was fastest."""
+    mine = [r for r in rows if r["who"] == who and r.get("sps") and r.get("limit")]
+    return [r["sps"] / max(other["limit"] for other in mine) for r in mine]
 
 
 def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[str]:

@@ -55,6 +55,7 @@ class Role:
     on: Literal["process", "thread"]
     drain: bool  # workers that have to leave end by themselves
     heads: Headcount
+    threads: int  # compute threads of each worker, 0: its share
     workers: dict[int, Worker] = field(default_factory=dict)
     leaving: dict[int, Worker] = field(default_factory=dict)
     most: int = 0  # workers there is room for
@@ -104,7 +105,7 @@ class Crew:
         self.precision, self.reuse, self.control = precision, reuse, Control()  # of networks: nets.precision; see Me
         self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
         self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
-        self.divided = ""  # how many cores act and learn, and why, where that was measured
+        self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.meter: Meter | None = None
         self._rows = iter(range(ROWS))
 
@@ -125,6 +126,7 @@ class Crew:
         learner: bool = False,
         drain: bool = False,
         on: Literal["process", "thread"] | None = None,
+        threads: int = 0,
         **kw: Any,
     ) -> Role:
         """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker. `on`: what they are, if
@@ -133,7 +135,7 @@ class Crew:
         `drain`: one that has to leave sees `me.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once.
         """
-        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, Headcount(n))
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, Headcount(n), threads)
         self._reserve(role, n)
         self.roles.append(role)
         return role
@@ -261,7 +263,7 @@ class Crew:
             directory=self.directory,
             resume=self.resume,
             incarnation=reborn(old.incarnation if old else None, self.resumes),
-            threads=threads_of(role, self.roles),
+            threads=threads_of(role, self),
             trace=self.trace,
             precision=self.precision,
             device=self.where.of(role.kw, index, role.on == "process"),

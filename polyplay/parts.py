@@ -7,6 +7,7 @@ over a batch all of them. No queue, no copy between processes, no bootstrap valu
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Generator
@@ -19,6 +20,7 @@ import torch
 from polyplay import tree
 from polyplay.envs import Envs
 from polyplay.envs.drive import draws
+from polyplay.errors import EnvFailure
 from polyplay.learning import build, unrolled
 from polyplay.losses import Scored
 from polyplay.nets.recall import joined
@@ -87,18 +89,18 @@ class Parts:
         """µs of a step of `lanes` lanes together, random actions."""
         patience = self.envs.step_timeout
         few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
-        pool = few.open(0)
-        drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
-        turns = iter(range(1 << 40))
+        pool, turns = few.open(0), iter(range(1 << 40))
 
         def step() -> None:
             at, _ = pool.recv()
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
+            drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
             return cost(step, seconds, self.clock)
         finally:
-            pool.recv()
+            with contextlib.suppress(EnvFailure):
+                pool.recv()
             pool.close()
 
     def infer(self, n: int, seconds: float) -> float:
@@ -160,7 +162,7 @@ class Parts:
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask), shape)
         for _, x in tree.leaves(rows["obs"]):
-            x[...] = rng.integers(0, 256, x.shape) if x.dtype == np.uint8 else np.zeros_like(x)
+            x[...] = rng.integers(0, 256, x.shape, np.uint8) if x.dtype == np.uint8 else 0
         for _, x in tree.leaves(rows.get("mask", {})):
             x[...] = True
         return rows

@@ -100,7 +100,7 @@ def _workers(crew: Any) -> str:
         roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
         if (desk := role.kw.get("desk")) is not None:
             roles[-1] += f" for {desk.envs.active or desk.envs.lanes} agents{_steppers(desk.envs)}"
-    threads = {r.name: threads_of(r, crew.roles) for r in crew.roles}
+    threads = {r.name: threads_of(r, crew) for r in crew.roles}
     how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
     if len(set(threads.values())) == 1:
         most = max(threads.values())

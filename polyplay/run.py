@@ -47,6 +47,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     page = systems.load(system)
     tracking.check(options.wandb)
     crew = new_crew(options)
+    crew.measures = True
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options)
     beside = _beside(crew, wired, options)
@@ -138,7 +139,7 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
         crew = new_crew(options)
         return plan.make(crew, page.build(other, crew), options, done)
 
-    settings = replace(settings, **wired.resolved)  # what was measured is not measured again for every smaller setting
+    settings = replace(settings, **wired.resolved) if crew.divided else settings  # `again` measures nothing
     return plan.checked(plan.make(crew, wired, options, done), settings, again)
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay import dividing, kept, plan, systems
+import polyplay
+from polyplay import dividing, kept, memory, plan, systems
 from polyplay.config import RunOptions
 from polyplay.dividing import Costs, best, rate, threads_of
+from polyplay.errors import UserError
 
 COSTS = st.builds(Costs, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
 
@@ -50,22 +52,34 @@ def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
 @pytest.mark.parametrize(
     ("cores", "roles", "threads"),
     [
-        (16, {"act": 10, "learn": 1}, {"act": 1, "learn": 6}),
-        (16, {"act": 2, "learn": 1, "evaluator": 1}, {"act": 5, "learn": 6, "evaluator": 5}),
-        (2, {"act": 2, "learn": 1}, {"act": 1, "learn": 1}),
-        (8, {"learn": 3}, {"learn": 2}),
+        (16, {"act": (10, 1), "learn": (1, 0)}, {"act": 1, "learn": 6}),
+        (16, {"act": (2, 0), "learn": (1, 0), "evaluator": (1, 0)}, {"act": 5, "learn": 5, "evaluator": 5}),
+        (16, {"act": (2, 1), "learn": (1, 0), "evaluator": (1, 0)}, {"act": 1, "learn": 14, "evaluator": 14}),
+        (2, {"act": (2, 1), "learn": (1, 0)}, {"act": 1, "learn": 1}),
+        (8, {"learn": (3, 0)}, {"learn": 2}),
     ],
 )
-def test_cores_that_are_left_over_are_the_learners(monkeypatch, cores, roles, threads):
+def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles, threads):
+    """A traced run has as many for all."""
     monkeypatch.setattr(dividing, "cores", lambda: cores)
-    made = [SimpleNamespace(name=k, n=n, learner=k == "learn") for k, n in roles.items()]
-    found = {r.name: threads_of(r, made) for r in made}
-    assert found == threads
-    assert sum(n * roles[k] for k, n in found.items() if k != "evaluator") <= max(cores, sum(roles.values()))
+    crew = SimpleNamespace(trace=False, roles=[SimpleNamespace(name=k, n=n, threads=t) for k, (n, t) in roles.items()])
+    assert {r.name: threads_of(r, crew) for r in crew.roles} == threads
+    crew.trace = True
+    assert len({threads_of(r, crew) for r in crew.roles}) == 1
+
+
+@given(st.integers(2, 60), st.integers(3, 64), st.integers(1, 4))
+def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
+    roles = [SimpleNamespace(name="act", n=n, threads=1), SimpleNamespace(name="learn", n=learners, threads=0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dividing, "cores", lambda: cores)
+        found = threads_of(roles[1], SimpleNamespace(trace=False, roles=roles))
+    assert found == dividing.threads_beside(n, cores, learners)
 
 
 def build(system: str, more: dict[str, Any], **options: Any) -> tuple[Any, Any]:
     page, crew = systems.load(system), kept.new_crew(RunOptions(**options))
+    crew.measures = True
     given = {"actors": 0, "lanes": 4, "batch": 16, **more}
     return page.build(page.Config(env="toy:catch", network="mlp", **given), crew), crew
 
@@ -84,12 +98,16 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     for more, options, n in (
         ({}, {"serial": True}, 2),
         ({}, {"on": "thread"}, 2),
-        ({"actors": 3}, {}, 3),
+        ({"actors": 3}, {}, None),
         ({"lag": 0, "batch": 8}, {}, 2),
-        ({"learners": 5, "actors": 5, "batch": 40}, {}, 5),
+        ({"learners": 5, "actors": 5, "batch": 40}, {}, None),
         ({"learners": 5, "batch": 40}, {}, 5),
     ):
-        assert build(system, {"unroll": 5, **more}, **options)[0].resolved == {"actors": n}
+        assert build(system, {"unroll": 5, **more}, **options)[0].resolved == ({"actors": n} if n else {})
+    crew = kept.new_crew(RunOptions())
+    page = systems.load(system)
+    made = page.build(page.Config(env="toy:catch", network="mlp", actors=0, lanes=4, batch=16, unroll=5), crew)
+    assert made.resolved == {"actors": 2}, "not a run's beginning"
     assert not asked
     wired, crew = build(system, {"unroll": 5, "learners": 2})
     assert asked == [(4, 5, 8, "float32")]
@@ -114,3 +132,25 @@ def test_what_is_measured(monkeypatch):
     assert found.act > 0 < found.learn
     assert found.gain > 0
     assert torch.get_num_threads() == before
+
+
+def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
+    def broken(*_: Any) -> Costs:
+        raise RuntimeError("shapes do not fit\nat all")
+
+    monkeypatch.setattr(dividing, "measure", broken)
+    monkeypatch.setattr(dividing, "cores", lambda: 6)
+    wired, crew = build("impala", {"unroll": 5})
+    assert wired.resolved == {"actors": 2}
+    assert crew.divided == "not measured, RuntimeError: shapes do not fit"
+
+
+def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
+    """Smaller ones are planned with the actors that were found."""
+    asked = []
+    monkeypatch.setattr(dividing, "measure", lambda *a: asked.append(a) or Costs(1e-3, 1e-3, 2.0))
+    monkeypatch.setattr(dividing, "cores", lambda: 6)
+    monkeypatch.setattr(memory, "limit", lambda: 1_000_000_000)
+    with pytest.raises(UserError, match="what fits: --lanes"):
+        polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
+    assert len(asked) == 1

@@ -101,6 +101,7 @@ def build(c: Config, crew: Crew) -> System:
     batches = stream.batches(slots, in_turn=c.lag >= 0)
     params = Params(size, readers=room)
     lag = c.lag if c.lag >= 0 else None
-    crew.add(act, n=n, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    acting: Any = {"envs": envs, "policy": policy, "out": stream, "params": params, "lag": lag}
+    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
     crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=n)
-    return System(envs, policy, loss.metrics, {"actors": n})
+    return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})
