@@ -76,7 +76,7 @@ def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
     passes: Any = {"epochs": 3, "minibatches": 4, "clip_range": 0.1, "normalize_advantage": True, "value_cost": 0.5}
     seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "lanes": 16, "replicas": 0, "unroll": 32}
-    return ppo(learning_rate=7e-4, entropy_cost=0.005, clip=0.5, budget=4_000_000, **passes, **seen)
+    return ppo(learning_rate=7e-4, clip=0.5, budget=4_000_000, **passes, **seen)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}

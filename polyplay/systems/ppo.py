@@ -66,8 +66,7 @@ def rlpyt() -> Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner: Any = {"learning_rate": 7e-4, "entropy_cost": 0.005, "clip": 0.5, "normalize_advantage": True}
-    learner["value_cost"] = 0.5
+    learner: Any = {"learning_rate": 7e-4, "clip": 0.5, "normalize_advantage": True, "value_cost": 0.5}
     return Config(lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000, **learner)
 
 
