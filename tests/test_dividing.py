@@ -150,7 +150,7 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(dividing, "measure", lambda *a: asked.append(a) or Costs(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(dividing, "cores", lambda: 6)
-    monkeypatch.setattr(memory, "limit", lambda: 1_000_000_000)
-    with pytest.raises(UserError, match="what fits: --lanes"):
+    monkeypatch.setattr(memory, "limit", lambda: 6_000_000_000)
+    with pytest.raises(UserError, match="what fits: --"):
         polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
     assert len(asked) == 1
