@@ -51,7 +51,7 @@ def rate(costs: Costs, n: int, among: int, learners: int = 1) -> float:
 
 def few(learners: int) -> int:
     """The fewest actors: two, and as many for each learner."""
-    return learners * -(-FEW // learners)
+    return learners * -(-FEW // max(1, learners))
 
 
 def best(costs: Costs, among: int, learners: int = 1) -> int:

@@ -45,6 +45,8 @@ def rollouts(batch: int, lanes: int, actors: int, slots: int, learners: int, lag
     """Slots in one learner's batch of `batch` trajectories over all learners. Raises UserError for settings with which
     all would wait for all.
     """
+    if learners < 1:
+        raise UserError(f"--learners: {learners} given, allowed: a whole number from 1 up")
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
