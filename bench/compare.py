@@ -9,7 +9,8 @@
 PEERS holds a virtual environment per peer and src/ with checkouts (bench/peers/README.md); who is not there is left
 out. Every round runs each contender once, in turn; ratios are taken within a round, to the peer with the best median.
 Rates are agent steps learnt from per second, over a window after the first steps and a warm-up. Every window is kept
-at once in bench/results/compare/CONTEST.json. With --parts each window of ours is followed by what its parts allow.
+at once in bench/results/compare/CONTEST.json. With --parts what the parts of ours allow is measured before and after
+each of its windows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 import contest_report
 from common import QUIET, RESULTS, ROOT, Row, about, command_line, publish
-from contest_limits import Limits
+from contest_limits import Limits, around, turn_of
 from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
@@ -41,9 +42,11 @@ def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.
     """A window; a program that does not come that far is a row without a rate."""
     row: Row = {"who": who.name, "setting": setting}
     with tempfile.TemporaryDirectory() as place:
-        line, log = words(who, setting, Path(place), seed, asked.peers, asked.report_every)
+        turn = turn_of(who, setting)
+        often = asked.report_every if turn == 1 else min(asked.report_every, 0.25)
+        line, log = words(who, setting, Path(place), seed, asked.peers, often)
         try:
-            row |= measure(line, log, asked.warm, window, ROOT, stop=True)
+            row |= measure(line, log, asked.warm, window, ROOT, True, turn)
             row |= per_update(row.pop("lines"))
         except RuntimeError as e:
             print(f"compare: {neutral(str(e), asked)}", file=sys.stderr)
@@ -134,11 +137,14 @@ def rounds(who: list[Contender], contest: Contest, kept: Kept, asked: argparse.N
             out = dropped(who, kept, asked.drop) if number > 1 else set()
             for c in who:
                 if c.name not in there | out:
-                    row = one(c, kept["choices"][c.name], window, number, asked)
+                    setting = kept["choices"][c.name]
+                    parted = limits if c.ours else None
+                    before = parted.row(c, setting) if parted else {}
+                    row = one(c, setting, window, number, asked)
                     kept["rows"].append({"round": number, **row})
                     save()
-                    if limits and c.ours and row.get("sps"):
-                        kept["rows"][-1] |= limits.row(c, row["setting"])
+                    if parted and row.get("sps"):
+                        kept["rows"][-1] |= around(before, parted.row(c, setting))
                         save()
 
 

@@ -1,11 +1,12 @@
-"""What the parts of one of ours allow in a contest, measured after each of its windows, as `polyplay bench` does it: a
-step of the environment E, its share of an acting forward pass I and of the updates L (all passes), each alone with
-one compute thread, in as many processes as cores at the same time. The limit is cores / (E + I + L).
+"""What the parts of one of ours allow in a contest, measured before and after each of its windows, as `polyplay bench`
+does it: a step of the environment E, its share of an acting forward pass I and of the updates L (all passes), each
+alone with one compute thread, in as many processes as cores at the same time. The limit is cores / (E + I + L).
 """
 
 from __future__ import annotations
 
 import ast
+import statistics
 import sys
 from typing import Any
 
@@ -30,6 +31,21 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def turn_of(who: Contender, setting: str) -> int:
+    """Of one of ours, see bench.speed.turn; what peers log are whole rounds."""
+    return speed.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+
+
+def around(*sides: Row) -> Row:
+    """What was measured before and after a window, as one row; the mean of the limits: the machine changes its speed."""
+    there = [s for s in sides if s]
+    if not there:
+        return {}
+    parts = {k: statistics.fmean(s["parts_us"][k] for s in there) for k in there[0]["parts_us"]}
+    found = [s["limit"] for s in there]
+    return {"limit": statistics.fmean(found), "limits": found, "parts_us": parts}
 
 
 class Limits:

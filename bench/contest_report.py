@@ -93,9 +93,12 @@ def enough(rows: list[Row], who: str, contest: Contest) -> str:
 
 
 def parted(rows: list[Row], who: str) -> list[float]:
-    """Round by round the share of what its parts allow, which is what they did when the machine was fastest."""
+    """Round by round the share of what its parts allowed there, on both sides of its window (limits); where they were
+    measured on one side only, of the most that they allowed in any round.
+    """
     mine = [r for r in rows if r["who"] == who and r.get("sps") and r.get("limit")]
-    return [r["sps"] / max(other["limit"] for other in mine) for r in mine]
+    most = max((r["limit"] for r in mine), default=0.0)
+    return [r["sps"] / (r["limit"] if len(r.get("limits", [])) > 1 else most) for r in mine]
 
 
 def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[str]:

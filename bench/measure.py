@@ -26,7 +26,7 @@ def versions(python: str, packages: Sequence[str]) -> str:
 
 
 def measure(
-    words: Sequence[str], log: Path, warm: float, window: float, cwd: Path, stop: bool = False
+    words: Sequence[str], log: Path, warm: float, window: float, cwd: Path, stop: bool = False, turn: int = 1
 ) -> dict[str, Any]:
     """Run `words` until it ends by itself, or, with `stop`, until it has been seen long enough. `log` grows by lines
     with wall_seconds and steps.
@@ -34,7 +34,7 @@ def measure(
     The rate is taken from the first line with new steps at or after `warm` seconds (with `stop`: after the first step)
     to the first such one `window` seconds later; "lines" are these two and those between. Lines that count updates, and
     none so far, are left out: what plays before it learns is faster. Raises RuntimeError with what
-    the program said when it gave no such lines.
+    the program said when it gave no such lines. turn: see rate().
     """
     marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
     limit = time.monotonic() + warm + window + SLACK
@@ -46,14 +46,14 @@ def measure(
                 watch.look()
                 rows = [row for row in read_lines(log) if row.get("updates", 1)]
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
-                if stop and rate(marks, warm + begun(marks), window) is not None:
+                if stop and rate(marks, warm + begun(marks), window, turn=turn) is not None:
                     break
                 time.sleep(0.1)
         finally:
             end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = rate(marks, warm + (begun(marks) if stop else 0.0), window)
+    answer = rate(marks, warm + (begun(marks) if stop else 0.0), window, turn=turn)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")

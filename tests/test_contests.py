@@ -180,6 +180,8 @@ def test_what_the_parts_allow_is_the_other_half_of_a_target():
     assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
     (line,) = contest_report.judged(rows, contest, contest_report.rates(rows), "rlpyt")
     assert line.endswith("what its parts allow ≥ 0.88: **0.76**: NOT met")
+    rows[0]["limits"] = [170.0, 160.0]  # and was so on both sides of the window
+    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 165, 300 / 330])
     rows = [{**r, **({"limit": 270.0} if r["who"] == "a2c" else {})} for r in ROWS]
     assert contest_report.enough(rows, "a2c", contest).endswith("**0.93**: met")
     assert contest_report.enough(rows, "rlpyt", contest) == ""
@@ -197,3 +199,9 @@ def test_the_parts_of_a_contender_are_those_of_its_setting():
         row = limits.row(who, "lanes=4 replicas=1")
     assert set(row["parts_us"]) == {"env", "infer", "learn"}
     assert row["limit"] == pytest.approx(contest_limits.cores() * 1e6 / sum(row["parts_us"].values()))
+    twice = contest_limits.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
+    assert twice["limit"] == pytest.approx(1.5 * row["limit"])
+    assert twice["limits"] == [row["limit"], 2 * row["limit"]]
+    assert twice["parts_us"] == pytest.approx({k: v / 2 for k, v in row["parts_us"].items()})
+    assert contest_limits.around({}, row)["limits"] == [row["limit"]]
+    assert contest_limits.around({}, {}) == {}

@@ -269,6 +269,21 @@ def test_memory_counts_the_processes_below(tmp_path: Path):
     assert 55 < both - alone < 90
 
 
+def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
+    now, looks = [0.0], iter((10.0, 20.0, 30.0))
+
+    def look() -> float:
+        now[0] += 0.25
+        return next(looks)
+
+    memory = report.Seldom(look, share=0.01, clock=lambda: now[0])
+    assert memory() == 10.0  # at 0.25 s: for the next 25 s that is what it says
+    now[0] = 25.0
+    assert (memory(), now[0]) == (10.0, 25.0)
+    now[0] = 25.5
+    assert (memory(), memory(), now[0]) == (20.0, 20.0, 25.75)
+
+
 def test_reports_need_no_torch():
     code = "import sys, polyplay.report, polyplay.terminal, polyplay.config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=150).returncode == 0

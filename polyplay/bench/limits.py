@@ -4,7 +4,7 @@ All costs are microseconds of one core per agent step. A machine of c cores has 
 run; E + I + L of these are its parts, measured alone: a step of the environment, its share of an acting forward pass,
 its share of the updates (all passes together). What is left is told apart into
 
-dearer     acting and learning cost more in the run than alone (caches, memory, threads)
+dearer     the parts cost more in the run than alone: caches, memory, threads, and what surrounds every call
 overhead   other work of the run: rows, queues, pipes, the processes around environments, the main process
 others     CPU that other programs took
 idle       cores that nobody used: somebody waits
@@ -12,8 +12,8 @@ idle       cores that nobody used: somebody waits
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 
 MILLION = 1e6
 NAMES = {
@@ -58,6 +58,7 @@ class Split:
     learn: float
     dearer_infer: float
     dearer_learn: float
+    dearer_env: float
     overhead: float
     others: float
     idle: float
@@ -68,7 +69,7 @@ class Split:
 
     @property
     def dearer(self) -> float:
-        return self.dearer_infer + self.dearer_learn
+        return self.dearer_infer + self.dearer_learn + self.dearer_env
 
     def of(self, name: str) -> float:
         """What one of NAMES takes, as the run has it."""
@@ -80,13 +81,14 @@ def limit(cores: int, costs: Costs) -> float:
     return cores * MILLION / costs.total
 
 
-def split(cores: int, costs: Costs, seen: Seen, apart: bool = False) -> Split:
+def split(cores: int, costs: Costs, seen: Seen, kind: str = "") -> Split:
     """Where the core time of an agent step goes. Never negative: where a run is cheaper than its parts alone (they were
     measured while the machine was slower), the parts are shortened in proportion.
 
     What acting and learning cost in the run is their wall time there, less what it is stretched by when more workers
-    than cores want to run: the run's CPU time over the time its workers were busy. With environments in processes
-    (`apart`) nobody can tell, since these compete for the same cores: then all of it is overhead.
+    than cores want to run: the run's CPU time over the time its workers were busy. So of environments that a worker
+    steps itself (kind, see memory.kind_of: inline). With environments in `processes` nobody can tell, since these
+    compete for the same cores: then all of it is overhead.
     """
     whole, own = cores * MILLION / seen.sps, seen.own * MILLION / seen.sps
     own = min(own, whole)
@@ -94,22 +96,31 @@ def split(cores: int, costs: Costs, seen: Seen, apart: bool = False) -> Split:
     parts = Costs(costs.env * short, costs.infer * short, costs.learn * short)
     more = own - parts.total
     others = min(seen.others * MILLION / seen.sps, whole - own)
-    dearer = {"infer": 0.0, "learn": 0.0}
-    if not apart:
+    dearer = {"infer": 0.0, "learn": 0.0, "env": 0.0}
+    timed = {"processes": (), "inline": ("infer", "learn", "env")}.get(kind, ("infer", "learn"))
+    if timed:
         wall = seen.workers * MILLION / seen.sps
         busy = wall * (1.0 - seen.times.get("wait", 0.0))
         real = wall * min(1.0, own / busy) if busy > 0.0 else 0.0
-        dearer = {k: max(0.0, real * seen.times.get(k, 0.0) - getattr(parts, k)) for k in dearer}
+        dearer |= {k: max(0.0, real * seen.times.get(k, 0.0) - getattr(parts, k)) for k in timed}
         total = sum(dearer.values())
         dearer = {k: v * min(1.0, more / total) if total > 0.0 else 0.0 for k, v in dearer.items()}
     overhead = max(0.0, more - sum(dearer.values()))
     idle = max(0.0, whole - own - others)
-    return Split(parts.env, parts.infer, parts.learn, dearer["infer"], dearer["learn"], overhead, others, idle)
+    more_of = {f"dearer_{k}": v for k, v in dearer.items()}
+    return Split(**asdict(parts), **more_of, overhead=overhead, others=others, idle=idle)
 
 
 def bottleneck(where: Split) -> str:
     """One of NAMES: what takes most of an agent step's core time."""
     return max(NAMES, key=where.of)
+
+
+def removed(where: Split, costs: Costs, free: Costs, names: Iterable[str]) -> float:
+    """Core time per agent step that goes when these parts become free ones. What is left of a part is dearer in the run
+    in the same proportion: a small network is called from Python, and finds cold caches, as often as a large one.
+    """
+    return sum(where.of(k) * (1.0 - getattr(free, k) / getattr(costs, k)) for k in names)
 
 
 def gain(where: Split, removed: float) -> float:

@@ -1,13 +1,15 @@
 """What `polyplay bench` measures, in order, and what comes of it: one JSON document.
 
-First every system's own run, then, with the batch sizes seen there, the parts, in processes that measure together. All
-measuring is done by `Means`, so that tests can put numbers in its place.
+A system's own run, then, with the batch sizes seen there, its parts, in processes that measure together: one right after
+the other, since a machine that others share changes its speed within minutes. All measuring is done by `Means`, so that
+tests can put numbers in its place.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +31,7 @@ Row = dict[str, Any]
 class Means:
     """How things are measured, and who hears of it."""
 
-    rate: Callable[[str, Mapping[str, Any], float], Row] = watched
+    rate: Callable[[str, Mapping[str, Any], float, int], Row] = watched
     crowd: Callable[[int], Any] = Crowd
     say: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
@@ -58,17 +60,11 @@ class Bench:
 
     def run(self) -> Row:
         begun = self.means.clock()
-        runs = [self._rate(w, "") for w in self.wired]
-        freed = {what: [self._rate(w, f" without {what}") for w in free] for what, free in self.free.items()}
         with self.means.crowd(self.cores) as crowd:
             machine = self._machine(crowd)
             now = "bfloat16" if asked_half(self.asked.precision, self.half) else "float32"
             faster = advice.faster(machine["networks"], self.networks[0], now)
-            rows = [self._system(w, r, crowd, faster) for w, r in zip(self.wired, runs, strict=True)]
-            for i, row in enumerate(rows):
-                if "error" not in row and freed:
-                    found = [self._without(what, row, self.free[what][i], freed[what][i], crowd) for what in freed]
-                    row["without"] = found
+            rows = [self._system(i, crowd, faster) for i in range(len(self.wired))]
         fixed = {"env": self.asked.env, "network": self.networks[0], "precision": self.asked.precision}
         told = {"schema": SCHEMA, **stamp(), "cores": self.cores, **fixed, "seconds": self.asked.seconds}
         took = round(self.means.clock() - begun, 1)
@@ -79,7 +75,7 @@ class Bench:
     def _rate(self, wired: speed.Wired, how: str) -> Row:
         self.means.say(f"{wired.system}{how}: a run of it …")
         try:
-            return self.means.rate(wired.system, wired.keywords, self.asked.seconds)
+            return self.means.rate(wired.system, wired.keywords, self.asked.seconds, wired.turn)
         except (EnvFailure, WorkerLost) as e:
             return {"error": str(e)}
 
@@ -113,16 +109,24 @@ class Bench:
         how: dict[str, Any] = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
         return Costs(**crowd.measure(Order(wired.system, wired.keywords, self._seconds, **how)))
 
-    def _system(self, wired: speed.Wired, run: Row, crowd: Any, faster: str) -> Row:
-        """A system's row: run and parts put together."""
+    def _system(self, number: int, crowd: Any, faster: str) -> Row:
+        """A system's row: run and parts put together, and what removals do."""
+        wired = self.wired[number]
+        run = self._rate(wired, "")
         row = {"system": wired.system, "settings": wired.told, "keywords": wired.keywords}
         if "error" in run:
             return {**row, **run}
+        row = self._put_together(wired, row, run, crowd, faster)
+        if self.free:
+            row["without"] = list(self._removals(number, row, crowd))
+        return row
+
+    def _put_together(self, wired: speed.Wired, row: Row, run: Row, crowd: Any, faster: str) -> Row:
         acting = float(wired.lanes if wired.lanes > 1 else run.get("predict_batch") or 1.0)
         self.means.say(f"{wired.system}: its parts alone …")
         costs = self._parts(wired, acting, crowd)
         seen = Seen(run["sps"], run["own_cores"], run["others_cores"], wired.workers, run["time"])
-        where = limits.split(self.cores, costs, seen, apart=wired.kind == "processes")
+        where = limits.split(self.cores, costs, seen, wired.kind)
         name, most = limits.bottleneck(where), limits.limit(self.cores, costs)
         sizes = {"pool": wired.kind, "acting_batch": acting, "rows_per_update": wired.T * wired.B}
         return {
@@ -142,22 +146,32 @@ class Bench:
             "change": advice.sentence(name, where, wired, faster),
         }
 
-    def _without(self, what: str, row: Row, free: speed.Wired, run: Row, crowd: Any) -> Row:
-        """Was it the bottleneck? What the split predicts for its removal, and what its removal did."""
-        if "error" in run:
-            return {"what": what, **run}
+    def _removals(self, number: int, row: Row, crowd: Any) -> Iterator[Row]:
+        """Was it the bottleneck? Each freed run is between two of the system's own."""
+        after = self._rate(self.wired[number], ", again")
+        for what, free in self.free.items():
+            before, run = after, self._rate(free[number], f" without {what}")
+            after = self._rate(self.wired[number], ", again")
+            yield self._without(what, row, free[number], run, (before, after), crowd)
+
+    def _without(self, what: str, row: Row, free: speed.Wired, run: Row, own: tuple[Row, Row], crowd: Any) -> Row:
+        """What the split predicts for a removal, and what the removal did."""
+        failed = next((r for r in (run, *own) if "error" in r), None)
+        if failed:
+            return {"what": what, **failed}
         self.means.say(f"{row['system']} without {what}: its parts alone …")
         costs = self._parts(free, row["acting_batch"], crowd)
-        where = limits.Split(**row["where_us"])
-        removed = sum(where.of(k) - getattr(costs, k) for k in (("env",) if what == "env" else ("infer", "learn")))
+        where, parts = limits.Split(**row["where_us"]), Costs(**row["costs_us"])
+        removed = limits.removed(where, parts, costs, ("env",) if what == "env" else ("infer", "learn"))
         return {
             "what": what,
             "env": free.envs.title,
             "removed_us": removed,
             "free_costs_us": asdict(costs),
             "sps": run["sps"],
+            "own_sps": [r["sps"] for r in own],
             "predicted": limits.gain(where, removed),
-            "measured": run["sps"] / row["sps"],
+            "measured": run["sps"] / statistics.fmean(r["sps"] for r in own),
             "run": run,
         }
 

@@ -13,7 +13,7 @@ PARTS = {
     "environment": (("env",), COLOURS[2]),
     "acting": (("infer",), COLOURS[5]),
     "learning": (("learn",), COLOURS[0]),
-    "dearer than alone": (("dearer_infer", "dearer_learn"), COLOURS[4]),
+    "dearer than alone": (("dearer_infer", "dearer_learn", "dearer_env"), COLOURS[4]),
     "overhead": (("overhead",), COLOURS[1]),
     "other programs": (("others",), COLOURS[3]),
     "idle": (("idle",), "#d0d0d0"),
@@ -41,7 +41,7 @@ def draw(document: Mapping[str, Any], out: Path) -> Path:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for i, row in enumerate(rows):
-        end = _bar(axes, i - 0.17, 0.38, {k: sum(row["where_us"][n] for n in of) for k, (of, _) in PARTS.items()}, 1.0)
+        end = _bar(axes, i - 0.17, 0.38, _where(row), 1.0)
         told = f" {row['sps']:,.0f}/s, {row['fraction']:.0%} of its limit: {row['bottleneck']}"
         axes.text(end, i - 0.17, told, va="center", color=INK, fontsize=9)
         costs = row["costs_us"]
@@ -51,6 +51,10 @@ def draw(document: Mapping[str, Any], out: Path) -> Path:
     _dress(axes, document, rows)
     figure.savefig(out)
     return Path(out)
+
+
+def _where(row: Mapping[str, Any]) -> dict[str, float]:
+    return {k: sum(row["where_us"].get(n, 0.0) for n in of) for k, (of, _) in PARTS.items()}
 
 
 def _bar(axes: Any, at: float, height: float, parts: Mapping[str, float], alpha: float) -> float:
@@ -77,7 +81,7 @@ def _dress(axes: Any, document: Mapping[str, Any], rows: Any) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    seen = [k for k, (of, _) in PARTS.items() if any(r["where_us"][n] > 0 for r in rows for n in of)]
+    seen = [k for k in PARTS if any(_where(r)[k] > 0 for r in rows)]
     axes.legend(
         [Patch(color=PARTS[k][1]) for k in seen],
         seen,

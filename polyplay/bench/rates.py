@@ -28,10 +28,10 @@ FRACTIONS = ("env", "infer", "learn", "replay", "wait")
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
 
 
-def watched(system: str, keywords: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def watched(system: str, keywords: Mapping[str, Any], seconds: float, turn: int = 1) -> dict[str, Any]:
     """sps, own_cores, others_cores, time (fractions of its workers' wall time), and means of what it reports.
 
-    Raises UserError and WorkerLost, with what the run said.
+    Raises UserError and WorkerLost, with what the run said. turn: see watch.rate.
     """
     with tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place:
         run = Path(place, "run")
@@ -50,7 +50,7 @@ def watched(system: str, keywords: Mapping[str, Any], seconds: float) -> dict[st
                 with contextlib.suppress(BrokenPipeError):
                     child.stdin.write(asked + "\n")  # type: ignore[union-attr]
                     child.stdin.flush()  # type: ignore[union-attr]
-                found = _watch(child, run / "metrics.jsonl", seconds)
+                found = _watch(child, run / "metrics.jsonl", seconds, turn)
             finally:
                 end(child)
             if found is not None:
@@ -59,7 +59,7 @@ def watched(system: str, keywords: Mapping[str, Any], seconds: float) -> dict[st
             raise _complaint(system, child.returncode, said.read())
 
 
-def _watch(child: subprocess.Popen, log: Path, seconds: float) -> dict[str, Any] | None:
+def _watch(child: subprocess.Popen, log: Path, seconds: float, turn: int) -> dict[str, Any] | None:
     marks: list[Any] = []
     watch, limit = Watch(child.pid), time.monotonic() + SLACK + WARM + 2 * seconds
     while child.poll() is None and time.monotonic() < limit:
@@ -67,7 +67,7 @@ def _watch(child: subprocess.Popen, log: Path, seconds: float) -> dict[str, Any]
         if len(rows) > len(marks):
             seen = watch.cpu()
             marks += [(row, seen) for row in rows[len(marks) :]]
-            found = rate(marks, begun(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8))
+            found = rate(marks, begun(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
             if found is not None and found["sps"] > 0:
                 watch.look()
                 return {**found, "pss_mb": watch.peak_mb, "processes": watch.processes}

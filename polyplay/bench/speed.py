@@ -45,6 +45,7 @@ class Wired:
     T: int  # rows of a trajectory that is learnt from,
     B: int  # and how many at once
     epochs: int
+    turn: int  # updates that follow one another without a step: PPO's, where the same worker acts and learns
     reuse: bool  # learning takes from acting what that computed
     workers: int  # that count their time
     frames: int  # of an agent step
@@ -85,6 +86,7 @@ def wire(system: str, given: Mapping[str, Any]) -> Wired:
     task, T, B = learning(crew)
     timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
     sizes: dict[str, Any] = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
+    sizes["turn"] = turn(crew)
     sizes["reuse"] = reuses(crew)
     kind, frames = kind_of(envs), envs.spec.frames_per_step
     more: dict[str, Any] = {"envs": envs, "system_of": wired, "task": task, "frames": frames}
@@ -106,6 +108,13 @@ def learning(crew: Crew) -> tuple[Any, int, int]:
         stream = kw["source"].stream
         return kw["task"], stream.T, kw["source"].n * stream.lanes
     return kw["task"], kw["T"], kw["envs"].lanes
+
+
+def turn(crew: Crew) -> int:
+    """Updates that follow one another while nobody acts; 1 where others act meanwhile."""
+    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    passes = kw["task"].passes
+    return passes.epochs * passes.minibatches if passes and "envs" in kw else 1
 
 
 def reuses(crew: Crew) -> bool:

@@ -16,7 +16,7 @@ HEADS = {"env": "env", "infer": "acting", "learn": "learn", "dearer": "dearer", 
 NEAR = 0.15  # a prediction within this holds
 LEGEND = (
     "limit: cores / (env + acting + learning), each measured alone. The rest of the table: where all core time went.\n"
-    "dearer: acting and learning cost more in the run than alone. overhead: all else that the run did. "
+    "dearer: the parts cost more in the run than alone. overhead: all else that the run did. "
     "others: other programs. idle: cores at rest.\n"
     "waits: the part of the workers' time in which they slept for one another; none of them spins."
 )
@@ -75,7 +75,7 @@ def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
 def share(row: Mapping[str, Any], name: str) -> float:
     """A part of a system's core time."""
     where = row["where_us"]
-    us = where["dearer_infer"] + where["dearer_learn"] if name == "dearer" else where[name]
+    us = sum(v for k, v in where.items() if k.startswith("dearer_")) if name == "dearer" else where[name]
     return us / row["whole_us"]
 
 
@@ -94,7 +94,8 @@ def lines(row: Mapping[str, Any]) -> list[Text]:
 def removal(row: Mapping[str, Any], without: Mapping[str, Any]) -> str:
     if "error" in without:
         return f"failed: {without['error'].splitlines()[0]}"
-    rates = f"{row['sps']:,.0f} → {without['sps']:,.0f} steps/s"
+    own = without.get("own_sps", [row["sps"]])  # the runs right before and after
+    rates = f"{sum(own) / len(own):,.0f} → {without['sps']:,.0f} steps/s"
     off = without["measured"] / without["predicted"]
     verdict = "as" if abs(off - 1.0) <= NEAR else "more than" if off > 1.0 else "less than"
     return f"{rates}, {without['measured']:.2f} times as fast, {verdict} predicted ({without['predicted']:.2f})"

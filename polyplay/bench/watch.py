@@ -57,12 +57,16 @@ def begun(marks: list[Mark]) -> float:
     return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
-def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5) -> dict[str, Any] | None:
+def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1) -> dict[str, Any] | None:
     """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
     had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
     such window yet. A window may be `slack` seconds short.
+
+    turn: updates that follow one another without a step, as PPO's on a rollout do. Both lines are then the first after
+    such a turn: steps come while acting only, so a window that ends in the midst of one counts too many or too few.
     """
-    moved = [b for a, b in pairwise(marks) if b[0]["steps"] > a[0]["steps"]]
+    key, of = ("updates", turn) if turn > 1 else ("steps", 1)
+    moved = [b for a, b in pairwise(marks) if b[0][key] // of > a[0][key] // of]
     begin = next((m for m in moved if m[0]["wall_seconds"] >= warm), None)
     if begin is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.bench.limits import NAMES, Costs, Seen, Split, bottleneck, gain, limit, split
+from polyplay.bench.limits import NAMES, Costs, Seen, Split, bottleneck, gain, limit, removed, split
 
 COSTS = Costs(env=300.0, infer=100.0, learn=100.0)
 TIMES = {"env": 0.5, "infer": 0.2, "learn": 0.2, "wait": 0.1}
@@ -33,9 +33,28 @@ def test_where_the_core_time_of_a_step_goes():
 
 
 def test_with_environments_in_processes_all_that_is_more_is_overhead():
-    where = split(2, COSTS, Seen(2500.0, 1.75, 0.05, 2, TIMES), apart=True)
+    where = split(2, COSTS, Seen(2500.0, 1.75, 0.05, 2, TIMES), "processes")
     assert (where.dearer, where.overhead) == pytest.approx((0.0, 200.0))
     assert where.whole == pytest.approx(800.0)
+
+
+def test_environments_that_a_worker_steps_itself_are_dearer_too():
+    # 0.5 · 800 · 700/720 = 388.9 µs in the run, 300 alone: 88.9 more; with acting's and learning's 55.6 that is all
+    # that is left, 200 µs, and nothing is overhead
+    where = split(2, COSTS, Seen(2500.0, 1.75, 0.05, 2, TIMES), "inline")
+    assert (where.dearer_env, where.dearer_infer) == pytest.approx((800 / 9, 500 / 9))
+    assert where.overhead == pytest.approx(0.0, abs=1e-9)
+    assert where.of("env") == pytest.approx(300 + 800 / 9)
+    assert where.whole == pytest.approx(800.0)
+
+
+def test_what_is_removed_is_a_part_as_the_run_has_it():
+    full = where(env=300.0, infer=100.0, dearer_infer=50.0, learn=200.0)
+    # acting: 150 µs in the run; a free network still takes 40 % of it, as it does alone; learning a tenth
+    free = Costs(env=300.0, infer=40.0, learn=10.0)
+    parts = Costs(env=300.0, infer=100.0, learn=100.0)
+    assert removed(full, parts, free, ("infer", "learn")) == pytest.approx(150 * 0.6 + 200 * 0.9)
+    assert removed(full, parts, free, ("env",)) == 0.0
 
 
 def test_what_is_dearer_is_never_more_than_what_is_left():

@@ -48,7 +48,9 @@ def test_a_document_by_hand():
     assert ppo["epochs"] == 3
     assert ga3c["error"].startswith("ga3c: its run gave no reports")
     assert document["notes"] == ["ga3c: ga3c: its run gave no reports (exit status 1):"]
-    assert said[:3] == ["a2c: a run of it …", "ppo: a run of it …", "ga3c: a run of it …"]
+    told = [text for text in said if text.split(":")[0] in ("a2c", "ppo", "ga3c")]
+    runs = [f"{name}: {what} …" for name in ("a2c", "ppo") for what in ("a run of it", "its parts alone")]
+    assert told == [*runs, "ga3c: a run of it …"]
     assert json.loads(json.dumps(document)) == document
 
 
@@ -74,17 +76,26 @@ def test_parts_are_measured_at_the_systems_own_sizes():
     assert (a3c.acting, a3c.rows, a3c.lanes) == (3.5, (20, 1), 1)  # the batch that was seen
 
 
-@pytest.mark.parametrize(("what", "removed"), [("env", 190.0), ("network", 2 * 100 / 0.9 - 20.0)])
+@pytest.mark.parametrize(("what", "removed"), [("env", 190.0), ("network", 100 / 0.9 * (0.8 + 0.9))])
 def test_a_bottleneck_is_checked_by_removing_it(what: Any, removed: float):
     (row,) = bench("a2c", without=(what,))["systems"]
     (without,) = row["without"]
     assert (without["what"], without["measured"], without["sps"]) == (what, 2.0, 4000.0)
-    # acting and learning as they were in the run: 111.1 µs each
+    # acting and learning as they were in the run: 111.1 µs each, of which 10 of 50 and 10 of 100 are left
+    assert without["own_sps"] == [2000.0, 2000.0]
     assert without["removed_us"] == pytest.approx(removed)
     assert without["predicted"] == pytest.approx(500 / (500 - removed))
     freed = [o.keywords for o in fakes.Crowd.asked][-1]
     assert ("still" in freed["env"]) == (what == "env")
     assert ("pixels" in freed["network"]) == (what == "network")
+
+
+def test_a_freed_run_is_between_two_of_the_systems_own():
+    said: list[str] = []
+    bench("a2c", said=said, without=("env", "network"))
+    again, env, network = (f"a2c{what}: a run of it …" for what in (", again", " without env", " without network"))
+    runs = [text for text in said if text.startswith("a2c") and "a run of it" in text]
+    assert runs == ["a2c: a run of it …", again, env, again, network, again]
 
 
 def test_without_a_run_there_is_nothing_to_remove():

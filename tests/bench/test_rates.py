@@ -38,6 +38,20 @@ def test_the_rate_of_a_window():
     assert "lines" not in one
 
 
+def test_a_window_is_of_whole_turns_of_acting_and_learning():
+    # 2 s of acting at 1,000 steps/s, then 4 updates in 2 s, for ever: 500 steps/s, whatever a window of 5 s would say
+    marks = [
+        mark(t, 2000 * (t // 4) + 1000 * min(t % 4, 2), float(t), float(t), updates=4 * (t // 4) + 2 * max(t % 4 - 2, 0))
+        for t in range(1, 16)
+    ]
+    loose, whole = rate(marks, 1.0, 5.0), rate(marks, 1.0, 5.0, turn=4)
+    assert loose is not None
+    assert whole is not None
+    assert loose["sps"] != 500.0
+    assert (whole["sps"], whole["window_s"]) == (500.0, 8.0)
+    assert [whole["lines"][i]["wall_seconds"] for i in (0, -1)] == [4, 12]
+
+
 def test_a_run_that_cannot_begin_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch):
     told = rates._complaint("a2c", 2, "noise\nmistake: --lanes 3 does not divide\n")
     assert isinstance(told, UserError)

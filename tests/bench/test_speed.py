@@ -56,6 +56,10 @@ def test_sizes_as_worked_out_by_hand(system: str, monkeypatch: pytest.MonkeyPatc
     assert (wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) == SIZES[system]
 
 
+def test_turns_are_of_workers_that_act_and_learn_in_passes():
+    assert {s: wire(s).turn for s in SIZES if wire(s).turn > 1} == {"ppo": 12, "accel": 12}  # 3 passes in 4 parts
+
+
 def test_who_learns_from_what_acting_computed():
     assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel", "ppo"}
     assert not speed.wire("a2c", {**wire("a2c").keywords, "reuse": False}).reuse
