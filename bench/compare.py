@@ -40,10 +40,10 @@ Kept = dict[str, Any]  # what a contest's JSON holds
 
 def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.Namespace) -> Row:
     """A window; a program that does not come that far is a row without a rate."""
-    row: Row = {"who": who.name, "setting": setting}
+    turn = turn_of(who, setting)
+    often = asked.report_every if turn == 1 else min(asked.report_every, 0.25)
+    row: Row = {"who": who.name, "setting": setting, **({"turn": turn, "report_every": often} if turn > 1 else {})}
     with tempfile.TemporaryDirectory() as place:
-        turn = turn_of(who, setting)
-        often = asked.report_every if turn == 1 else min(asked.report_every, 0.25)
         line, log = words(who, setting, Path(place), seed, asked.peers, often)
         try:
             row |= measure(line, log, asked.warm, window, ROOT, True, turn)

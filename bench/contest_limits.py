@@ -6,6 +6,7 @@ alone with one compute thread, in as many processes as cores at the same time. T
 from __future__ import annotations
 
 import ast
+import contextlib
 import statistics
 import sys
 from typing import Any
@@ -34,12 +35,14 @@ def _value(text: str) -> Any:
 
 
 def turn_of(who: Contender, setting: str) -> int:
-    """Of one of ours, see bench.speed.turn; what peers log are whole rounds."""
-    return speed.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+    """Of one of ours, see bench.speed.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
+    with contextlib.suppress(UserError):
+        return speed.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+    return 1
 
 
 def around(*sides: Row) -> Row:
-    """What was measured before and after a window, as one row; the mean of the limits: the machine changes its speed."""
+    """What was measured before and after a window, as one row; the mean of the limits."""
     there = [s for s in sides if s]
     if not there:
         return {}
@@ -65,10 +68,10 @@ class Limits:
     def row(self, who: Contender, setting: str) -> Row:
         """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
         given = keywords(who.fixed, setting)
-        wired = speed.wire(who.program, given)
-        sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
-        del wired
         try:
+            wired = speed.wire(who.program, given)
+            sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
+            del wired
             found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))
         except (UserError, WorkerLost) as e:
             print(f"compare: no limit of {who.name}: {e}", file=sys.stderr)

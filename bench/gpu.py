@@ -23,6 +23,7 @@ from gpu_parts import Wired, alone, recorded, watched_memory
 
 from polyplay.bench.crowd import Crowd, Order
 from polyplay.bench.rates import watched
+from polyplay.bench.speed import turn
 from polyplay.crew import cores
 from polyplay.errors import EnvFailure, UserError, WorkerLost
 
@@ -89,6 +90,7 @@ class Bench:
         ) or wired.system.envs.lanes // wired.system.envs.groups
         taken = B // passes.minibatches if passes else B
         found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}
+        found["turn"] = turn(wired.crew)
         found["limit"] = 1.0 / (1.0 / found["infer"] + (passes.epochs if passes else 1) / found["learn"])
         if system == "impala":
             found["recorded"] = recorded(wired, 2 * seconds)
@@ -106,7 +108,8 @@ class Bench:
                 torch.cuda.empty_cache()
             self.say(f"{name}: a run of it")
             with watched_memory(self.gpu) as memory:
-                seen = watched(system, {**self.fixed, "network": network, **keywords}, self.seconds)
+                given = {**self.fixed, "network": network, **keywords}
+                seen = watched(system, given, self.seconds, row["turn"])
         except (EnvFailure, UserError, WorkerLost, RuntimeError) as e:
             return {**row, "note": str(e).strip().splitlines()[-1]}
         row |= {

@@ -117,6 +117,7 @@ def cells(r: Row) -> Row:
         "peak PSS MB": r["pss_mb"],
         "processes": r["processes"],
         "others' cores": f"{others:.2f}{' BUSY' if others > QUIET else ''}",
+        "commit": f"`{r['commit'][:7]}`" if r.get("commit") else None,
         "note": r.get("failed"),
     }
 

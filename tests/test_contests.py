@@ -187,6 +187,15 @@ def test_what_the_parts_allow_is_the_other_half_of_a_target():
     assert contest_report.enough(rows, "rlpyt", contest) == ""
 
 
+def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
+    ours = [c for contest in contests.CONTESTS.values() for c in contest.contenders if not c.limit and c.settings]
+    turns = {(c.name, c.settings[0]): contest_limits.turn_of(c, c.settings[0]) for c in ours}
+    assert {name for (name, _), n in turns.items() if n > 1} == {"ppo", "accel, PPO"}
+    assert set(turns.values()) == {1, 16}
+    ppo = next(c for c in ours if c.name == "ppo")
+    assert contest_limits.turn_of(ppo, "lanes=3 replicas=2") == 1
+
+
 def test_the_parts_of_a_contender_are_those_of_its_setting():
     """Real processes and a real game, measured for an instant."""
     given = contest_limits.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
@@ -199,6 +208,7 @@ def test_the_parts_of_a_contender_are_those_of_its_setting():
         row = limits.row(who, "lanes=4 replicas=1")
     assert set(row["parts_us"]) == {"env", "infer", "learn"}
     assert row["limit"] == pytest.approx(contest_limits.cores() * 1e6 / sum(row["parts_us"].values()))
+    assert limits.row(who, "lanes=3 replicas=2") == {}  # what cannot be has no limit
     twice = contest_limits.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
     assert twice["limit"] == pytest.approx(1.5 * row["limit"])
     assert twice["limits"] == [row["limit"], 2 * row["limit"]]

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,21 @@ def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
     assert (memory(), now[0]) == (10.0, 25.0)
     now[0] = 25.5
     assert (memory(), memory(), now[0]) == (20.0, 20.0, 25.75)
+
+
+def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    looks: list[float] = []
+
+    def look() -> float:
+        time.sleep(0.01)  # so that for a second that is what it says
+        looks.append(1.0)
+        return 7.0
+
+    monkeypatch.setattr(report, "memory_mb", look)
+    reporter = Reporter(tmp_path, tensorboard=False)
+    rows = [reporter.report({"frames": n, "steps": n, "updates": n}) for n in range(3)]
+    assert [row["memory_mb"] for row in rows] == [7.0] * 3
+    assert len(looks) == 1
 
 
 def test_reports_need_no_torch():

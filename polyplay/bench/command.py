@@ -32,7 +32,7 @@ class BenchOptions:
     seconds: float = 3.5
     """how long each system's run is watched; its parts an eighth of that each, at most a second"""
     without: tuple[Literal["env", "network"], ...] = ()
-    """run every system once more with this made free (both: once each), to see whether it is what holds it up"""
+    """run every system with this made free too, between two runs as it is, to see whether that is what holds it up"""
     json: str | None = None
     """write everything to this file"""
     picture: str | None = None

@@ -87,7 +87,8 @@ def split(cores: int, costs: Costs, seen: Seen, kind: str = "") -> Split:
 
     What acting and learning cost in the run is their wall time there, less what it is stretched by when more workers
     than cores want to run: the run's CPU time over the time its workers were busy. So of environments that a worker
-    steps itself (kind, see memory.kind_of: inline). With environments in `processes` nobody can tell, since these
+    steps itself (kind, see memory.kind_of: inline); there these three make up its time, so that what surrounds them
+    counts as dearer too, and hardly anything is overhead. With environments in `processes` nobody can tell, since these
     compete for the same cores: then all of it is overhead.
     """
     whole, own = cores * MILLION / seen.sps, seen.own * MILLION / seen.sps
@@ -123,9 +124,9 @@ def removed(where: Split, costs: Costs, free: Costs, names: Iterable[str]) -> fl
     return sum(where.of(k) * (1.0 - getattr(free, k) / getattr(costs, k)) for k in names)
 
 
-def gain(where: Split, removed: float) -> float:
-    """How many times as fast a run becomes without `removed` of its core time per agent step, all else as it was.
+def gain(where: Split, less: float) -> float:
+    """How many times as fast a run becomes with so much `less` core time per agent step, all else as it was.
     Waiting and others stay in proportion: a run whose cores were idle for a tenth of the time keeps them so.
     """
     used = where.whole - where.idle - where.others
-    return used / max(used - removed, 1e-9)
+    return used / max(used - less, 1e-9)

@@ -1,8 +1,8 @@
 """What `polyplay bench` measures, in order, and what comes of it: one JSON document.
 
-A system's own run, then, with the batch sizes seen there, its parts, in processes that measure together: one right after
-the other, since a machine that others share changes its speed within minutes. All measuring is done by `Means`, so that
-tests can put numbers in its place.
+A system's own run, then, with the batch sizes seen there, its parts, in processes that measure together: right after
+each other, since a machine that others share changes its speed within minutes. All measuring is done by `Means`, so
+that tests can put numbers in its place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from polyplay.bench import SCHEMA, advice, limits, speed
@@ -113,7 +114,7 @@ class Bench:
         """A system's row: run and parts put together, and what removals do."""
         wired = self.wired[number]
         run = self._rate(wired, "")
-        row = {"system": wired.system, "settings": wired.told, "keywords": wired.keywords}
+        row: Row = {"system": wired.system, "settings": wired.told, "keywords": wired.keywords}
         if "error" in run:
             return {**row, **run}
         row = self._put_together(wired, row, run, crowd, faster)
@@ -147,12 +148,14 @@ class Bench:
         }
 
     def _removals(self, number: int, row: Row, crowd: Any) -> Iterator[Row]:
-        """Was it the bottleneck? Each freed run is between two of the system's own."""
-        after = self._rate(self.wired[number], ", again")
+        """Was it the bottleneck? Each freed run is right between two of the system's own."""
+        freed: list[Row] = []
+        own = [self._rate(self.wired[number], ", again")]
         for what, free in self.free.items():
-            before, run = after, self._rate(free[number], f" without {what}")
-            after = self._rate(self.wired[number], ", again")
-            yield self._without(what, row, free[number], run, (before, after), crowd)
+            freed.append(self._rate(free[number], f" without {what}"))
+            own.append(self._rate(self.wired[number], ", again"))
+        for what, run, pair in zip(self.free, freed, pairwise(own), strict=True):
+            yield self._without(what, row, self.free[what][number], run, pair, crowd)
 
     def _without(self, what: str, row: Row, free: speed.Wired, run: Row, own: tuple[Row, Row], crowd: Any) -> Row:
         """What the split predicts for a removal, and what the removal did."""
@@ -170,6 +173,7 @@ class Bench:
             "free_costs_us": asdict(costs),
             "sps": run["sps"],
             "own_sps": [r["sps"] for r in own],
+            "own_others_cores": [r["others_cores"] for r in own],
             "predicted": limits.gain(where, removed),
             "measured": run["sps"] / statistics.fmean(r["sps"] for r in own),
             "run": run,
@@ -181,8 +185,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
     found = [f"{r['system']}: {r['error'].splitlines()[0]}" for r in rows if "error" in r]
     for r in rows:
         runs = [r["run"]] if "run" in r else []
-        runs += [w["run"] for w in r.get("without", []) if "run" in w]
-        most = max((run["others_cores"] for run in runs), default=0.0)
+        removals = r.get("without", [])
+        busy = [run["others_cores"] for run in [*runs, *(w["run"] for w in removals if "run" in w)]]
+        most = max([*busy, *(others for w in removals for others in w.get("own_others_cores", []))], default=0.0)
         if most > QUIET:
             found.append(
                 f"{r['system']}: other programs used {most:.1f} cores meanwhile; measure again when it is quiet"

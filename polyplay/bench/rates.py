@@ -35,7 +35,8 @@ def watched(system: str, keywords: Mapping[str, Any], seconds: float, turn: int 
     """
     with tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place:
         run = Path(place, "run")
-        more = {"run": str(run), "report_every": max(0.25, min(1.0, seconds / 8))}
+        often = max(0.25, min(1.0, seconds / 8)) if turn == 1 else 0.1  # several lines while a turn is acted
+        more = {"run": str(run), "report_every": often}
         asked = json.dumps({"system": system, "keywords": {**keywords, **more}})
         with open(Path(place, "said"), "w+") as said:
             child = subprocess.Popen(

@@ -111,10 +111,10 @@ def learning(crew: Crew) -> tuple[Any, int, int]:
 
 
 def turn(crew: Crew) -> int:
-    """Updates that follow one another while nobody acts; 1 where others act meanwhile."""
+    """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
     kw = next(r.kw for r in crew.roles if "task" in r.kw)
-    passes = kw["task"].passes
-    return passes.epochs * passes.minibatches if passes and "envs" in kw else 1
+    passes, waits = kw["task"].passes, not kw["task"].update.apart
+    return passes.updates if passes and "envs" in kw and waits and not passes.target_kl else 1
 
 
 def reuses(crew: Crew) -> bool:

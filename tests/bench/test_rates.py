@@ -40,10 +40,8 @@ def test_the_rate_of_a_window():
 
 def test_a_window_is_of_whole_turns_of_acting_and_learning():
     # 2 s of acting at 1,000 steps/s, then 4 updates in 2 s, for ever: 500 steps/s, whatever a window of 5 s would say
-    marks = [
-        mark(t, 2000 * (t // 4) + 1000 * min(t % 4, 2), float(t), float(t), updates=4 * (t // 4) + 2 * max(t % 4 - 2, 0))
-        for t in range(1, 16)
-    ]
+    steps = {t: 2000 * (t // 4) + 1000 * min(t % 4, 2) for t in range(1, 16)}
+    marks = [mark(t, n, t, t, updates=4 * (t // 4) + 2 * max(t % 4 - 2, 0)) for t, n in steps.items()]
     loose, whole = rate(marks, 1.0, 5.0), rate(marks, 1.0, 5.0, turn=4)
     assert loose is not None
     assert whole is not None

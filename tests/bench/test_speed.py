@@ -58,6 +58,8 @@ def test_sizes_as_worked_out_by_hand(system: str, monkeypatch: pytest.MonkeyPatc
 
 def test_turns_are_of_workers_that_act_and_learn_in_passes():
     assert {s: wire(s).turn for s in SIZES if wire(s).turn > 1} == {"ppo": 12, "accel": 12}  # 3 passes in 4 parts
+    for system, more in (("accel", {"sync": "chunked"}), ("ppo", {"target_kl": 0.01})):
+        assert speed.wire(system, {**wire(system).keywords, **more}).turn == 1
 
 
 def test_who_learns_from_what_acting_computed():
