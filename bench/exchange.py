@@ -68,7 +68,7 @@ def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Block)
     found = block.array((len(reduces), n, turns, len(PARTS), 2), np.float64)
     scratch = np.ones(SCRATCH, np.float32)
     for i, (network, reduce) in enumerate(reduces.items()):
-        me: Any = SimpleNamespace(index=rank)
+        me: Any = SimpleNamespace(index=rank, resume=None)
         vector = reduce.vector(me, nets.make(network, SPEC))
         vector.grad.fill_(1e-4 * (1 + rank))
         bound: Any = reduce.bind(me, vector)
