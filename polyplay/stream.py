@@ -42,9 +42,7 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
 
 
 def rollouts(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Slots in one learner's batch of `batch` trajectories over all learners. Raises UserError for settings with which
-    all would wait for all.
-    """
+    """Slots in one learner's part of a batch of `batch` trajectories. Raises UserError: all would wait for all."""
     if learners < 1:
         raise UserError(f"--learners: {learners} given, allowed: a whole number from 1 up")
     each, rest = divmod(batch, learners * lanes)
