@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
-LOOK = 1.0  # seconds between two looks at memory,
-SHARE = 50.0  # and at least this many times what a look took: with 60 processes it is not free
+from polyplay.report import Seldom
+
+SHARE = 0.02  # of the time that looking at memory may take: with 60 processes it is not free
 
 Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
 
@@ -20,26 +21,23 @@ class Watch:
 
     def __init__(self, pid: int):
         self.root = psutil.Process(pid)
-        self.peak_mb, self.processes, self._next = 0.0, 0, 0.0
+        self.peak_mb, self.processes = 0.0, 0
+        self.look = Seldom(self._look, SHARE)
 
     def _tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             return [self.root, *self.root.children(recursive=True)]
         return []
 
-    def look(self) -> None:
-        """Sum of PSS: pages that several processes share count once."""
-        before = time.monotonic()
-        if before < self._next:
-            return
+    def _look(self) -> float:
+        """Sum of PSS: pages that several processes share count once. The greatest so far."""
         total, tree = 0, self._tree()
         for process in tree:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
         self.peak_mb = max(self.peak_mb, total / 2**20)
         self.processes = max(self.processes, len(tree))
-        now = time.monotonic()
-        self._next = now + max(LOOK, SHARE * (now - before))
+        return self.peak_mb
 
     def cpu(self) -> tuple[float, float, float]:
         """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
