@@ -1,0 +1,116 @@
+"""Every system's losses, to the last bit: `python bench/digests.py --check` after a change that should change none.
+
+Each case is a short run in one thread (`--serial --replicas 1 --trace`); its digest is the SHA-256 of `updates.jsonl`,
+which holds loss, gradient norm and lag of every update. `--write` records the digests of this commit. Digests hold for
+one kind of processor and one torch: another instruction set adds in another order. `--write FILE` and `--check FILE` on
+two checkouts compare them anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "results" / "digests.json"
+QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
+ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "eps": 1e-5}
+CATCH: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 8}
+DRAWN: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 1, "batch": 32, "ratio": 8.0}
+DRAWN |= {"capacity": 10_000, "start": 300, "target": 50}
+FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "memories": 2, "prefetch": 2}
+PONG: dict[str, Any] = {"env": "ALE/Pong-v5", "network": "a3c"}
+
+
+def less(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {k: v for k, v in given.items() if k not in names}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "a2c": {**CATCH, "replicas": 1, "groups": 2, "steps": 4_000},
+    "a2c lstm": {**CATCH, "env": "toy:memory", "replicas": 1, "core": "lstm", "core_size": 16, "steps": 3_000},
+    "a2c pong": {**PONG, "replicas": 1, "lanes": 4, "steps": 400},
+    "a2c two replicas": {**CATCH, "replicas": 2, "groups": 2, "on": "thread", "serial": False, "steps": 4_000},
+    "a3c": {**less(CATCH, "lanes"), "workers": 2, "steps": 3_000},
+    "accel": {**CATCH, "replicas": 1, "steps": 4_000},
+    "appo": {**less(CATCH, "optimizer"), "actors": 2, "batch": 16, "epochs": 2, "minibatches": 2, "steps": 4_000},
+    "ga3c": {**less(CATCH, "lanes"), "agents": 8, "schedule": "off", "min_batch": 16, "steps": 3_000},
+    "impala": {**CATCH, "actors": 2, "batch": 16, "steps": 4_000},
+    "impala gru": {**CATCH, "env": "toy:memory", "core": "gru", "actors": 1, "batch": 8, "lag": 0, "steps": 3_000},
+    "impala pong": {**PONG, "actors": 1, "lanes": 4, "batch": 4, "steps": 1_600},
+    "ppo": {**less(CATCH, "optimizer"), "replicas": 1, "epochs": 2, "minibatches": 2, "steps": 4_000},
+    "dqn": {**DRAWN, "replicas": 1, "n_step": 3, "priority": 0.6, "steps": 1_500},
+    "dqn pong": {**PONG, "lanes": 4, "batch": 8, "start": 100, "capacity": 2_000, "replicas": 1, "steps": 400},
+    "rainbow": {**less(DRAWN, "optimizer"), "bound": 2.0, "replicas": 1, "steps": 1_200},
+    "r2d2": {
+        **{**less(DRAWN, "optimizer"), "env": "toy:memory", "unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2},
+        **{"core_size": 16, "actors": 1, "ratio": 2.0, "batch": 8, "steps": 2_000},
+    },
+    "apex": {**FREE, "epsilon": 0.2, "steps": 1_200},
+    "apex_dpg": {**less(FREE, "network", "optimizer", "eps"), "env": "Pendulum-v1", "width": 32, "steps": 1_200},
+    "gorila": {**less(DRAWN, "lanes"), "lanes": 4, "learners": 2, "shards": 3, "steps": 1_000},
+    "gorila free": {**less(FREE, "prefetch"), "learners": 2, "shards": 2, "steps": 1_000},
+    "accel_dqn": {**less(DRAWN, "optimizer"), "unroll": 2, "batch": 64, "replicas": 1, "steps": 1_200},
+}
+
+
+def digest(name: str, directory: Path) -> dict[str, Any]:
+    import polyplay
+
+    run = polyplay.train(name.split()[0], run=str(directory / "run"), **{**QUIET, **CASES[name]})
+    text = (run.directory / "updates.jsonl").read_bytes()
+    updates = text.count(b"\n")
+    assert updates >= 10, f"{name}: {updates} updates say nothing"
+    return {"updates": updates, "sha256": hashlib.sha256(text).hexdigest()}
+
+
+def measure(names: list[str]) -> dict[str, Any]:
+    """Each case in a process of its own, so that one cannot change another's."""
+    found = {}
+    for name in names:
+        done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {"error": done.stderr[-800:]}
+        print(name, found[name], file=sys.stderr, flush=True)
+    return found
+
+
+def machine() -> dict[str, str]:
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    kinds = {"processor": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__.split("+")[0]}
+    return {"commit": commit, "python": platform.python_version(), **kinds}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Every system's losses, to the last bit.")
+    parser.add_argument("--write", nargs="?", const=FILE, type=Path)
+    parser.add_argument("--check", nargs="?", const=FILE, type=Path)
+    parser.add_argument("--only", nargs="+", default=list(CASES))
+    parser.add_argument("--one")
+    asked = parser.parse_args()
+    if asked.one:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        with tempfile.TemporaryDirectory() as directory:
+            print("\n" + json.dumps(digest(asked.one, Path(directory))))
+        return 0
+    found = measure(asked.only)
+    if asked.write:
+        asked.write.write_text(json.dumps({"machine": machine(), "digests": found}, indent=1) + "\n")
+    if not asked.check:
+        return 0
+    recorded = json.loads(asked.check.read_text())
+    wrong = [name for name in asked.only if found[name] != recorded["digests"][name]]
+    print(f"{len(found) - len(wrong)} of {len(found)} as at commit {recorded['machine']['commit']}; changed: {wrong}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
