@@ -1,6 +1,6 @@
 """Overhead of the acting loop per acting step, and the bandwidth of its frame copy.
 
-`polyplay.rolling.Actor.rollouts` runs in this process on a pool that answers prepared rows at once and a
+`polyplay.acting.actor.Actor.rollouts` runs in this process on a pool that answers prepared rows at once and a
 policy that answers prepared tensors. Subtracted, measured in turn with it: the same pool and policy called
 alone and the same frames copied into the same slots. What is left is the loop's own: rows, noise, counting,
 slots, commits. The weights are new for every rollout, as in a2c, so every rollout says its first actions
@@ -19,12 +19,12 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 from dummies import SOURCES, Policy, Pool
 
-from polyplay.meter import Meter
-from polyplay.rolling import Actor
-from polyplay.shared import Control
-from polyplay.stream import Stream, row_spec
-from polyplay.tree import Batch, Field
-from polyplay.worker import Me
+from polyplay.acting.actor import Actor
+from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.shared_memory import Control
+from polyplay.common.tree import Batch, Field
 
 FRAMES = (4, 84, 84)
 TARGET_US, TARGET_GBS = 120.0, 8.0

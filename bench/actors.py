@@ -24,13 +24,13 @@ import torch
 from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
-from polyplay.crew import Crew
+from polyplay.acting.rows import torches
+from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.envs import Envs
-from polyplay.learning import build
-from polyplay.params import Vector
-from polyplay.plots import COLOURS, FAINT, INK
-from polyplay.record import write_json
-from polyplay.stepping import torches
+from polyplay.learning.learner import build
+from polyplay.runs.directory import write_json
+from polyplay.weights.params import Vector
+from polyplay.workers.crew import Crew
 
 ACTORS = (1, 2, 4, 8)
 STEPS = 4  # agent steps of each actor per update

@@ -22,8 +22,8 @@ import psutil
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
 from polyplay import systems
-from polyplay.crew import Crew, Role
 from polyplay.systems.apex import Config
+from polyplay.workers.crew import Crew, Role
 
 LEAST = 0.85
 PATIENCE = 600.0  # seconds for the first updates

@@ -20,10 +20,10 @@ from typing import Any
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
 from polyplay import systems
-from polyplay.balancing import Reading
-from polyplay.crew import Crew
-from polyplay.scheduling import Dial, between, rule, totals
-from polyplay.spawn import tune
+from polyplay.workers.autoscale.ga3c import Reading
+from polyplay.workers.autoscale.worker import Dial, between, rule, totals
+from polyplay.workers.crew import Crew
+from polyplay.workers.process import tune
 
 Cell = tuple[int, int, int]  # agents, predictors, trainers
 NAMES = ("agents", "act", "learn")

@@ -24,8 +24,8 @@ from typing import Any
 import lives
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.havoc import spread
-from polyplay.record import read_lines
+from polyplay.runs.directory import read_lines
+from polyplay.workers.fault_injection import spread
 
 TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --keep 2 --steps 1000M"
 SYSTEMS = {  # small enough that memory is full soon and updates are many

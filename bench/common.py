@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.record import stamp, write_json
+from polyplay.runs.directory import stamp, write_json
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -14,17 +14,17 @@ from typing import Any
 from common import Row
 from contests import Contender
 
-from polyplay.bench import speed
-from polyplay.bench.crowd import Crowd, Order
-from polyplay.bench.limits import Costs, limit
-from polyplay.crew import cores
-from polyplay.errors import UserError, WorkerLost
+from polyplay.cli.bench import settings
+from polyplay.cli.bench.crowd import Crowd, Order
+from polyplay.cli.bench.limits import Costs, limit
+from polyplay.common.errors import UserError, WorkerLost
+from polyplay.workers.crew import cores
 
 
 def keywords(fixed: str, setting: str) -> dict[str, Any]:
     """'lanes=64 sync=chunked' as polyplay.train takes it."""
     pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
-    return {"env": "ALE/Pong-v5", **{k: _value(v) for k, v in pairs}, **speed.LITTLE}
+    return {"env": "ALE/Pong-v5", **{k: _value(v) for k, v in pairs}, **settings.LITTLE}
 
 
 def _value(text: str) -> Any:
@@ -37,7 +37,7 @@ def _value(text: str) -> Any:
 def turn_of(who: Contender, setting: str) -> int:
     """Of one of ours, see bench.speed.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
     with contextlib.suppress(UserError):
-        return speed.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+        return settings.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
     return 1
 
 
@@ -69,7 +69,7 @@ class Limits:
         """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
         given = keywords(who.fixed, setting)
         try:
-            wired = speed.wire(who.program, given)
+            wired = settings.wire(who.program, given)
             sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
             del wired
             found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))

@@ -9,7 +9,7 @@ from typing import Any
 from common import QUIET, Row, lines_about, said, spread, table, verdict
 from contests import CONTESTS, Contest
 
-from polyplay.plots import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLOURS, FAINT, INK
 
 KINDS = {"Polyplay": COLOURS[0], "Polyplay, float32": COLOURS[5], "a peer": COLOURS[1], "a limit": "#999999"}
 

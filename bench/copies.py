@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from polyplay.shared import Block, Semaphores
+from polyplay.common.shared_memory import Block, Semaphores
 
 WARM = 10  # copies that don't count, and that do at least
 

@@ -25,9 +25,9 @@ from common import HERE, RESULTS, ROOT, Row, about, command_line, lines_about, p
 from spreads import chance, interval, overlap, pooled
 
 from polyplay import systems
-from polyplay.config import RunOptions
-from polyplay.plots import COLOURS, FAINT, INK
-from polyplay.record import read_lines, write_json
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.runs.directory import read_lines, write_json
+from polyplay.runs.options import RunOptions
 
 # A shortcut's option: what is said in the fast runs, and in those with everything off. It counts for every system that
 # has the option.

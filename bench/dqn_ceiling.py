@@ -31,12 +31,14 @@ sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 from logs import Log
 from networks import QNetwork, count
 
-from polyplay import nets, optim, values
+from polyplay import nets
+from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
+from polyplay.learning.losses import q_learning
 from polyplay.nets.precision import half, use
-from polyplay.params import Vector
-from polyplay.tree import Field
+from polyplay.weights import optimizers
+from polyplay.weights.params import Vector
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
 KEPT = 64  # batches that lie in memory
@@ -85,8 +87,8 @@ class Ours:
         torch.manual_seed(asked.seed)
         spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
         self.net, self.target = (use(nets.make_values("nature", spec), asked.precision) for _ in range(2))
-        self.vector, self.loss = Vector(self.net), values.q("mean")
-        self.optim = optim.make("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
+        self.vector, self.loss = Vector(self.net), q_learning.q("mean")
+        self.optim = optimizers.make("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
         self.target.hold()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         actions, rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
@@ -98,7 +100,7 @@ class Ours:
 
     def step(self) -> None:
         batch = self.batches[self.number % KEPT]
-        out = values.outputs(self.net, self.target, batch)
+        out = q_learning.outputs(self.net, self.target, batch)
         loss = self.loss(out, batch, None).loss
         self.vector.zero_grad()
         loss.backward()

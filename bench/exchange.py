@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets, updates
+from polyplay import nets
+from polyplay.common.shared_memory import Block
+from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.params import sizes
-from polyplay.shared import Block
-from polyplay.spawn import tune
-from polyplay.tree import Field
-from polyplay.updates import AllReduce, Optim
+from polyplay.weights import allreduce
+from polyplay.weights.allreduce import AllReduce, Optim
+from polyplay.weights.params import sizes
+from polyplay.workers.process import tune
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
 OPTIM = Optim("rmsprop_tf", eps=1e-5, clip=0.5)
@@ -62,8 +63,8 @@ class Bells:
 def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Block) -> None:
     """Fills block [networks, replicas, turns, parts, wall and CPU]."""
     tune(1)
-    mean = Watched(updates._mean)
-    updates._mean = mean  # type: ignore[assignment]
+    mean = Watched(allreduce._mean)
+    allreduce._mean = mean  # type: ignore[assignment]
     n = next(iter(reduces.values())).replicas
     found = block.array((len(reduces), n, turns, len(PARTS), 2), np.float64)
     scratch = np.ones(SCRATCH, np.float32)
@@ -128,14 +129,14 @@ def _rollouts(options: dict[str, Any], seconds: float, core: int, pipe: Any) -> 
     os.sched_setaffinity(0, {core})
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the panel of the run
     at: list[float] = []
-    step = updates.step_
+    step = allreduce.step_
 
     def stamped(*given: Any) -> float:
         norm = step(*given)
         at.append(time.perf_counter())
         return norm
 
-    updates.step_ = stamped
+    allreduce.step_ = stamped
     with tempfile.TemporaryDirectory() as place:
         quiet = {"serial": True, "tensorboard": False, "report_every": 1e4, "checkpoint_every": 1e4}
         polyplay.train("a2c", minutes=seconds / 60.0, run=f"{place}/run", **quiet, **options)

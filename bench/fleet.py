@@ -28,15 +28,15 @@ from common import RESULTS, ROOT, Row, about, command_line, publish
 from fleet_report import draw, page
 from recording import Recording, record, spec_of
 
-from polyplay import chaos
-from polyplay.crew import Crew
-from polyplay.havoc import Havoc
-from polyplay.remembering import remember
-from polyplay.replay import Proportional, Replay
-from polyplay.shared import Knobs
-from polyplay.stream import Stream
-from polyplay.trays import Trays
-from polyplay.tree import Field
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay_worker import remember
+from polyplay.buffers.rollout_queue import Stream
+from polyplay.buffers.sample_queue import Trays
+from polyplay.common.shared_memory import Knobs
+from polyplay.common.tree import Field
+from polyplay.workers import fault_rules
+from polyplay.workers.crew import Crew
+from polyplay.workers.fault_injection import Havoc
 
 IN, OUT = 12_500.0, 9_700.0  # transitions a second: 360 actors of 139 frames a second, 19 batches of 512
 OVER = 1.01  # what is offered, of what is to be held
@@ -72,8 +72,8 @@ class Fleet:
         self.fresh, self.harm = 0.0, None if asked.fail is None else self._harm(place)
 
     def _harm(self, place: Path) -> Havoc:
-        rules = chaos.parse(self.asked.fail)
-        chaos.check(rules, self.crew)
+        rules = fault_rules.parse(self.asked.fail)
+        fault_rules.check(rules, self.crew)
         return Havoc(rules, self.crew, place)
 
     def run(self, seconds: float) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from common import Row, lines_about, table, verdict
 from senders import SLACK
 
-from polyplay.havoc import told
-from polyplay.plots import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.workers.fault_injection import told
 
 
 def summed(windows: list[Row]) -> list[Row]:

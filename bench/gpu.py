@@ -21,11 +21,11 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from gpu_parts import Wired, alone, recorded, watched_memory
 
-from polyplay.bench.crowd import Crowd, Order
-from polyplay.bench.rates import watched
-from polyplay.bench.speed import turn
-from polyplay.crew import cores
-from polyplay.errors import EnvFailure, UserError, WorkerLost
+from polyplay.cli.bench.crowd import Crowd, Order
+from polyplay.cli.bench.settings import turn
+from polyplay.cli.bench.watched_run import watched
+from polyplay.common.errors import EnvFailure, UserError, WorkerLost
+from polyplay.workers.crew import cores
 
 BASE: Row = {"trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000, "precision": "auto"}
 ROOM = 40.0  # seconds that a run takes with its start, at most

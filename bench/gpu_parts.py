@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from common import Row
 
-from polyplay import config, systems, tree
-from polyplay.device import enter, finish, put
-from polyplay.learning import build, learn
-from polyplay.meter import Meter
-from polyplay.params import Vector
-from polyplay.run import new_crew
-from polyplay.shared import Control
-from polyplay.stream import row_spec
-from polyplay.updates import clip_
-from polyplay.worker import Me
+from polyplay import systems
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common import tree
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.shared_memory import Control
+from polyplay.learning.learner import build, learn
+from polyplay.nets.device import enter, finish, put
+from polyplay.runs import options
+from polyplay.runs.run import new_crew
+from polyplay.weights.allreduce import clip_
+from polyplay.weights.params import Vector
 
 
 class Wired:
@@ -29,7 +31,7 @@ class Wired:
 
     def __init__(self, system: str, keywords: Mapping[str, Any]):
         page = systems.load(system)
-        settings, self.options, _ = config.resolve(page, **keywords)
+        settings, self.options, _ = options.resolve(page, **keywords)
         self.crew = new_crew(self.options)
         self.system = page.build(settings, self.crew)
         self.learner = next(r.kw for r in self.crew.roles if "task" in r.kw)

@@ -27,8 +27,8 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from precision import SPEC, rows
 
 from polyplay import nets
-from polyplay.export import export
-from polyplay.parts import cost
+from polyplay.nets.onnx import export
+from polyplay.workers.profile import cost
 
 Turn = Callable[[np.ndarray], np.ndarray]  # images [n, 4, 84, 84] → greedy actions [n]
 

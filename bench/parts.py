@@ -22,10 +22,10 @@ from typing import Any
 
 from common import ROOT, Row, command_line, table
 
-from polyplay.bench import speed
-from polyplay.crew import cores
-from polyplay.parts import Parts, between
-from polyplay.run import new_crew, read
+from polyplay.cli.bench import settings as speed
+from polyplay.runs.run import new_crew, read
+from polyplay.workers.crew import cores
+from polyplay.workers.profile import Parts, between
 
 CHUNK = 5  # rows of an unroll
 

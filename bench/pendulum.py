@@ -15,8 +15,8 @@ from pathlib import Path
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
 from runs import command, commit, evaluation, thin, whole
 
-from polyplay.plots import curves
-from polyplay.record import read_config, read_lines
+from polyplay.cli.plot import curves
+from polyplay.runs.directory import read_config, read_lines
 
 GOAL = -250.0  # mean return without noise; 0 is the most there is, torque at random has about -1,200
 GAMES = 20  # that a point of the picture is the mean of

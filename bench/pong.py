@@ -18,9 +18,9 @@ from typing import Any
 from common import RESULTS, ROOT, Row, command_line, table
 from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
-from polyplay.errors import UserError
-from polyplay.plots import curves
-from polyplay.record import plain, read_config, read_lines, write_json
+from polyplay.cli.plot import curves
+from polyplay.common.errors import UserError
+from polyplay.runs.directory import plain, read_config, read_lines, write_json
 
 
 def train(system: str, seed: int, asked: argparse.Namespace) -> Path:

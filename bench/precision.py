@@ -18,14 +18,16 @@ import numpy as np
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay import losses, nets, tree
+from polyplay import nets
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common import tree
+from polyplay.common.shared_memory import Knobs
+from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
+from polyplay.learning.losses import policy_gradient
 from polyplay.nets import precision
-from polyplay.params import Vector
-from polyplay.shared import Knobs
-from polyplay.stream import row_spec
-from polyplay.tree import Field
+from polyplay.weights.params import Vector
 
 BOTH = ("float32", "bfloat16")
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
@@ -49,7 +51,7 @@ def acting(policy: nets.Policy, n: int) -> Callable[[], object]:
 
 
 def learning(policy: nets.Policy, n: int) -> Callable[[], object]:
-    vector, loss, batch = Vector(policy), losses.vtrace(), rows(policy, (5, n // 5))
+    vector, loss, batch = Vector(policy), policy_gradient.vtrace(), rows(policy, (5, n // 5))
     knobs = Knobs(entropy_cost=0.01)
 
     def update() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from common import QUIET, Row, lines_about, table
 from racers import RACERS
 
-from polyplay.plots import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLOURS, FAINT, INK
 
 OURS = {r.name for r in RACERS if r.ours}
 WITHIN, LEAST = 15.0, 2.0  # minutes for the best of ours; how much later the best peer

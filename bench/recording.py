@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets, systems, tree
-from polyplay.acting import act
-from polyplay.crew import Crew
+from polyplay import nets, systems
+from polyplay.acting.exploration import Ladder
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import Batches, Stream, row_spec
+from polyplay.common import tree
+from polyplay.common.context import Me
+from polyplay.common.shared_memory import Layout
+from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs import Envs
-from polyplay.exploring import Ladder
-from polyplay.learning import build
-from polyplay.params import Params, Vector, sizes
-from polyplay.shared import Layout
-from polyplay.stream import Batches, Stream, row_spec
-from polyplay.tree import Batch, Field, Spec
-from polyplay.worker import Me
+from polyplay.learning.learner import build
+from polyplay.weights.params import Params, Vector, sizes
+from polyplay.workers.crew import Crew
 
 PLANES = 4  # of a stack
 

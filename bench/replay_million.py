@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line
 
-from polyplay.record import write_json
-from polyplay.replay import Memory, Proportional, Replay
-from polyplay.stream import row_spec
-from polyplay.tree import Field
+from polyplay.buffers.replay import Memory, Proportional, Replay
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common.tree import Field
+from polyplay.runs.directory import write_json
 
 LANES, ROWS, EPISODE, BATCHES = 8, 250, 1_000, 200
 POLICY = {"action": Field((), "int64")}

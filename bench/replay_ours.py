@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.replay import Memory, Proportional, Replay
-from polyplay.replay.copying import _memcpy
-from polyplay.replay.draws import Draws, compiled
-from polyplay.replay.sumtree import SumTree
-from polyplay.stream import row_spec
-from polyplay.tree import Field
+from polyplay.buffers.replay import Memory, Proportional, Replay
+from polyplay.buffers.replay.copy_kernels import _memcpy
+from polyplay.buffers.replay.rng import Draws, compiled
+from polyplay.buffers.replay.sum_tree import SumTree
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common.tree import Field
 
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 from replay_clock import LANES, WINDOWS, answer, command_line, rate, turns

@@ -12,9 +12,9 @@ from typing import Any
 
 from common import Row
 
-from polyplay import checkpoint
-from polyplay.flags import flag
-from polyplay.record import read_lines
+from polyplay.common import checkpoint
+from polyplay.runs.directory import read_lines
+from polyplay.runs.flags import flag
 
 GOAL = 18.0  # mean return of the last
 GAMES = 100  # full games

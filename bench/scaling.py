@@ -35,8 +35,8 @@ from replicas import (
     synchronous,
 )
 
-from polyplay.plots import COLOURS, FAINT, INK
-from polyplay.record import write_json
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.runs.directory import write_json
 
 NUMBERS = (1, 2, 4, 8)
 NETWORKS = {"a3c": "small", "nature": "Nature's"}

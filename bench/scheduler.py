@@ -16,8 +16,8 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from service import SHAPES, Service, Shape, best, known, play
 
-from polyplay.balancing import Config, Rule
-from polyplay.scheduling import RULES
+from polyplay.workers.autoscale.ga3c import Config, Rule
+from polyplay.workers.autoscale.worker import RULES
 
 MIDDLE = {"agents": 16, "predictors": 2, "trainers": 2}
 GOOD = 0.95  # of the optimum

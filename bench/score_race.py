@@ -33,8 +33,8 @@ from measure import end
 from racers import RACERS, Racer
 from runs import GAMES, GOAL, thin
 
-from polyplay.bench.watch import Watch
-from polyplay.record import write_json
+from polyplay.cli.bench.process_watch import Watch
+from polyplay.runs.directory import write_json
 from polyplay.systems import names
 
 POLL = 1.0  # seconds between two looks at a racer's lines

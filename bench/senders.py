@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from recording import Recording
 
-from polyplay import tree
-from polyplay.shared import Block, Knobs, Layout
-from polyplay.stream import Batches, Stream
-from polyplay.trays import Trays
-from polyplay.worker import Me
+from polyplay.buffers.rollout_queue import Batches, Stream
+from polyplay.buffers.sample_queue import Trays
+from polyplay.common import tree
+from polyplay.common.context import Me
+from polyplay.common.shared_memory import Block, Knobs, Layout
 
 LOST, SENT, BLOCKED, LATE = range(4)  # what a simulated actor counts: rollouts
 SLACK = 0.5  # seconds by which somebody may be behind and catch up; what is beyond is given up

@@ -3,8 +3,8 @@
     python bench/server.py              # about 8 min
     python bench/server.py --short      # brief windows, few of them
 
-Real shards and learners in processes (`polyplay.shard`, `polyplay.server`); the learners' gradients are ready, so that
-nothing but the exchange is measured. In turn, window by window:
+Real shards and learners in processes (`parameter_shard` and `parameter_server` of `polyplay.weights`); the learners'
+gradients are ready, so that nothing but the exchange is measured. In turn, window by window:
 
 - push: a learner's whole update: norm, its slices into the slots; shards apply each gradient and publish;
 - handed over: the same with gradients that are too old, which shards drop unread: what is left is exchange alone;
@@ -30,14 +30,14 @@ from copies import copies
 from exchange import SPEC, parameters
 
 from polyplay import nets
-from polyplay.crew import Crew
-from polyplay.params import sizes
-from polyplay.server import Server
-from polyplay.shard import Part, shard
-from polyplay.shared import Knobs
-from polyplay.spawn import tune
-from polyplay.updates import Optim
-from polyplay.worker import Me
+from polyplay.common.context import Me
+from polyplay.common.shared_memory import Knobs
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.parameter_server import Server
+from polyplay.weights.parameter_shard import Part, shard
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
+from polyplay.workers.process import tune
 
 REST, PUSH, PULL, CYCLE = range(4)
 LEAST = 0.5  # of a copy's rate

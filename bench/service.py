@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.balancing import Config, Decision, Reading, Rule
+from polyplay.workers.autoscale.ga3c import Config, Decision, Reading, Rule
 
 T_MAX = 5  # rows of a chunk
 QUEUE = 100  # chunks that may wait for a trainer

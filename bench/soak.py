@@ -30,7 +30,7 @@ from chaos import SYSTEMS
 from common import HERE, RESULTS, Row, about, command_line, lines_about, publish, table
 from lives import last_line
 
-from polyplay.plots import COLOURS, FAINT, INK
+from polyplay.cli.plot import COLOURS, FAINT, INK
 
 MB = 2**20
 FEW = 5  # samples that a line takes

@@ -25,10 +25,10 @@ import numpy as np
 from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
-from polyplay.crew import Crew
-from polyplay.plots import COLOURS, FAINT, INK
-from polyplay.record import write_json
-from polyplay.updates import Apply, Sums
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.runs.directory import write_json
+from polyplay.weights.allreduce import Apply, Sums
+from polyplay.workers.crew import Crew
 
 LEARNERS = 4
 GOAL, GAMES = 0.5, 100  # mean return of the last games that counts as learnt; random play: -0.6, perfect play: 1

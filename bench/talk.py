@@ -21,8 +21,8 @@ from typing import Any
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, table
 from runs import thin
 
-from polyplay.plots import COLOURS, FAINT, INK
-from polyplay.record import read_lines, write_json
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.runs.directory import read_lines, write_json
 
 KEPT = RESULTS / "talk"
 RUNS = {

@@ -15,7 +15,9 @@ __all__ = ["__version__", "check", "evaluate", "resume", "train"]
 
 def train(system: str, **overrides: Any) -> Any:
     """Train `system` (see `polyplay systems`) and answer its Run; keywords are what the command line calls --FIELD."""
-    from polyplay import config, run, systems
+    from polyplay import systems
+    from polyplay.runs import options as config
+    from polyplay.runs import run
 
     page = systems.load(system)
     settings, options, sources = config.resolve(page, **overrides)
@@ -26,7 +28,7 @@ def resume(directory: str, **overrides: Any) -> Any:
     """Go on with a run; keywords are run options that now hold (frames, minutes, …)."""
     from pathlib import Path
 
-    from polyplay import run
+    from polyplay.runs import run
 
     return run.resume(Path(directory), overrides)
 
@@ -37,13 +39,13 @@ def evaluate(directory: str, episodes: int | None = None, seed: int = 0, **more:
     """
     from pathlib import Path
 
-    from polyplay import run
+    from polyplay.runs import run
 
     return run.evaluate(Path(directory), episodes, seed, **more)
 
 
 def check(env: Any, **options: Any) -> Any:
-    """Whether an environment (what `env=` of `train` takes) keeps to the rules: a Report, see `polyplay.checking`."""
-    from polyplay import checking
+    """Whether an environment (what `env=` of `train` takes) keeps to the rules: a Report, see `envs/check/report`."""
+    from polyplay.envs.check import report
 
-    return checking.check(env, **options)
+    return report.check(env, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyplay import device
+from polyplay.nets import device
 
 torch.set_num_threads(1)
 

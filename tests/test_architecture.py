@@ -3,84 +3,78 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "polyplay"
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def layers() -> list[list[str]]:
-    """The numbered lines of the section "The layers"."""
+def rooms() -> list[list[str]]:
+    """The rooms in the order of the section "The layers", lines from the bottom of the package up."""
     block = TEXT.split("## The layers")[1].split("```")[1]
-    lines: list[list[str]] = []
-    for line in block.strip().splitlines():
-        number, *names = line.split()
-        if number.isdigit():
-            lines.append(names)
-        else:  # a line goes on
-            lines[-1] += [number, *names]
-    return lines
+    return [line.split() for line in block.strip().splitlines()]
+
+
+ORDER = {room: i for i, line in enumerate(rooms()) for room in line}
+TORCH_FREE = ("common", "envs", "buffers")
+TOP = ["__init__", "__main__", "api"]
 
 
 def name(path: Path) -> str:
     return str(path.relative_to(PACKAGE).with_suffix(""))
 
 
-def place(module: str) -> tuple[int, int]:
-    """(line, column) of a module in the table; within a folder's line the column says nothing."""
-    for i, line in enumerate(layers()):
-        for j, pattern in enumerate(line):
-            if fnmatch(module, pattern) or (pattern.endswith("/*") and module.startswith(pattern[:-1])):
-                return i, j
-    raise AssertionError(f"{module} stands in no layer of ARCHITECTURE.md")
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0]
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports, anywhere in it."""
+    """Rooms that a file imports from, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found |= {node.module} | {f"{node.module}.{a.name}" for a in node.names}
-    inside = {m.removeprefix("polyplay.").replace(".", "/") for m in found if m.startswith("polyplay.")}
-    known = {name(p) for p in FILES}
-    return {m if m in known else f"{m}/__init__" for m in inside if m in known or f"{m}/__init__" in known}
+            found |= {f"{node.module}.{a.name}" for a in node.names}
+    return {m.split(".")[1] for m in found if m.startswith("polyplay.")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+def test_the_package_is_twelve_rooms_and_three_files():
+    inside = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert inside == set(ORDER)
+    assert len(ORDER) == 12
+    assert sorted(p.stem for p in PACKAGE.glob("*.py")) == TOP
+    for room in ORDER:
+        said = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
+        assert said, f"{room} does not say what it is"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent != PACKAGE], ids=name)
 def test_no_file_imports_upward(path):
-    mine = place(name(path))
-    for other in imports(path) - {name(path)}:
-        theirs = place(other)
-        same_folder = theirs[0] == mine[0] and "/" in name(path)
-        assert theirs < mine or same_folder, f"{name(path)} imports {other}, which stands above or beside it"
+    mine = room_of(path)
+    for other in imports(path) - {mine, "__version__"}:
+        assert other not in TOP, f"{name(path)} imports {other}, which stands above every room"
+        assert ORDER[other] < ORDER[mine], f"{name(path)} imports from {other}, which stands above or beside {mine}"
 
 
-def test_these_import_no_torch():
-    listed = re.search(r"These import no torch: (.*?)\. So", TEXT, re.S)
-    assert listed
-    names = [n.strip("` \n") for n in listed[1].split(",")]
-    assert {"shared", "tree", "stream", "envs/*"} <= set(names)
-    modules = [name(p) for p in FILES if any(fnmatch(name(p), n) for n in names)]
-    code = "import sys\n" + "".join(
-        f"import polyplay.{m.removesuffix('/__init__').replace('/', '.')}\nassert 'torch' not in sys.modules, {m!r}\n"
-        for m in modules
-        if not m.endswith("preload")
-    )
+def test_no_module_of_the_lowest_rooms_loads_torch():
+    modules = [name(p).removesuffix("/__init__").replace("/", ".") for p in FILES if p.parts[-1] != "preload.py"]
+    lowest = [m for m in modules if m.split(".")[0] in TORCH_FREE]
+    assert len(lowest) > 50
+    code = "import sys\n" + "".join(f"import polyplay.{m}\nassert 'torch' not in sys.modules, {m!r}\n" for m in lowest)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name == "systems" and p.stem != "__init__"], ids=name)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.parent.name == "systems" and not p.stem.startswith("_")], ids=name
+)
 def test_every_system_is_one_page_of_wiring(path):
     tree = ast.parse(path.read_text())
     assert len(path.read_text().splitlines()) <= 120

@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reports import rows
 
 import polyplay
-from polyplay import checkpoint, crossing, device, losses, nets, optim, tree
+from polyplay import nets
+from polyplay.acting import on_device
+from polyplay.buffers.rollout_queue import Joiner, Stream, row_spec
+from polyplay.common import checkpoint, tree
+from polyplay.common.shared_memory import Block, Knobs
+from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import unrolled
+from polyplay.learning.learner import unrolled
+from polyplay.learning.losses import policy_gradient
+from polyplay.nets import device
+from polyplay.nets.activation_reuse import joined
 from polyplay.nets.precision import half, use
-from polyplay.nets.recall import joined
-from polyplay.params import Params, Vector
-from polyplay.shared import Block, Knobs
-from polyplay.stream import Joiner, Stream, row_spec
-from polyplay.tree import Field
-from polyplay.updates import Optim, step_
+from polyplay.weights import optimizers
+from polyplay.weights.allreduce import Optim, step_
+from polyplay.weights.params import Params, Vector
+from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -97,18 +102,18 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
     for policy, where in ((near, CPU), (far, GPU)):
         vector, rollout = Vector(policy), device.put(batch, where)
         out = policy.unroll(rollout, policy.initial(3))
-        losses.VTrace()(out, rollout, Knobs(entropy_cost=0.01)).loss.backward()
+        policy_gradient.VTrace()(out, rollout, Knobs(entropy_cost=0.01)).loss.backward()
         vectors.append(vector.grad.cpu())
         outs.append({k: v.detach().cpu() for k, v in out.items()})
     for k in ("logp", "value", "entropy"):
         assert torch.allclose(outs[0][k], outs[1][k], atol=close), k
     assert torch.cosine_similarity(*vectors, dim=0) > (0.999 if precision == "float32" else 0.95)
-    state, said = crossing.near(far).initial(3), []
+    state, said = on_device.near(far).initial(3), []
     far.hold()
     for t in range(5):
         step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
         with torch.no_grad():
-            out, state = crossing.near(far).act(step, state)
+            out, state = on_device.near(far).act(step, state)
         state["action"] = batch["action"][t]  # that is what was done there
         said.append(out["value"])
     assert torch.allclose(torch.stack(said), outs[1]["value"], atol=close)
@@ -127,7 +132,7 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
         out = unrolled(policy, batch, {}, joined(tapes) if kept else None)
         vector.zero_grad()
-        losses.A2C()(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
+        policy_gradient.A2C()(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
         found.append(vector.grad.clone())
     assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
     assert found[0].norm() > 1e-4
@@ -140,9 +145,9 @@ def test_an_update_waits_for_two_numbers_alone():
     optimizer = Optim("adam").make(vector.parameter)
     state, knobs = policy.initial(4), Knobs(entropy_cost=0.01)
 
-    def update() -> losses.Scored:
+    def update() -> policy_gradient.Scored:
         vector.zero_grad()
-        scored = losses.VTrace()(policy.unroll(batch, state), batch, knobs)
+        scored = policy_gradient.VTrace()(policy.unroll(batch, state), batch, knobs)
         scored.loss.backward()
         optimizer.step()
         return scored
@@ -159,7 +164,7 @@ def test_an_update_waits_for_two_numbers_alone():
     assert np.isfinite(float(scored.loss))
 
 
-@pytest.mark.parametrize("name", optim.NAMES)
+@pytest.mark.parametrize("name", optimizers.NAMES)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_optimisers_step_as_on_a_cpu(name, momentum):
     found = []
@@ -178,7 +183,7 @@ def test_page_locked_slots_arrive_whole():
     rows_, state = row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((8,), "float32")}
     stream = Stream(rows_, state, 20, 16, 4)
     assert device.page_lock(Block(10_000), GPU), "cudaHostRegister works here"
-    columns, own = crossing.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
+    columns, own = on_device.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
     rng = np.random.default_rng(0)
     for slots in ([0, 1], [2, 3], [3, 0]):
         for slot in slots:
@@ -208,7 +213,7 @@ def test_fetch_keeps_every_bit():
 
 
 def test_replicas_stay_equal(tmp_path, monkeypatch):
-    from polyplay import learning
+    from polyplay.learning import learner as learning
 
     made = []
     real = learning.Learner.__init__

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from polyplay.crew import Crew
-from polyplay.shared import Block
+from polyplay.common.shared_memory import Block
+from polyplay.workers.crew import Crew
 
 PATIENCE = 150  # seconds for anything to happen
 

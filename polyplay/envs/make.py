@@ -11,8 +11,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from polyplay.common.errors import UserError
 from polyplay.envs.pool import Envs, EnvSpec, Pool, nearest, options
-from polyplay.errors import UserError
 
 VERSION = re.compile(r"-v\d+$")
 
@@ -20,27 +20,27 @@ VERSION = re.compile(r"-v\d+$")
 def describe(envs: Envs) -> EnvSpec:
     """What a lane of `envs` shows and takes. Raises UserError."""
     if envs.title.startswith("ALE/"):
-        from polyplay.envs.native import describe as of_native
+        from polyplay.envs.atari.native import describe as of_native
 
         return of_native(envs)
     if envs.title.startswith("toy:"):
-        from polyplay.envs.toy import describe as of_toy
+        from polyplay.envs.toys.games import describe as of_toy
 
         return of_toy(envs)
     if envs.title.startswith("envpool:"):
-        from polyplay.envs.epool import describe as of_envpool
+        from polyplay.envs.pools.envpool import describe as of_envpool
 
         return of_envpool(envs)
     if envs.inline:
-        from polyplay.envs.build import describe as of_gymnasium
+        from polyplay.envs.pools.build import describe as of_gymnasium
 
         spec = of_gymnasium(envs.name, envs.options)
     else:
-        from polyplay.envs.handle import describe as of_process
+        from polyplay.envs.pools.client import describe as of_process
 
         spec = of_process(envs)
     if spec.vector:
-        from polyplay.envs.modes import check
+        from polyplay.envs.pools.vector_modes import check
 
         check(envs, spec)
     return spec
@@ -49,33 +49,33 @@ def describe(envs: Envs) -> EnvSpec:
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
     if envs.title.startswith("ALE/") and native(envs):
-        from polyplay.envs.native import NativePool
+        from polyplay.envs.atari.native import NativePool
 
         return NativePool(envs, seed, lane)
     if envs.title.startswith("toy:"):
-        from polyplay.envs.toy import ToyPool
+        from polyplay.envs.toys.games import ToyPool
 
         return ToyPool(envs, seed, lane)
     if envs.title.startswith("envpool:"):
-        from polyplay.envs.epool import EnvPoolPool
+        from polyplay.envs.pools.envpool import EnvPoolPool
 
         return EnvPoolPool(envs, seed, lane)
     if envs.spec.vector:
-        from polyplay.envs.vector import VectorPool
+        from polyplay.envs.pools.vector import VectorPool
 
         return VectorPool(envs, seed, lane)
     if envs.inline:
-        from polyplay.envs.inline import InlinePool
+        from polyplay.envs.pools.inline import InlinePool
 
         return InlinePool(envs, seed, lane)
-    from polyplay.envs.process import ProcessPool
+    from polyplay.envs.pools.process import ProcessPool
 
     return ProcessPool(envs, seed, lane)
 
 
 def native(envs: Envs) -> bool:
     """Whether ale-py's vector environment serves these options of an Atari game."""
-    from polyplay.envs.presets import Atari
+    from polyplay.envs.atari.presets import Atari
 
     return options(Atari, envs.options, envs.title).native
 
@@ -90,7 +90,7 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
     if callable(name):
         return partial(name, **kwargs)
     if name.startswith("ALE/"):
-        from polyplay.envs.atari import AtariEnv
+        from polyplay.envs.atari.emulator import AtariEnv
 
         return lambda: AtariEnv(name, kwargs)
     module, colon, attribute = name.partition(":")
@@ -152,10 +152,10 @@ def _versionless(name: str) -> bool:
 def _hint(name: str) -> str:
     import gymnasium
 
-    from polyplay.envs.toy import TOYS
+    from polyplay.envs.toys.games import TOYS
 
     try:
-        from polyplay.envs.native import games
+        from polyplay.envs.atari.native import games
 
         atari = games()
     except UserError:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay import tree
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionSpec, Breach, Discrete, Leaf, MultiBinary, MultiDiscrete, parts, tell
-from polyplay.errors import UserError
-from polyplay.tree import Field, Spec, Tree
 
 KEY = "action_mask"
 

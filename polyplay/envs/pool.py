@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Spec
 from polyplay.envs.spaces import ActionSpec
-from polyplay.errors import UserError
-from polyplay.tree import Batch, Spec
 
 CUT = "polyplay.cut"  # a step's info says so: for the learner an episode ends here, though the game goes on
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready

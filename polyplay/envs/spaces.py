@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay import tree
-from polyplay.errors import UserError
-from polyplay.tree import Field, Spec
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec
 
 # Every leaf has `field`, the array of one lane's action, and `classes`, how many values each of its parts has.
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.errors import UserError
-from polyplay.nets import recall
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec
+from polyplay.nets import activation_reuse
+from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.layers import Linear, initialise, pixels
-from polyplay.nets.recall import Tape
-from polyplay.tree import Field, Spec
 
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
@@ -85,10 +85,10 @@ class Conv(nn.Module):
         """What forward(obs) said with these weights, from its tape; gradients go back as through forward."""
         x = pixels(obs)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
-            x = recall.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+            x = activation_reuse.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
         if self.fc is None:
             return x.flatten(1)
-        return recall.linear(self.fc, x.flatten(1), tape[-1])
+        return activation_reuse.linear(self.fc, x.flatten(1), tape[-1])
 
 
 def _least(layers: Layers) -> int:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.errors import UserError
+from polyplay.common.errors import UserError
 
 INITS = ("orthogonal", "torch")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
@@ -92,7 +92,7 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
     is asked for. mean: float32 [4, H · W].
     """
-    from polyplay import fused
+    from polyplay.weights import rmsprop_kernels
 
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -100,9 +100,9 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     bytes_ = obs.numpy().reshape(n, planes, -1)
     if half:
         bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
-        fused.images(bytes_, mean, np.float32(scale), bits)
+        rmsprop_kernels.images(bytes_, mean, np.float32(scale), bits)
     else:
-        fused.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
+        rmsprop_kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
     return out.permute(0, 3, 1, 2)
 
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay import tree
-from polyplay.errors import UserError
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Spec, Tree
 from polyplay.nets.layers import Linear, initialise
-from polyplay.tree import Spec, Tree
 
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec

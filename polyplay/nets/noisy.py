@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.errors import UserError
+from polyplay.common.errors import UserError
 from polyplay.nets.layers import Linear, initialise
 
 # name: distribution, first σ·√inputs
 VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
 MANY = 16  # rows of one noise for which a matrix is made
 COLUMNS = 2  # uniforms of acting noise that make a key
-_BITS = 23  # that such a uniform has (polyplay.noise)
+_BITS = 23  # that such a uniform has (polyplay.common.rng)
 _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -81,7 +81,7 @@ def draw(key: Tensor, n: int, variant: str) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser, as in polyplay.noise; int64 wraps."""
+    """SplitMix64's finaliser, as in polyplay.common.rng; int64 wraps."""
     x = (x ^ _down(x, 30)) * _B
     x = (x ^ _down(x, 27)) * _C
     return x ^ _down(x, 31)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyplay.errors import UserError
+from polyplay.common.errors import UserError
 
 
 def half(how: str, device: str = "cpu") -> bool:

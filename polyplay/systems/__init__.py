@@ -8,10 +8,10 @@ import pkgutil
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from polyplay.envs.presets import preset
-from polyplay.errors import UserError
-from polyplay.replay import Replay
-from polyplay.stream import Stream, row_spec
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.errors import UserError
+from polyplay.envs.atari.presets import preset
 
 COMING = [
     "alphago_zero",

@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import losses, nets
-from polyplay.acting import replica
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.worker import replica
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.errors import UserError
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.shared import Knobs
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
 from polyplay.systems import System, atari
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew, cores
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, {**features, "returns": returns})
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
-    loss = losses.a2c(c.gamma, c.lam, c.value_cost, **more)
+    loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, **more)
     update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, acted=True)

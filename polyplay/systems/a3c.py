@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import losses, nets
-from polyplay.acting import replica
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.worker import replica
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.hogwild import Hogwild
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.shared import Knobs
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
 from polyplay.systems import System, atari
-from polyplay.updates import Optim
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew, cores
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, features)
     optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
-    loss = losses.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
+    loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
     update = Hogwild(optim, *sizes(policy()), workers)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short

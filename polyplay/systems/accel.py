@@ -11,17 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import clipped, losses, nets
-from polyplay.acting import replica
-from polyplay.chunked import Chunked
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.worker import replica
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.errors import UserError
-from polyplay.learning import Passes, Task
-from polyplay.params import sizes
-from polyplay.shared import Knobs
+from polyplay.learning.learner import Passes, Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.losses import ppo as clipped
 from polyplay.systems import System, atari
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.chunked import Chunked
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew, cores
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.Factory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
     one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
     ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
-    loss = ppo if c.algo == "ppo" else losses.a2c(c.gamma, c.lam, **one)
+    loss = ppo if c.algo == "ppo" else policy_gradient.a2c(c.gamma, c.lam, **one)
     optim = Optim(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
     weights, size = sizes(policy())
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)

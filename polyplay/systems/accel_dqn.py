@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, rehearsing, values
-from polyplay.acting import replica
-from polyplay.chunked import Chunked
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.exploration import Anneal
+from polyplay.acting.worker import replica
+from polyplay.buffers.replay import Proportional, Uniform
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Anneal
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.replay import Proportional, Uniform
-from polyplay.shared import Knobs
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import q_learning
 from polyplay.systems import System, atari, kept, shares
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.chunked import Chunked
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew, cores
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,14 @@ def build(c: Config, crew: Crew) -> System:
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
     replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
-    loss = values.categorical(-c.bound, c.bound) if many else values.q(reduction="mean")
+    loss = q_learning.categorical(-c.bound, c.bound) if many else q_learning.q(reduction="mean")
     optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    outputs, steps = partial(values.outputs, double=rainbow), crew.total(envs, c.budget)
+    outputs, steps = partial(q_learning.outputs, double=rainbow), crew.total(envs, c.budget)
     knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
     crew.add(replica, n=replicas, learner=True, on_loss="replace" if c.sync == "chunked" else "fail", **works)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), {"replicas": replicas}, 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), {"replicas": replicas}, 0.001)

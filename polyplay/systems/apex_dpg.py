@@ -13,20 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polyplay import deterministic, nets, rehearsing
-from polyplay.acting import act
-from polyplay.crew import Crew
+from polyplay import nets
+from polyplay.acting.exploration import Normal
+from polyplay.acting.worker import act
+from polyplay.buffers.replay import Proportional
+from polyplay.buffers.replay_worker import remember
+from polyplay.buffers.sample_queue import Trays
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Normal
-from polyplay.feeding import learn
-from polyplay.learning import Task
-from polyplay.params import Params, sizes
-from polyplay.remembering import remember
-from polyplay.replay import Proportional
-from polyplay.shared import Knobs
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import dpg
+from polyplay.learning.sources import learn
 from polyplay.systems import System, atari, flow, kept, shares
-from polyplay.trays import Trays
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import Params, sizes
+from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
 
@@ -93,13 +95,13 @@ def build(c: Config, crew: Crew) -> System:
     replay = kept(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
     stream = flow(envs, net, c.unroll, c.actors, c.memories)
     trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = deterministic.DPG(c.slope, c.rein), Optim(c.optimizer)
+    loss, optim = dpg.DPG(c.slope, c.rein), Optim(c.optimizer)
     update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
     knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    task = Task(policy, loss, update, knobs, steps, "constant", outputs=deterministic.outputs, target=c.target)
+    task = Task(policy, loss, update, knobs, steps, "constant", outputs=dpg.outputs, target=c.target)
     params = Params(sizes(net)[1], readers=c.actors)
     acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": Normal(c.noise), "nice": NICE}
     crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
     crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES))

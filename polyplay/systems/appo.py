@@ -10,19 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import clipped, nets
-from polyplay.acting import act
-from polyplay.crew import Crew
-from polyplay.dividing import actors, few
+from polyplay import nets
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import Stream, rollouts, row_spec
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.errors import UserError
-from polyplay.feeding import learn
-from polyplay.learning import Passes, Task
-from polyplay.params import Params, sizes
-from polyplay.shared import Knobs
-from polyplay.stream import Stream, rollouts, row_spec
+from polyplay.learning.learner import Passes, Task
+from polyplay.learning.losses import ppo
+from polyplay.learning.sources import learn
 from polyplay.systems import System, atari
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import Params, sizes
+from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import actors, few
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def build(c: Config, crew: Crew) -> System:
     size = sizes(net)[1]
     optim = Optim("adam", c.eps, clip=c.clip)
     more: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
-    loss = clipped.appo(c.gamma, c.lam, c.clip_range, **more)
+    loss = ppo.appo(c.gamma, c.lam, c.clip_range, **more)
     update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Passes(c.epochs, c.minibatches)

@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, rehearsing, values
-from polyplay.acting import replica
-from polyplay.crew import Crew
+from polyplay import nets
+from polyplay.acting.exploration import Anneal
+from polyplay.acting.worker import replica
+from polyplay.buffers.replay import Proportional, Uniform
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Anneal
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.replay import Proportional, Uniform
-from polyplay.shared import Knobs
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import q_learning
 from polyplay.systems import System, atari, kept, shares
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ def build(c: Config, crew: Crew) -> System:
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
     replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
-    loss = values.q(c.reduction, replicas=c.replicas)
+    loss = q_learning.q(c.reduction, replicas=c.replicas)
     optim = Optim(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(values.outputs, double=c.double), crew.total(envs, c.budget)
+    outputs, steps = partial(q_learning.outputs, double=c.double), crew.total(envs, c.budget)
     knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), epsilon=0.001 if c.double else 0.05)
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), epsilon=0.001 if c.double else 0.05)

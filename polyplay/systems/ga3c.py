@@ -10,21 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import losses, nets
-from polyplay.acting import act
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.predictor import Desk
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.training_queue import Queue
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs, Greedy
-from polyplay.feeding import learn
-from polyplay.hogwild import Hogwild
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.queues import Queue
-from polyplay.scheduling import rule, schedule
-from polyplay.serving import Desk
-from polyplay.shared import Knobs
-from polyplay.stream import row_spec
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.sources import learn
 from polyplay.systems import System, atari
-from polyplay.updates import Optim
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.params import sizes
+from polyplay.workers.autoscale.worker import rule, schedule
+from polyplay.workers.crew import Crew, cores
 
 MOST = 8  # predictors, and trainers, there is room for
 
@@ -97,7 +98,9 @@ def build(c: Config, crew: Crew) -> System:
     how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
     how["normalize_advantage"] = c.normalize_advantage
     acted = c.correction != "vtrace"  # bootstrap from the value said while acting, as published
-    loss: Any = losses.a2c(c.gamma, baseline="present", **how) if acted else losses.vtrace(c.gamma, **how)
+    loss: Any = (
+        policy_gradient.a2c(c.gamma, baseline="present", **how) if acted else policy_gradient.vtrace(c.gamma, **how)
+    )
     weights = Hogwild(Optim(c.optimizer, c.eps, clip=c.clip), *sizes(net), workers=MOST, copy=False)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, weights, knobs, crew.total(envs, c.budget), c.anneal, acted=acted)

@@ -11,22 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets, rehearsing, values
-from polyplay.acting import act, replica
-from polyplay.crew import Crew
+from polyplay import nets
+from polyplay.acting.exploration import Anneal, Joint
+from polyplay.acting.worker import act, replica
+from polyplay.buffers.replay_worker import remember
+from polyplay.buffers.sample_queue import Trays
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Anneal, Joint
-from polyplay.feeding import learn
-from polyplay.learning import Task
-from polyplay.outliers import Outliers
-from polyplay.params import sizes
-from polyplay.remembering import remember
-from polyplay.server import Server
-from polyplay.shard import shard
-from polyplay.shared import Knobs
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import q_learning
+from polyplay.learning.sources import learn
 from polyplay.systems import System, atari, flow, kept, only_with, shares
-from polyplay.trays import Trays
-from polyplay.updates import Optim
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.outlier_losses import Outliers
+from polyplay.weights.parameter_server import Server
+from polyplay.weights.parameter_shard import shard
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def build(c: Config, crew: Crew) -> System:
     replay = kept(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
     stale, outliers = c.stale or 10 * learners, Outliers(c.outlier) if c.outlier else None
     server = Server(Optim(c.optimizer, c.eps, 0.95), *sizes(net), learners, c.shards, stale, outliers)
-    loss, knobs, steps = values.q("mean"), Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    task = Task(policy, loss, server, knobs, steps, "constant", outputs=values.outputs, target=c.target)
+    loss, knobs, steps = q_learning.q("mean"), Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    task = Task(policy, loss, server, knobs, steps, "constant", outputs=q_learning.outputs, target=c.target)
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
     if c.actors:
         stream = flow(envs, net, c.unroll, actors, places)
@@ -107,4 +109,4 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **bundled)
     crew.add(shard, n=c.shards, server=server)
     resolved = {"learners": learners, "stale": stale}
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), resolved, epsilon=0.05)
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), resolved, epsilon=0.05)

@@ -10,18 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import losses, nets
-from polyplay.acting import act
-from polyplay.crew import Crew
-from polyplay.dividing import actors, few
+from polyplay import nets
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import Stream, rollouts, row_spec
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.feeding import learn
-from polyplay.learning import Task
-from polyplay.params import Params, sizes
-from polyplay.shared import Knobs
-from polyplay.stream import Stream, rollouts, row_spec
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.sources import learn
 from polyplay.systems import System, atari
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import Params, sizes
+from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import actors, few
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def build(c: Config, crew: Crew) -> System:
     size = sizes(net)[1]
     optim = Optim(c.optimizer, c.eps, clip=c.clip)
     bounds = (c.rho, min(1.0, c.rho), c.rho)
-    loss = losses.vtrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
+    loss = policy_gradient.vtrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
     update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal)

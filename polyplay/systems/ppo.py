@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import clipped, nets
-from polyplay.acting import replica
-from polyplay.crew import Crew, cores
+from polyplay import nets
+from polyplay.acting.worker import replica
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.errors import UserError
-from polyplay.learning import Passes, Task
-from polyplay.params import sizes
-from polyplay.shared import Knobs
+from polyplay.learning.learner import Passes, Task
+from polyplay.learning.losses import ppo
 from polyplay.systems import System, atari
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew, cores
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def build(c: Config, crew: Crew) -> System:
     features["returns"] = c.gamma if c.reward == "scale" else None
     policy = nets.Factory(c.network, envs.spec, features)
     more: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
-    loss = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **more)
+    loss = ppo.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **more)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
     knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)

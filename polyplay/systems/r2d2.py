@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, rehearsing, values
-from polyplay.acting import act
-from polyplay.crew import Crew
+from polyplay import nets
+from polyplay.acting.exploration import Ladder
+from polyplay.acting.worker import act
+from polyplay.buffers.replay import Proportional
+from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Ladder
-from polyplay.feeding import Drawn, learn
-from polyplay.learning import Task
-from polyplay.params import Params, sizes
-from polyplay.replay import Proportional
-from polyplay.shared import Knobs
-from polyplay.stream import Stream, row_spec
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import q_learning
+from polyplay.learning.sources import Drawn, learn
 from polyplay.systems import System, atari, kept
-from polyplay.updates import Local, Optim
+from polyplay.weights.allreduce import Local, Optim
+from polyplay.weights.params import Params, sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,10 @@ def build(c: Config, crew: Crew) -> System:
     replay = kept(
         envs, net, everyone, c.capacity, c.batch, compress=crew.compress, start=c.start, ratio=c.ratio, **drawn
     )
-    loss = values.sequence(c.gamma, c.n_step, rescale=c.rescale)
+    loss = q_learning.sequence(c.gamma, c.n_step, rescale=c.rescale)
     update = Local(Optim("adam", c.eps, clip=c.clip))
     knobs = Knobs(learning_rate=c.learning_rate)
-    outputs = partial(values.outputs, double=True, burn_in=c.burn_in)
+    outputs = partial(q_learning.outputs, double=True, burn_in=c.burn_in)
     steps = crew.total(envs, c.budget)
     task = Task(policy, loss, update, knobs, steps, "constant", target=c.target, outputs=outputs)
     params = Params(sizes(net)[1], readers=c.actors)
@@ -101,4 +103,4 @@ def build(c: Config, crew: Crew) -> System:
     explore = Ladder(everyone, c.epsilon)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
     crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES))
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES))

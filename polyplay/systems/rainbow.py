@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets, rehearsing, values
-from polyplay.acting import replica
-from polyplay.crew import Crew
+from polyplay import nets
+from polyplay.acting.exploration import Anneal
+from polyplay.acting.worker import replica
+from polyplay.buffers.replay import Proportional
+from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.exploring import Anneal
-from polyplay.learning import Task
-from polyplay.params import sizes
-from polyplay.replay import Proportional
-from polyplay.shared import Knobs
+from polyplay.learning import replay_learner
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import q_learning
 from polyplay.systems import System, atari, kept, shares
-from polyplay.updates import AllReduce, Local, Optim
+from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ def build(c: Config, crew: Crew) -> System:
     sampler = Proportional(c.priority, c.weighting, **draws)
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
     replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
-    loss = values.categorical(-c.bound, c.bound, priority=judge)
+    loss = q_learning.categorical(-c.bound, c.bound, priority=judge)
     optim = Optim("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(values.outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
+    outputs, steps = partial(q_learning.outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
     knobs = Knobs(learning_rate=c.learning_rate)
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *rehearsing.NAMES), epsilon=0.0 if c.sigma else 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), epsilon=0.0 if c.sigma else 0.001)

@@ -12,11 +12,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from polyplay.envs import Envs, trial
-from polyplay.envs.handle import maker
-from polyplay.envs.lane import Job
-from polyplay.envs.trial import Order
-from polyplay.envs.watch import Tried, watch
+from polyplay.envs import Envs
+from polyplay.envs.check import trial
+from polyplay.envs.check.trial import Order
+from polyplay.envs.check.watchdog import Tried, watch
+from polyplay.envs.pools.client import maker
+from polyplay.envs.pools.lane import Job
 
 
 class Sound(gymnasium.Env):

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from polyplay.envs import Envs
-from polyplay.envs.process import ProcessPool
-
-from . import faulty
+from polyplay.envs.pools.process import ProcessPool
+from tests.envs import faulty
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ import textwrap
 import gymnasium
 import pytest
 
+from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.make import factory
-from polyplay.errors import UserError
-
-from . import faulty
+from tests.envs import faulty
 
 
 @pytest.fixture

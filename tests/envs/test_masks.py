@@ -7,13 +7,13 @@ from gymnasium import spaces as gym
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets, tree
+from polyplay import nets
+from polyplay.common import tree
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.common.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
-from polyplay.errors import EnvFailure, UserError
-from polyplay.tree import Field
-
-from .picky import PARTS, Picky, late
+from tests.envs.picky import PARTS, Picky, late
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
 MANY = MultiDiscrete((2,), (2, 3))

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from polyplay.common.errors import UserError
 from polyplay.envs import All, AtLeast, Envs, Greedy, Group
 from polyplay.envs.pool import lane_seeds, nearest, options
-from polyplay.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

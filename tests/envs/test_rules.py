@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
+from polyplay.common.errors import EnvFailure
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import Breach
-from polyplay.errors import EnvFailure
-
-from . import broken
+from tests.envs import broken
 
 DOCS = Path(__file__).parents[2] / "docs" / "your_environment.md"
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay import tree
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
 from polyplay.envs import spaces
 from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
-from polyplay.errors import UserError
-from polyplay.tree import Field
 
 INNER = gym.Dict({"goal": gym.Discrete(4, start=-1), "x": gym.Box(-1, 1, ())})
 NEST = gym.Dict({"image": gym.Box(0, 255, (2, 2), np.uint8), "in": INNER})

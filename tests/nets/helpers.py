@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay import tree
+from polyplay.common import tree
+from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import Policy
-from polyplay.tree import Batch, Field, Spec
 
 
 def discrete(obs: Spec, n: int = 6, **more: Any) -> EnvSpec:

@@ -6,10 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from polyplay import nets
-from polyplay.errors import UserError
+from polyplay.common.errors import UserError
 from polyplay.nets import atari
-
-from .helpers import discrete, image, parameters, vector
+from tests.nets.helpers import discrete, image, parameters, vector
 
 COUNTS = {
     "nature": 1_687_719,

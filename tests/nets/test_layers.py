@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polyplay.errors import UserError
+from polyplay.common.errors import UserError
 from polyplay.nets import layers
 from polyplay.nets.layers import Centre, Linear, Signed, initialise, pixels
 

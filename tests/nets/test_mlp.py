@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from polyplay import nets
-from polyplay.errors import UserError
-from polyplay.tree import Field
-
-from .helpers import continuous, discrete, parameters, vector
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
+from tests.nets.helpers import continuous, discrete, parameters, vector
 
 
 def test_parameters_shared_and_separate():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import noise
-from polyplay.errors import UserError
+from polyplay.common import rng
+from polyplay.common.errors import UserError
 from polyplay.nets import noisy
 
 
@@ -20,7 +20,7 @@ def drawn(variant: str, n: int = 400_000) -> torch.Tensor:
 
 
 def test_keys_are_of_the_noise_alone_and_differ() -> None:
-    uniforms = torch.from_numpy(noise.uniform(3, np.arange(500)[:, None], np.arange(4), 5)).flatten(0, 1)
+    uniforms = torch.from_numpy(rng.uniform(3, np.arange(500)[:, None], np.arange(4), 5)).flatten(0, 1)
     keys = noisy.keys(uniforms)
     assert keys.dtype == torch.int64
     assert len(keys.unique()) == len(keys) == 2000

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import export, nets
-from polyplay.errors import UserError
-from polyplay.nets import precision
-
-from .helpers import arrivals, discrete, image, observations, play, vector
+from polyplay import nets
+from polyplay.common.errors import UserError
+from polyplay.nets import onnx, precision
+from tests.nets.helpers import arrivals, discrete, image, observations, play, vector
 
 SPEC = discrete(image())
 
@@ -79,7 +78,7 @@ def test_what_cannot_be_is_refused():
 def test_an_exported_file_computes_in_float32(tmp_path):
     spec = discrete(vector(5))
     policy = pair("mlp", spec)[1]
-    told = export.export(policy, spec, tmp_path / "policy.onnx", {})
+    told = onnx.export(policy, spec, tmp_path / "policy.onnx", {})
     assert "100 % of actions are the same" in told["checked"]
     assert not policy.bf16
 

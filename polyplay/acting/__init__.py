@@ -1,0 +1,1 @@
+"""The acting loops: receive rows, choose actions, write rows, send."""

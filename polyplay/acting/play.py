@@ -1,0 +1,230 @@
+"""Play full games with a run's weights, every lane its fair share, and say how they went."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from polyplay.acting.rows import HEARD, torches
+from polyplay.common import checkpoint, tree
+from polyplay.common.errors import UserError
+from polyplay.common.rng import uniform
+from polyplay.envs import All, random_actions
+
+LANES = 16
+SEED = 10_000_019  # evaluation never repeats the seeds of training
+CHANCE = 20_000_003  # nor does ε take the policy's own noise
+
+
+class Game(NamedTuple):
+    """A full game: its unclipped, undiscounted return, all lives; its length in agent steps; which one it was."""
+
+    ret: float
+    length: int
+    number: int  # the g-th game of lane l of L: g · L + l
+
+
+@dataclass(frozen=True)
+class How:
+    """epsilon: the chance of a uniform random action instead of the policy's own, per lane and step. greedy: the
+    policy's own is its likeliest.
+    """
+
+    episodes: int
+    seed: int = 0
+    greedy: bool = False
+    epsilon: float = 0.0
+
+
+def play(
+    envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, film: Film | None = None, epsilon: float = 0
+) -> list[tuple[float, int]]:
+    """(return, length) of `episodes` full games, by their numbers. Every lane has its quota, so short games don't
+    crowd in.
+    """
+    games = [g for found in turns(envs, policy, How(episodes, seed, greedy, epsilon), film) for g in found]
+    return [(g.ret, g.length) for g in sorted(games, key=lambda g: g.number)]
+
+
+def lanes_of(envs: Any, episodes: int) -> int:
+    """How many lanes play so many games."""
+    return envs.spec.width or min(episodes, LANES)
+
+
+def turns(envs: Any, policy: Any, how: How, film: Film | None = None) -> Iterator[list[Game]]:
+    """After every step of all lanes those games that ended in it and count."""
+    if film is not None:
+        envs = film.setting(envs)
+    lanes = lanes_of(envs, how.episodes)
+    together: Any = {"batching": All(), "groups": 1, "active": 0}  # however they go in training
+    if envs.options.get("starts"):  # a game that was begun anew would take another's start state
+        together |= {"options": {**envs.options, "stride": lanes}, "max_restarts": 0}
+    pool = replace(envs, lanes=lanes, workers=0, **together).open(how.seed + SEED)
+    try:
+        yield from _turns(pool, policy, how, film)
+    finally:
+        pool.close()
+
+
+def _turns(pool: Any, policy: Any, how: How, film: Film | None) -> Iterator[list[Game]]:
+    lanes = pool.lanes
+    quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
+    state, done = policy.initial(lanes), np.zeros(lanes, np.int64)
+    ret, length = np.zeros(lanes), np.zeros(lanes, np.int64)
+    choose = _chooser(pool.spec, policy, how, np.arange(lanes))
+    for act in itertools.count():
+        which, step = pool.recv()
+        action, state = choose(step, state, act)
+        if film is not None:
+            film(step, pool)
+        ret += step["reward"]
+        length += ~step["first"]
+        games = []
+        for i in np.flatnonzero(step["over"]):
+            if done[i] < quota[i]:
+                games.append(Game(float(ret[i]), int(length[i]), int(done[i] * lanes + i)))
+            done[i] += 1
+            ret[i], length[i] = 0.0, 0
+        yield games
+        if (done >= quota).all():
+            return
+        pool.send(which, action)
+
+
+def moves(envs: Any, policy: Any, how: How, first: int, seed: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """The first games of lanes `first` …, one each: (actions, bool [lanes]: whose game is over), step by step."""
+    numbers = first + np.arange(how.episodes)
+    pool = replace(envs, lanes=how.episodes, workers=0, batching=All(), groups=1, active=0, max_restarts=0).open(
+        seed, first
+    )
+    try:
+        state, over = policy.initial(how.episodes), np.zeros(how.episodes, bool)
+        choose = _chooser(pool.spec, policy, how, numbers)
+        for act in itertools.count():
+            which, step = pool.recv()
+            action, state = choose(step, state, act)
+            over |= step["over"]
+            yield action, over
+            if over.all():
+                return
+            pool.send(which, action)
+    finally:
+        pool.close()
+
+
+def _chooser(spec: Any, policy: Any, how: How, numbers: np.ndarray) -> Callable[[Any, Any, int], tuple[Any, Any]]:
+    """A function (step, state, number of the act) → (actions, the state after them), for lanes of these numbers."""
+    lanes, drawn = len(numbers), random_actions.width(spec.action) if how.epsilon else 0
+
+    def choose(step: Any, state: Any, act: int) -> tuple[Any, Any]:
+        heard = {k: step[k] for k in HEARD if k in step}
+        if not how.greedy:
+            heard["noise"] = uniform(how.seed + SEED, numbers, np.full(lanes, act), policy.noise)
+        with torch.no_grad():
+            out, after = policy.act(torches(heard), state)
+        action = tree.map(lambda x: x.numpy(), out["action"])
+        if not how.epsilon:
+            return action, after
+        luck = uniform(how.seed + CHANCE, numbers, np.full(lanes, act), 1 + drawn)
+        other, random = random_actions.draw(spec.action, luck[:, 1:], step.get("mask")), luck[:, 0] < how.epsilon
+        if "action" in after:  # a core that hears what was done before it
+            after["action"] = tree.map(lambda x: torch.from_numpy(x), random_actions.mixed(action, other, random))
+        return random_actions.mixed(action, other, random), after
+
+    return choose
+
+
+def load_policy(system: Any, path: Path) -> Any:
+    policy = system.policy()
+    checkpoint.fit(policy, checkpoint.open_checkpoint(path).arrays("agents/0/policy"))
+    return policy
+
+
+def summarise(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> dict[str, Any]:
+    returns, lengths = np.array([g[0] for g in games]), np.array([g[1] for g in games])
+    return {
+        "episodes": len(games),
+        "episodic_return_mean": float(returns.mean()),
+        "episodic_return_std": float(returns.std()),
+        "episodic_return_min": float(returns.min()),
+        "episodic_return_max": float(returns.max()),
+        "episodic_return_median": float(np.median(returns)),
+        "episodic_length_mean": float(lengths.mean()),
+        "frames": int(lengths.sum()) * frames_per_step,
+        "seconds": round(seconds, 3),
+        "returns": [float(r) for r in returns],
+    }
+
+
+class Film:
+    """Writes the first lane's first game to an H.264 file: an Atari screen's newest plane, else what `render` gives."""
+
+    RATE = 15.0  # Atari's pictures per second: one of four frames
+
+    def __init__(self, path: Path):
+        try:
+            import av
+        except ImportError:
+            raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
+        self.path, self._out = path, av.open(str(path), "w")
+        self._stream: Any = None
+        self._av, self._over = av, False
+
+    def setting(self, envs: Any) -> Any:
+        """`envs` so that they can be filmed: Gymnasium's render in our own process. Raises UserError."""
+        if envs.title.startswith(("ALE/", "toy:", "envpool:")):
+            return envs
+        shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
+        try:
+            shown.spec  # noqa: B018 - builds one
+        except UserError as e:
+            raise UserError(f"--video: needs an environment that takes render_mode='rgb_array'; {e}") from None
+        return shown
+
+    def __call__(self, step: Any, pool: Any) -> None:
+        if self._over:
+            return
+        picture, rate = self._look(step, pool)
+        picture = picture[: len(picture) // 2 * 2, : picture.shape[1] // 2 * 2]  # the format has no odd sides
+        if self._stream is None:
+            self._stream = self._out.add_stream("libx264", rate=round(rate))
+            self._stream.height, self._stream.width = picture.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        for packet in self._stream.encode(frame):
+            self._out.mux(packet)
+        self._over = bool(step["over"][0])
+
+    def _look(self, step: Any, pool: Any) -> tuple[np.ndarray, float]:
+        """(RGB [H, W, 3], pictures per second). Raises UserError."""
+        if hasattr(pool, "picture"):
+            return _rendered(pool)
+        obs = step["obs"]
+        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+            raise UserError("--video: needs image observations [C, H, W] of uint8; these are none")
+        picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
+        return np.stack([picture] * 3, -1), self.RATE
+
+    def close(self) -> None:
+        for packet in self._stream.encode() if self._stream is not None else ():
+            self._out.mux(packet)
+        self._out.close()
+        if self._stream is None:  # nothing was shown
+            self.path.unlink(missing_ok=True)
+
+
+def _rendered(pool: Any) -> tuple[np.ndarray, float]:
+    try:
+        picture, rate = pool.picture(0)
+    except Exception as e:
+        raise UserError(f"--video: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
+    array = np.asarray(picture)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+        raise UserError(f"--video: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
+    return array, rate

@@ -1,0 +1,226 @@
+"""The acting loop for lanes that go each at their own pace: whoever is ready is served, by whoever has time.
+
+A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane is to
+leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one `Desk`;
+an A3C worker has one of a single lane.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay.acting.rows import HEARD, Games, torches, write
+from polyplay.buffers.training_queue import Queue
+from polyplay.common import tree
+from polyplay.common.context import Me
+from polyplay.common.rng import uniform
+from polyplay.common.tree import Batch
+from polyplay.envs.pool import Envs, Lanes
+from polyplay.workers.autoscale.worker import Dial
+
+Chunk = tuple[int, int]  # a slot, and how many transitions it holds
+
+
+class Desk:
+    """A pool, and where each of its lanes stands: shared by all threads that act in it.
+
+    A lane is in one hand at a time, from recv() to send(); so are its cells here.
+    """
+
+    def __init__(self, envs: Envs, out: Queue, first_lane: int = 0):
+        self.envs, self.out, self.first_lane = envs, out, first_lane
+        self.pool: Any = None
+        self.taken = 0
+        self._opening = threading.Lock()
+        self._turn = threading.Condition()  # of pools that step in send(), which know no second thread
+
+    def open(self, me: Me, policy: Any) -> Desk:
+        """The first to come opens the pool."""
+        with self._opening:
+            if self.pool is None:
+                n = self.envs.lanes
+                self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
+                self.acts, self.games = np.zeros(n, np.int64), Games(n)
+                self.state: Batch = policy.initial(n)
+                self.numbers = np.arange(n)
+                self.pool = self.envs.open(me.env_seed, lane=self.first_lane)
+                self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
+        return self
+
+    def dial(self, name: str) -> Dial:
+        """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
+        first = self.envs.active or self.envs.lanes
+        return Dial(name, 1, self.envs.lanes, lambda: getattr(self.pool, "present", first), self._ask)
+
+    def _ask(self, n: int) -> None:
+        if hasattr(self.pool, "scale"):
+            self.pool.scale(n)
+
+    def recv(self, timeout: float) -> tuple[Lanes, Batch]:
+        """See Pool."""
+        if self._waits:
+            return self.pool.recv(timeout)
+        with self._turn:
+            if not self.pool.ready:
+                self._turn.wait(timeout)
+            if not self.pool.ready:
+                raise TimeoutError
+            return self.pool.recv(timeout)
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool."""
+        if self._waits:
+            return self.pool.send(lanes, action)
+        with self._turn:
+            self.pool.send(lanes, action)
+            self._turn.notify()
+
+    def leaves(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers >= getattr(self.pool, "wanted", len(self.numbers))
+
+    @property
+    def queued(self) -> int:
+        """Lanes that waited when a hand came last: those it took, and those it left."""
+        return self.taken + getattr(self.pool, "ready", 0)
+
+    def close(self) -> None:
+        with self._opening:
+            if self.pool is not None:
+                self.pool.close()
+
+
+class Server:
+    """One thread's hands at a desk."""
+
+    def __init__(self, me: Me, desk: Desk, policy: Any, version: Callable[[], int]):
+        self.me, self.desk, self.policy, self.version = me, desk, policy, version
+        self.out = desk.out
+
+    def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
+        """Yield finished chunks, before more is written; an empty list: nothing yet.
+
+        Without `renew` the weights may be new at any row. With it (a desk of one lane) they change only between chunks,
+        by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's first;
+        in the chunk that ends with it nothing is said there: its value is the learner's to say (Task.same).
+        """
+        meter, desk = self.me.meter, self.desk
+        held = self.version() if renew is None else renew()
+        while not self.me.leaving:
+            before = time.perf_counter()
+            try:
+                lanes, step = desk.recv(self.out.patience)
+            except TimeoutError:
+                meter.add("env", time.perf_counter() - before)
+                yield []
+                continue
+            meter.add("env", time.perf_counter() - before)
+            numbers = desk.numbers[lanes]
+            desk.taken = len(numbers)
+            desk.games.count(self.me, numbers, step, desk.first_lane)
+            held, state = held if renew else self.version(), self._state(numbers)
+            leaves = desk.leaves(numbers)
+            go = ~(step["terminated"] | step["truncated"] | leaves)
+            last = renew is not None and bool(self._ends(numbers, go).all())
+            said, after = (self._nothing(len(numbers)), {}) if last else self._say(numbers, step, state)
+            done = self._write(numbers, step, said, held, go)
+            if done:
+                yield done
+            if last and renew is not None:
+                held = renew()
+                if go.any():
+                    said, after = self._say(numbers, step, state)
+            start = go & (desk.slot[numbers] < 0)
+            if start.any():
+                yield from self._slots(numbers[start])
+                self._begin(numbers[start], step, said, held, state, np.flatnonzero(start))
+            self._answer(lanes, numbers, leaves, said, after)
+
+    def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
+        """Which of these lanes' chunks end with the row in hand."""
+        return (self.desk.slot[numbers] >= 0) & (~go | (self.desk.at[numbers] == self.out.T))
+
+    def _nothing(self, n: int) -> Batch:
+        """Instead of what a policy says."""
+        return torches(tree.zeros(self.policy.spec(), (n,)))
+
+    def _state(self, numbers: np.ndarray) -> Batch:
+        return tree.map(lambda x: x[torch.from_numpy(numbers)], self.desk.state) if self.desk.state else {}
+
+    def _say(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        before = time.perf_counter()
+        desk = self.desk
+        heard = {k: step[k] for k in HEARD if k in step}
+        heard["noise"] = uniform(self.me.noise_seed, numbers + desk.first_lane, desk.acts[numbers], self.policy.noise)
+        desk.acts[numbers] += 1
+        with torch.no_grad():
+            answer = self.policy.act(torches(heard), state)
+        self.me.meter.add("infer", time.perf_counter() - before)
+        self.me.meter.served(len(numbers))
+        return answer
+
+    def _write(self, numbers: np.ndarray, step: Batch, said: Batch, held: int, go: np.ndarray) -> list[Chunk]:
+        """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
+        desk = self.desk
+        slot, at = desk.slot[numbers], desk.at[numbers]
+        has = slot >= 0
+        if has.all():
+            write(self.out.rows, (slot, at), step, said, held)
+        elif has.any():
+            pick = np.flatnonzero(has)
+            some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
+            write(self.out.rows, (slot[has], at[has]), some, what, held)
+        ends = self._ends(numbers, go)
+        desk.at[numbers] += 1
+        if not ends.any():
+            return []
+        desk.slot[numbers[ends]] = -1
+        return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
+
+    def _finish(self, slot: int, last: int) -> Chunk:
+        """Row `last` is the chunk's last: what is behind it becomes padding, without a transition."""
+        rows = self.out.rows
+        if last < self.out.T:
+            tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
+            rows["terminated"][slot, last + 1 :], rows["truncated"][slot, last + 1 :] = False, False
+            rows["first"][slot, last + 1 :] = True
+        return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
+
+    def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
+        """Empty slots for these lanes; while there are none, the queue being full, nobody here goes on."""
+        before = time.perf_counter()
+        for i in numbers.tolist():
+            while (slot := self.out.slot()) is None:
+                yield []
+            self.desk.slot[i] = slot
+        self.me.meter.add("wait", time.perf_counter() - before)
+
+    def _begin(self, numbers: Any, step: Batch, said: Batch, held: int, state: Batch, pick: np.ndarray) -> None:
+        """The rows in hand are the first of these lanes' new chunks too."""
+        slot = self.desk.slot[numbers]
+        if len(pick) < len(step["first"]):
+            step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
+            said, state = (tree.map(lambda x: x[chosen], t) for t in (said, state))
+        write(self.out.rows, (slot, 0), step, said, held)
+        tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
+        self.desk.at[numbers] = 1
+
+    def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, said: Batch, after: Batch) -> None:
+        desk = self.desk
+        if after:
+            at = torch.from_numpy(numbers)
+            tree.map(lambda x, y: x.__setitem__(at, y), desk.state, after)
+        before = time.perf_counter()
+        action = tree.map(lambda x: x.numpy(), said["action"])
+        if leaves.any():
+            desk.pool.part(numbers[leaves])
+            stay = ~leaves
+            lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
+        if not leaves.all():
+            desk.send(lanes, action)
+        self.me.meter.add("env", time.perf_counter() - before)

@@ -1,0 +1,1 @@
+"""What lies between acting and learning: queues of rollouts and of drawn batches, and the replay."""

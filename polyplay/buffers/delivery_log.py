@@ -1,0 +1,108 @@
+"""What an asynchronous run writes down of itself, so that it can be done again: from which rollouts it learnt when.
+
+`deliveries-C.jsonl` of learner C has a line per batch: the last update it was learnt in, then for each rollout, in
+order, its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor.
+Whenever a process begins to write there is a line {"from": update, "threads": of a worker, "length": the
+agent steps over which the learning rate falls, or 0}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from polyplay.buffers.rollout_queue import Stream
+from polyplay.common.context import Me
+from polyplay.common.errors import UserError
+
+
+def name(c: int) -> str:
+    return f"deliveries-{c}.jsonl"
+
+
+def writer(
+    me: Me, stream: Stream, update: int, threads: int, length: float, each: int = 1
+) -> Callable[[list[int]], None]:
+    """A function that is told of every batch of slots, from the batch after `update` on. each: updates from a batch."""
+    if me.directory is None:
+        return lambda slots: None
+    file = open(me.directory / name(me.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
+    file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
+
+    def note(slots: list[int]) -> None:
+        nonlocal update
+        update += each
+        line: list[Any] = [update]
+        for slot in slots:
+            by = int(stream.by[slot])
+            line.append([slot // stream.share, int(stream.rows["version"][slot, 0, 0]), *([by] if by else [])])
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    return note
+
+
+@dataclass(frozen=True)
+class Rollout:
+    actor: int
+    version: int
+    by: int = 0
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Of one learner: the rollouts of each batch, the first one first, and the threads its workers had."""
+
+    path: Path
+    batches: list[list[Rollout]]
+    threads: int
+
+
+def read(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Trail:
+    """Learner `c`'s log of a run with so many actors, slots in a batch and updates from each. Raises UserError: what is
+    wrong where.
+    """
+    path = directory / name(c)
+    if not path.exists():
+        raise UserError(
+            f"RUN: {directory} has no {name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
+        )
+    heads: list[dict[str, Any]] = []
+    batches: list[list[Rollout]] = []
+    for number, text in enumerate(path.read_text().splitlines(keepends=True), 1):
+        if not text.endswith("\n"):
+            break  # torn off by a kill
+        try:
+            line = json.loads(text)
+            if isinstance(line, dict):
+                heads.append({"from": line["from"], "threads": line["threads"], "length": line["length"]})
+            else:
+                batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
+        except (ValueError, KeyError, TypeError) as e:
+            raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
+    if not heads or heads[0]["from"] != 0:
+        raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")
+    for what in ("threads", "length"):
+        values = [k for k, _ in groupby(h[what] for h in heads)]
+        if len(values) > 1:
+            word = "compute threads" if what == "threads" else "the run's length, with which the learning rate falls,"
+            raise UserError(f"RUN: {word} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
+    return Trail(path, batches, int(heads[0]["threads"]))
+
+
+def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[Rollout]:
+    number, *rollouts = line
+    if number != update:
+        raise ValueError(f"update {number} where update {update} was due")
+    if len(rollouts) != n:
+        raise ValueError(f"{len(rollouts)} rollouts, a batch has {n}")
+    batch = [Rollout(*map(int, r)) for r in rollouts]
+    for r in batch:
+        if not 0 <= r.actor < actors:
+            raise ValueError(f"actor {r.actor}, there are {actors}")
+        if not 0 <= r.version <= update - each:
+            raise ValueError(f"a rollout of version {r.version} in update {update}")
+    return batch

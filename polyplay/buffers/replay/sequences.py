@@ -1,0 +1,39 @@
+"""Sequences: which rows belong to an item, and what stands where its episode has none.
+
+The rows that are trained on begin where one of these is true (rows.append):
+
+- `burn_in` rows before, in the same episode, acting told its state (`every` rows or more after the last time);
+- the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
+
+So every transition of every episode is in some item. Rows before the episode, and behind its end, are copies of its
+nearest row, `first`, with no reward: nobody's transition, and a recurrent state starts from 0 behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyplay.buffers.replay.rng import compiled
+from polyplay.buffers.replay.row_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
+
+
+@compiled
+def spans(slots: Any, R: Any, burn_in: Any, flags: Any, at: Any, real: Any, valid: Any) -> None:
+    """Of items whose first trained row is in slots [B]: at int64 [T, B] the slot of each row, real [T, B] whether it
+    is the item's own, valid [T, B] whether the transition to the next row of the item exists.
+    """
+    T, B = at.shape
+    for b in range(B):
+        base = slots[b] - slots[b] % R
+        back = 0
+        while back < burn_in and not flags[base + (slots[b] - base - back) % R] & FIRST:
+            back += 1
+        slot, going = base + (slots[b] - base - back) % R, True
+        for t in range(T):
+            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and going, False
+            if t >= burn_in - back and going:
+                follows = base + (slot + 1 - base) % R
+                going = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
+                if going and t + 1 < T:
+                    valid[t, b] = True
+                    slot = follows

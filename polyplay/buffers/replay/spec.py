@@ -1,0 +1,208 @@
+"""What a replay is to be: plain values, checked, that become a Memory in the worker that has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polyplay.buffers.replay.storage import CODECS
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec
+
+if TYPE_CHECKING:
+    from polyplay.buffers.replay.buffer import Memory
+
+FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
+BOTH = ("obs", "mask")  # of both ends of a transition
+REWARDS = ("none", "clip", "sign")
+HEADROOM = 8  # a soft capacity has room for an eighth more
+
+
+class Uniform(NamedTuple):
+    """Every item with the same chance."""
+
+
+class Proportional(NamedTuple):
+    """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
+
+    first: an item's first priority: "max", the greatest ever told; "given" with the rows; "td", |G + D·value - chosen|
+    from what the rows' policy said of them (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    mixture: float = 0.0
+    stratified: bool = False
+    first: str = "max"
+    last: float | None = None  # β at the end of the run, whoever samples moves it there; None: it stays
+
+
+class Rank(NamedTuple):
+    """P ∝ (1/rank)^α, ranks from a heap that is sorted now and then (Schaul et al. 2016, appendix B.2.1)."""
+
+    alpha: float = 0.7
+    beta: float = 0.5
+    first: str = "max"
+    stratified: bool = True
+
+
+Sampler = Uniform | Proportional | Rank
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The last `capacity` transitions of all `lanes` that feed one memory, and how batches are drawn from it.
+
+    An item is a transition of `n_step` steps, or with `sequence` m > 0 that many rows to train on, `burn_in` before
+    them and n_step behind. Every item belongs to one episode.
+    """
+
+    spec: Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (stream.row_spec)
+    lanes: int
+    capacity: int  # transitions, split evenly over the lanes
+    batch: int  # items drawn at once
+    state: Spec = field(default_factory=dict)  # of the recurrent state; {} if none
+    sampler: Sampler = Uniform()  # noqa: RUF009 - a NamedTuple
+    n_step: int = 1
+    gamma: float = 0.99  # per agent step
+    reward: str = "none"  # before it is summed: "clip" limits it to ±1, "sign" leaves its sign
+    scale: float = 1.0  # multiplies the sum
+    start: int = 1  # rows before the first sample
+    ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
+    slack: int = 2  # batches by which sampling may be behind that
+    stack: int = 0  # planes of stacked observations, of which only the newest is kept; 0: all is kept
+    sequence: int = 0
+    burn_in: int = 0
+    period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
+    compress: str = "none"  # planes of stacks, or whole observations
+    soft: bool = False  # more than `capacity` are kept until trim()
+    buffers: int = 2  # batches whose arrays are good at a time
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise UserError(f"replay: {name}={value} given, allowed: {least} or more")
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"replay: gamma={self.gamma} given, allowed: 0 to 1")
+        if self.reward not in REWARDS:
+            raise UserError(f"replay: reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
+        if not (isfinite(self.scale) and self.scale > 0):
+            raise UserError(f"replay: scale={self.scale} of rewards given, allowed: above 0")
+        if self.ratio is not None and not (isfinite(self.ratio) and self.ratio > 0):
+            raise UserError(f"replay: ratio={self.ratio} given, allowed: above 0, or none to sample freely")
+        if self.start > self.capacity:
+            raise UserError(f"replay: start={self.start} is more than capacity={self.capacity}: it would never begin")
+        if self.capacity < self.lanes:
+            raise UserError(
+                f"replay: capacity={self.capacity} is less than one transition for each of {self.lanes} lanes"
+            )
+        if self.burn_in and not self.sequence:
+            raise UserError(f"replay: burn_in={self.burn_in} needs sequence, the rows that are trained on behind it")
+        _check_sampler(self.sampler, self.spec, bool(self.sequence))
+        _check_spec(self)
+
+    @property
+    def every(self) -> int:
+        """Rows between the starts of sequences; 0: items are transitions."""
+        return self.sequence and (self.period or max(1, self.sequence // 2))
+
+    @property
+    def window(self) -> int:
+        """Rows behind an item's first (of those trained on) that must be there."""
+        return self.sequence + self.n_step - 1 if self.sequence else self.n_step
+
+    @property
+    def length(self) -> int:
+        """Rows of a sequence."""
+        return self.burn_in + self.sequence + self.n_step
+
+    @property
+    def rows(self) -> int:
+        """Rows in each lane's ring."""
+        own = -(-self.capacity // self.lanes)
+        own += -(-own // HEADROOM) if self.soft else 0
+        return own + self.window + self.burn_in + max(self.stack, 1) - 1
+
+    @property
+    def anchors(self) -> int:
+        """Recurrent states that are kept of each lane."""
+        return self.rows // self.every + 2 if self.sequence and self.state else 0
+
+    def stacked(self, path: str, leaf: Field) -> bool:
+        """Whether a leaf of the spec is a stack of planes."""
+        inside = path == "obs" or path.startswith("obs/")
+        return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
+
+    def bytes(self, batches: bool = True) -> int:
+        """RAM once it is full, without what compression saves; batches: with its own arrays for these."""
+        slots, total = self.lanes * self.rows, 0
+        for path, leaf in tree.leaves(self.spec):
+            stacked = self.stacked(path, leaf)
+            total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
+            total += self.lanes * leaf.nbytes * stacked
+        total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
+        total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
+        total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
+        return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
+
+    def drawn(self) -> Spec:
+        """What a batch has: see docs/replay.md. Shapes are whole ones, [B] and all."""
+        B = self.batch
+        if self.sequence:
+            rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
+            told: dict[str, Any] = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
+            told["valid"] = Field((self.length, B), "bool")
+        else:
+            rows = {
+                k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
+                for k, v in self.spec.items()
+                if k not in ("reward", *FLAGS)
+            }
+            told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
+        return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
+
+    def open(self, seed: int, batches: bool = True) -> Memory:
+        """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
+        it only draws into others'.
+        """
+        from polyplay.buffers.replay.buffer import Memory
+
+        return Memory(self, seed, batches)
+
+
+LEAST: dict[str, Any] = {
+    "lanes": 1, "capacity": 1, "batch": 1, "n_step": 1, "start": 1, "slack": 1,
+    "stack": 0, "sequence": 0, "burn_in": 0, "period": 0, "buffers": 1,
+}  # fmt: skip
+
+
+def _check_sampler(sampler: Any, spec: Any, sequence: bool) -> None:
+    if isinstance(sampler, Uniform):
+        return
+    for name in ("alpha", "beta", "mixture"):
+        value = getattr(sampler, name, 0.0)
+        if not 0 <= value <= 1:
+            raise UserError(f"replay: {name}={value} given, allowed: 0 to 1")
+    if sampler.first not in ("max", "given", "td"):
+        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, given, td")
+    if sampler.first == "td" and (sequence or not {"value", "chosen"} <= spec.keys()):
+        raise UserError("replay: first='td' needs single transitions, and value and chosen in the stored rows")
+
+
+def _check_spec(replay: Replay) -> None:
+    lacks = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
+    if lacks:
+        raise UserError(f"replay: the stored rows lack {', '.join(lacks)}")
+    if replay.compress not in CODECS:
+        raise UserError(f"replay: compress={replay.compress!r} given, allowed: {', '.join(CODECS)}")
+    if replay.stack > 127:
+        raise UserError(f"replay: stack={replay.stack} given, allowed: up to 127")
+    leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
+    if replay.stack and not any(replay.stacked(p, f) for p, f in leaves):
+        shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
+        raise UserError(
+            f"replay: stack={replay.stack} given, no observation has so many planes in front ({shapes}); 0?"
+        )

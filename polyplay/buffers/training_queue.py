@@ -1,0 +1,145 @@
+"""A training queue between threads of one process: chunks of single lanes, one list of empty slots, one of full ones.
+
+Any number of threads put in and take out, and their numbers may change while the queue is in use; a Stream, between
+processes, has a ring for each pair instead. A slot is [T+1, 1] as a Stream's; rows behind a chunk's last are padding:
+`first` is true there, so they hold no transition. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.shared_memory import Layout
+from polyplay.common.tree import Batch, Spec
+
+
+class Queue:
+    """At most `capacity` full chunks, and one more slot in the hands of each of `agents` lanes.
+
+    Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
+    """
+
+    lanes = 1  # of a slot
+
+    def __init__(self, rows: Spec, state: Spec, T: int, agents: int, capacity: int):
+        self.T, self.agents, self.capacity = T, agents, capacity
+        slots = self.slots = capacity + agents
+        layout = Layout()
+        fields = tree.map(lambda f: layout.add((slots, T + 1, *f.shape), f.dtype), rows)
+        states = tree.map(lambda f: layout.add((slots, *f.shape), f.dtype), state)
+        self.block = layout.block()
+        self.rows: Batch = tree.map(lambda f: self.block.array(*f), fields)
+        self.state: Batch = tree.map(lambda f: self.block.array(*f), states)
+        self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
+        self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+        self._empty = list(range(slots))
+        self._full: deque[int] = deque()
+        self._held = 0  # full slots, and those being learnt
+        self._rows = 0  # transitions in full slots
+        self._closed = False
+        lock = threading.Lock()
+        self._room, self._came = threading.Condition(lock), threading.Condition(lock)
+
+    # ---------------------------------------------------------------------------------- the acting side
+
+    def slot(self, patience: float | None = None) -> int | None:
+        """An empty slot; None when there was none for a while. Raises Closed."""
+        with self._room:
+            if not self._empty_now():
+                self._room.wait(self.patience if patience is None else patience)
+            if self._closed:
+                raise Closed
+            return self._empty.pop() if self._empty_now() else None
+
+    def _empty_now(self) -> bool:
+        return self._closed or (self._held < self.capacity and bool(self._empty))
+
+    def commit(self, slot: int, length: int) -> None:
+        """A finished chunk of `length` transitions; without any its slot is just empty again."""
+        with self._came:
+            self.length[slot] = length
+            if length:
+                self._full.append(slot)
+                self._held += 1
+                self._rows += length
+                self._came.notify()
+            else:
+                self._empty.append(slot)
+                self._room.notify()
+
+    # -------------------------------------------------------------------------------- the learning side
+
+    def batches(self, rows: int) -> Gather:
+        """Raises UserError: there may never be so many transitions in the queue."""
+        if rows > self.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {self.capacity} holds: raise that")
+        return Gather(self, rows)
+
+    def take(self, rows: int) -> list[int] | None:
+        """The oldest chunks that together have `rows` transitions or, with 0, one; None when there were not so many
+        for a while. Raises Closed.
+        """
+        rows = max(rows, 1)
+        with self._came:
+            if self._rows < rows and not self._closed:
+                self._came.wait(self.patience)
+            if self._closed:
+                raise Closed
+            if self._rows < rows:
+                return None
+            taken: list[int] = []
+            while rows > 0:
+                taken.append(self._full.popleft())
+                rows -= int(self.length[taken[-1]])
+            self._rows -= int(self.length[taken].sum())
+            return taken
+
+    def give_back(self, slots: list[int]) -> None:
+        with self._room:
+            self._empty.extend(slots)
+            self._held -= len(slots)
+            self._room.notify_all()
+
+    @property
+    def depth(self) -> int:
+        """Full chunks that nobody has taken yet."""
+        return len(self._full)
+
+    def close(self) -> None:
+        """Every wait, now and later, raises Closed."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+            self._came.notify_all()
+
+
+class Gather:
+    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
+
+    def __init__(self, queue: Queue, rows: int):
+        self.stream, self.rows = queue, rows
+
+    @property
+    def n(self) -> int:
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.stream.T))
+
+    def consumer(self) -> Iterator[tuple[Batch, Batch] | None]:
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.stream
+        while True:
+            slots = queue.take(self.rows)
+            if slots is None:
+                yield None
+                continue
+            at = np.array(slots)
+            rows = tree.map(lambda x, at=at: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), queue.rows)
+            state = tree.map(lambda x, at=at: x[at], queue.state)
+            queue.give_back(slots)  # copied
+            yield rows, state

@@ -1,0 +1,1 @@
+"""The command `polyplay`: a small file for each verb."""

@@ -1,0 +1,85 @@
+"""CPU, memory and rate of a run, seen from outside. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from itertools import pairwise
+from typing import Any
+
+import psutil
+
+from polyplay.runs.reports.reporter import Seldom
+
+SHARE = 0.02  # of the time that looking at memory may take: with 60 processes it is not free
+
+Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
+
+
+class Watch:
+    """CPU and memory of a process and all below it."""
+
+    def __init__(self, pid: int):
+        self.root = psutil.Process(pid)
+        self.peak_mb, self.processes = 0.0, 0
+        self.look = Seldom(self._look, SHARE)
+
+    def _tree(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):
+            return [self.root, *self.root.children(recursive=True)]
+        return []
+
+    def _look(self) -> float:
+        """Sum of PSS: pages that several processes share count once. The greatest so far."""
+        total, tree = 0, self._tree()
+        for process in tree:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        self.peak_mb = max(self.peak_mb, total / 2**20)
+        self.processes = max(self.processes, len(tree))
+        return self.peak_mb
+
+    def cpu(self) -> tuple[float, float, float]:
+        """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
+        own = 0.0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                own += times.user + times.system
+        t = psutil.cpu_times()
+        return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
+
+
+def begun(marks: list[Mark]) -> float:
+    """When the first steps were seen: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
+
+
+def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1) -> dict[str, Any] | None:
+    """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
+    had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
+    such window yet. A window may be `slack` seconds short.
+
+    turn: updates that follow one another without a step, as PPO's on a rollout do. Both lines are then the first after
+    such a turn: steps come while acting only, so a window that ends in the midst of one counts too many or too few.
+    """
+    key, of = ("updates", turn) if turn > 1 else ("steps", 1)
+    moved = [b for a, b in pairwise(marks) if b[0][key] // of > a[0][key] // of]
+    begin = next((m for m in moved if m[0]["wall_seconds"] >= warm), None)
+    if begin is None:
+        return None
+    last = begin[0]["wall_seconds"] + window - slack
+    end = next((m for m in moved if m[0]["wall_seconds"] >= last and m is not begin), None)
+    if end is None:
+        return None
+    wall = end[0]["wall_seconds"] - begin[0]["wall_seconds"]
+    passed, own, busy = (b - a for a, b in zip(begin[1], end[1], strict=True))
+    sps = (end[0]["steps"] - begin[0]["steps"]) / wall
+    return {
+        "sps": sps,
+        "window_s": wall,
+        "own_cores": own / passed,
+        "others_cores": max(0.0, busy - own) / passed,
+        "core_ms_per_step": 1000.0 * own / passed / sps if sps else None,
+        "lines": [row for row, _ in marks if begin[0]["wall_seconds"] <= row["wall_seconds"] <= end[0]["wall_seconds"]],
+    }

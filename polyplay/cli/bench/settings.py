@@ -1,0 +1,136 @@
+"""How `polyplay bench` runs each system: its settings for this number of cores, and what its wiring says.
+
+A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
+those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
+as `quick` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyplay import systems
+from polyplay.common.tree import Field
+from polyplay.envs.pool import Envs
+from polyplay.envs.toys import still
+from polyplay.runs import options as config
+from polyplay.runs.memory_estimate import kind_of
+from polyplay.workers.crew import Crew
+
+SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
+    "accel": lambda cores: {"lanes": 32 * cores, "replicas": cores},
+    "appo": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
+    "a3c": lambda cores: {"workers": cores},
+    "ga3c": lambda cores: {"agents": min(8 * cores, 128)},
+    "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
+    "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
+}
+MEASURED = sorted(SETTINGS)  # systems that learn from what was just done: drawing from a replay is not among the parts
+LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
+NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in their worker's own threads
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A system as it is going to be run, and the sizes that its wiring says. `keywords` are plain values."""
+
+    system: str
+    keywords: dict[str, Any]
+    told: dict[str, Any]  # the settings that are not the preset's
+    values: dict[str, Any]  # all settings
+    kind: str  # of its pool, see memory.kind_of
+    lanes: int  # of a pool that act at once (1 where each goes at its own pace)
+    T: int  # rows of a trajectory that is learnt from,
+    B: int  # and how many at once
+    epochs: int
+    turn: int  # updates that follow one another without a step: PPO's, where the same worker acts and learns
+    reuse: bool  # learning takes from acting what that computed
+    workers: int  # that count their time
+    frames: int  # of an agent step
+    envs: Envs
+    system_of: Any  # systems.System
+    task: Any
+
+
+def keywords(system: str, env: str, network: str, precision: str, cores: int) -> dict[str, Any]:
+    """What `polyplay.train(system, …)` gets. Raises UserError: no such environment."""
+    page = systems.load(system)
+    preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
+    there = "inputs" in page.Config.__dataclass_fields__
+    raw = {"inputs": "raw"} if there and not pictures(Envs(env, 1).spec.obs) else {}  # a preset may be for pictures
+    own = SETTINGS.get(system, lambda n: {})(cores)
+    return {"env": env, **preset, **own, **raw, "network": network, "precision": precision, **LITTLE}
+
+
+def pictures(obs: Any) -> bool:
+    """Whether observations are one image each, large enough for the Atari networks."""
+    return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
+
+
+def wire(system: str, given: Mapping[str, Any]) -> Wired:
+    """Wire a system with these keywords (`keywords`, perhaps changed), to look at. Raises UserError."""
+    from polyplay.runs.run import new_crew
+
+    page = systems.load(system)
+    settings, options, _ = config.resolve(page, **{**given, "env": environment(given["env"])})
+    crew = new_crew(options)
+    wired = page.build(settings, crew)
+    settings = replace(settings, **wired.resolved)
+    values = config.to_json(settings) if isinstance(given["env"], str) else {}
+    preset = config.to_json(config.preset(page, options.preset))
+    named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
+    told = {k: v for k, v in named.items() if preset[k] != v}
+    envs, lanes = acting(crew)
+    task, T, B = learning(crew)
+    timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
+    sizes: dict[str, Any] = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
+    sizes["turn"] = turn(crew)
+    sizes["reuse"] = reuses(crew)
+    kind, frames = kind_of(envs), envs.spec.frames_per_step
+    more: dict[str, Any] = {"envs": envs, "system_of": wired, "task": task, "frames": frames}
+    return Wired(system, dict(given), told, values, kind, lanes, **sizes, **more)
+
+
+def acting(crew: Crew) -> tuple[Envs, int]:
+    """The environments of those who act, and how many lanes they act for at once, as far as the wiring says."""
+    kw = next(r.kw for r in crew.roles if {"envs", "desk"} & r.kw.keys())
+    if "envs" in kw:
+        return kw["envs"], kw["envs"].lanes // kw["envs"].groups
+    return kw["desk"].envs, 1
+
+
+def learning(crew: Crew) -> tuple[Any, int, int]:
+    """The task, and [T, B]: how many rows one learner takes at once."""
+    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    if "source" in kw:
+        stream = kw["source"].stream
+        return kw["task"], stream.T, kw["source"].n * stream.lanes
+    return kw["task"], kw["T"], kw["envs"].lanes
+
+
+def turn(crew: Crew) -> int:
+    """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
+    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    passes, waits = kw["task"].passes, not kw["task"].update.apart
+    return passes.updates if passes and "envs" in kw and waits and not passes.target_kl else 1
+
+
+def reuses(crew: Crew) -> bool:
+    """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
+    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    return crew.reuse and "envs" in kw and kw["envs"].fixed and not kw.get("episodic", False)
+
+
+def environment(env: Any) -> Any:
+    """An environment as JSON has it: its name, or the numbers of a free one in processes."""
+    return still.factory(env) if isinstance(env, Mapping) else env
+
+
+def free(wired: Wired) -> Any:
+    """A free environment for a system, in a pool of the same kind, as JSON can hold it. Raises UserError."""
+    spec = wired.envs.spec
+    numbers = still.numbers(spec.obs, spec.action, wired.envs.title)
+    return still.named(numbers) if wired.kind in NATIVE else numbers

@@ -1,0 +1,245 @@
+"""`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
+
+No file of the user's is read, no path and no name of a user or machine is told. Imports no torch at the top.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyplay.common.findings import Finding, as_json, show, status
+
+NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
+EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
+FILES = 1024  # descriptors: a process pool takes about 5 per environment process
+STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
+PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
+GB = 2**30
+
+
+def versions() -> Iterator[Finding]:
+    from polyplay import __version__
+
+    python = f"{platform.python_version()} ({platform.python_implementation()})"
+    yield Finding("polyplay", "ok", f"{__version__}, Python {python}")
+    found = {name: _version(name) for name in (*NEEDED, *EXTRAS)}
+    told = ", ".join(f"{name} {v}" for name, v in found.items() if v)
+    lost = [name for name in NEEDED if not found[name]]
+    fix = f"pip install {' '.join(lost)}" if lost else ""
+    yield Finding("packages", "failed" if lost else "ok", told, fix)
+    absent = [name for name in EXTRAS if not found[name]]
+    if absent:
+        extras = ",".join(EXTRAS[name] for name in absent)
+        yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def machine() -> Iterator[Finding]:
+    from polyplay.envs.pools.client import cores
+
+    yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
+    quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
+    few = quota is not None and quota < cores()
+    text = f"{_cpu()}; {cores()} of {os.cpu_count()} cores may be used"
+    if few:
+        fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
+        yield Finding("cpu", "warning", f"{text}, for {quota:g} cores' time", fix)
+    else:
+        yield Finding("cpu", "ok", text)
+    yield memory()
+
+
+def cpu_quota(text: str) -> float | None:
+    """Cores' worth of time that a control group allows: of its cpu.max, "200000 100000" or "max 100000"."""
+    words = text.split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
+
+
+def memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory()
+    text = f"{free.total / GB:.1f} GB, {free.available / GB:.1f} GB of it available"
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    least = free.available
+    if limit.isdigit() and int(limit) < free.total:
+        text += f"; the container's limit is {int(limit) / GB:.1f} GB"
+        least = min(least, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
+    if least < GB:
+        return Finding("memory", "warning", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes")
+    return Finding("memory", "ok", text)
+
+
+def _cpu() -> str:
+    names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if "model name" in line]
+    return names[0] if names else platform.processor() or "an unknown CPU"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def limits() -> Iterator[Finding]:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield open_files(soft, hard)
+    if Path("/dev/shm").is_dir():
+        free = shutil.disk_usage("/dev/shm").free
+        text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
+        fix = "docker run --shm-size=1g …"
+        yield Finding("/dev/shm", "ok" if free > 2**26 else "warning", text, "" if free > 2**26 else fix)
+    free = shutil.disk_usage(".").free
+    fix = "" if free > GB else "free some, or put the run elsewhere with --run"
+    yield Finding("disk", "warning" if fix else "ok", f"{free / GB:.1f} GB free where you are", fix)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
+    told = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    yield Finding("settings", "ok", ", ".join(told) or "no thread or device settings in the environment")
+
+
+def open_files(soft: int, hard: int) -> Finding:
+    text = f"{soft:,} (at most {hard:,})"
+    if 0 <= soft < FILES:
+        return Finding("open files", "warning", text, f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}")
+    return Finding("open files", "ok", text)
+
+
+def torch_build() -> Iterator[Finding]:
+    import torch
+
+    config = torch.__config__.show()
+    blas = next((w.split("=")[1] for w in config.replace(",", " ").split() if w.startswith("BLAS_INFO=")), "unknown")
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
+    threads = f"{torch.get_num_threads()} threads"
+    yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
+    if torch.cuda.is_available():
+        cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+        yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
+    elif Path("/proc/driver/nvidia").exists():
+        fix = "this version computes on the CPU; for other code install the torch that fits the driver"
+        yield Finding("gpu", "ok", f"a driver is there, but torch sees no device; {fix}")
+    else:
+        yield Finding("gpu", "ok", "none that torch can use")
+
+
+def shared_memory() -> Iterator[Finding]:
+    from polyplay.common.shared_memory import Block, Semaphores
+
+    semaphores = Semaphores(1)
+    semaphores[0].post()
+    works = semaphores[0].wait(1.0) and not semaphores[0].wait(0.0)
+    block = Block(1 << 20).array(1 << 20, "uint8")
+    block[:] = 1
+    kind = "memfd" if hasattr(os, "memfd_create") else "an unlinked file"
+    if not works or int(block.sum()) != 1 << 20:
+        yield Finding("shared memory", "failed", "a semaphore or a block does not hold what was put there", REPORT)
+    else:
+        yield Finding("shared memory", "ok", f"blocks by {kind}, semaphores count")
+
+
+def environments() -> Iterator[Finding]:
+    """An environment process is forked from its server, steps, and ends."""
+    import numpy as np
+
+    from polyplay.envs import Envs
+
+    pool = Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)
+    try:
+        lanes, _ = pool.recv(60.0)
+        pool.send(lanes, np.zeros(1, np.int64))
+        pool.recv(60.0)
+    finally:
+        pool.close()
+    yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
+
+
+def atari() -> Iterator[Finding]:
+    from polyplay.envs import Envs
+
+    if not _version("ale-py"):
+        yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
+        return
+    spec = Envs("ALE/Pong-v5", 1).spec
+    yield Finding("atari", "ok", f"the ROM of Pong opens: {spec.describe['actions']}")
+
+
+def smoke() -> Iterator[Finding]:
+    """A short run by the command itself, in a directory that is removed."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        run = os.path.join(place, "run")
+        words = ["train", "a2c", "--env", "toy:catch", "--network", "mlp", "--steps", str(STEPS), "--run", run]
+        command = [sys.executable, "-m", "polyplay", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode:
+            text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
+            yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
+            return
+        summary = json.loads(Path(run, "summary.json").read_text())
+    seconds = f"{summary['wall_seconds']:.1f} s, start and end of its workers included"
+    yield Finding("training", "ok", f"a2c on toy:catch: {summary['steps']:,} steps in {seconds}")
+
+
+REPORT = "report it, with all of these lines"
+LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "versions": versions,
+    "machine": machine,
+    "limits": limits,
+    "torch": torch_build,
+    "shared memory": shared_memory,
+    "environments": environments,
+    "atari": atari,
+    "training": smoke,
+}
+
+
+def examine() -> list[Finding]:
+    """Everything; what raises is a finding too."""
+    found: list[Finding] = []
+    for name, look in LOOKS.items():
+        try:
+            found.extend(look())
+        except Exception as e:
+            text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
+            found.append(Finding(name, "failed", text.replace(str(Path.home()), "~"), REPORT))
+    return found
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Nothing is changed, nothing is sent anywhere."""
+
+    json: bool = False
+    """print JSON"""
+
+
+def command(words: list[str]) -> int:
+    """`polyplay doctor` with these words; the exit status."""
+    from polyplay.runs import flags
+
+    o, _ = flags.read(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
+    found = examine()
+    if o.json:
+        print(as_json(found, {}, "lines"))
+    else:
+        failed = [f.name for f in found if f.level == "failed"]
+        show(f"polyplay doctor: {', '.join(failed) + ' failed' if failed else 'all works'}", found, {}, "what")
+    return status(found)

@@ -1,0 +1,130 @@
+"""Traits of environments and networks, and the runs that try them together in every system: one table, from which
+`polyplay systems --matrix` is printed and which tests/systems/test_traits_together.py runs. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+TEST = "tests/systems/test_traits_together.py"
+HOW = {"thread": "threads", "process": "processes"}
+MARKS = {"learns": "L", "trains": "t", "untried": "-"}
+
+
+@dataclass(frozen=True)
+class Trait:
+    title: str
+    switches: tuple[str, ...] = ()  # of toy:traits
+    core: str = "none"
+
+
+TRAITS = {
+    "lstm": Trait("LSTM", ("memory",), "lstm"),
+    "gru": Trait("GRU", ("memory",), "gru"),
+    "mask": Trait("masks", ("mask",)),
+    "dict": Trait("dict obs.", ("dict",)),
+    "hybrid": Trait("hybrid act.", ("hybrid",)),
+    "continuous": Trait("continuous", ("continuous",)),
+}
+APART = {("lstm", "gru")}  # a network has one core
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of `system` with these traits on. It learns if its mean return must reach `goal`, else it trains."""
+
+    system: str
+    on: str
+    traits: tuple[str, ...]
+    goal: float | None = None
+
+    @property
+    def env(self) -> str:
+        switches = dict.fromkeys(s for name in self.traits for s in TRAITS[name].switches)
+        return "+".join(["toy:traits", *switches])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        cores = [TRAITS[name].core for name in self.traits if TRAITS[name].core != "none"]
+        return {"env": self.env, "on": self.on, "core": cores[0] if cores else "none"}
+
+    def __str__(self) -> str:
+        return f"{self.system} {HOW[self.on]} {'+'.join(self.traits)}"
+
+
+REST = ("mask", "dict", "hybrid", "continuous")
+# of Discrete actions alone: masks and dicts are in their own tests
+VALUES = ("accel_dqn", "apex", "dqn", "gorila", "r2d2", "rainbow")
+# of a bounded Box alone: dicts are in its own tests
+REAL = ("apex_dpg",)
+SYSTEMS = ("a2c", "a3c", "accel", "appo", "ga3c", "impala", "ppo")
+# everything at once, in each system and as both kinds of workers: every pair is on together there
+TOGETHER = [
+    Case("a2c", "thread", ("lstm", *REST), 0.6),
+    Case("a2c", "thread", ("gru", *REST)),
+    Case("a3c", "thread", ("lstm", *REST)),
+    Case("a3c", "thread", ("gru", *REST)),
+    Case("accel", "thread", ("lstm", *REST)),
+    Case("accel", "thread", ("gru", *REST)),
+    Case("appo", "thread", ("lstm", *REST)),
+    Case("appo", "thread", ("gru", *REST)),
+    Case("ga3c", "thread", ("lstm", *REST)),
+    Case("ga3c", "thread", ("gru", *REST)),
+    Case("impala", "thread", ("lstm", *REST)),
+    Case("impala", "thread", ("gru", *REST), 0.6),
+    Case("ppo", "thread", ("lstm", *REST), 0.6),
+    Case("ppo", "thread", ("gru", *REST)),
+    *(Case(system, "process", (core, *REST)) for system in SYSTEMS for core in ("lstm", "gru")),
+]
+# and each by itself: every pair with one of the two off
+ALONE = [
+    Case("a2c", "thread", ("lstm",)),
+    Case("a2c", "thread", ("gru",), 0.7),
+    Case("a2c", "thread", ("mask",), 0.7),
+    Case("a2c", "thread", ("dict",), 0.7),
+    Case("a2c", "thread", ("hybrid",), 0.7),
+    Case("a2c", "thread", ("continuous",), 0.6),
+    *(Case(system, "thread", (name,)) for system in SYSTEMS[1:] for name in TRAITS),
+]
+CASES = [*TOGETHER, *ALONE]
+
+
+def pairs() -> list[tuple[str, ...]]:
+    """Every trait, then every two that can be together."""
+    return [*((name,) for name in TRAITS), *(p for p in combinations(TRAITS, 2) if p not in APART)]
+
+
+def verdict(system: str, on: str, traits: Iterable[str]) -> str:
+    """What the runs with all of these traits on show: "learns", "trains", or "untried"."""
+    found = [c for c in CASES if (c.system, c.on) == (system, on) and set(traits) <= set(c.traits)]
+    return "learns" if any(c.goal is not None for c in found) else "trains" if found else "untried"
+
+
+def table() -> Any:
+    """The matrix for a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(), caption_justify="left")
+    made.add_column("traits", style="bold", no_wrap=True)
+    for system in SYSTEMS:
+        made.add_column(system, no_wrap=True, justify="center")
+    for pair in pairs():
+        title = " + ".join(TRAITS[name].title for name in pair)
+        made.add_row(title, *(" ".join(MARKS[verdict(system, on, pair)] for on in HOW) for system in SYSTEMS))
+    return made
+
+
+def _caption() -> str:
+    learn = sum(c.goal is not None for c in CASES)
+    return (
+        f"First as {', then as '.join(HOW.values())}; proved by {TEST}:\n"
+        f"{len(CASES)} runs of toy:traits with these traits on.\n"
+        f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
+        "t trains: some updates without error, weights finite and changed.\n"
+        f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/systems/test_values_traits.py.\n"
+        f"{', '.join(REAL)}: continuous actions; dict obs. in tests/systems/test_apex_dpg.py."
+    )

@@ -1,0 +1,1 @@
+"""Plain data, shared memory and files: what everything stands on."""

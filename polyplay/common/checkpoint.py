@@ -1,0 +1,256 @@
+"""Checkpoints: directories of safetensors and JSON, complete or absent, with checksums. Nothing pickled, ever.
+
+Workers write their parts into `checkpoints/.partial-<update>`; the main process, once it has all of them, adds the
+manifest (schema version, counters, SHA-256 and size of every file) and renames the directory: that is the moment the
+checkpoint exists. A newest one that doesn't match its manifest is passed over for the one before, saying so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from polyplay.common.errors import UserError
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+BEST = "best-"  # and the update: weights alone, not to go on from
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """All of `data` under `path`, on disk, or nothing there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    write_file(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_file(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def folder(directory: Path) -> Path:
+    return directory / "checkpoints"
+
+
+class Part:
+    """What one worker adds to the checkpoint of update `version`."""
+
+    def __init__(self, directory: Path, version: int):
+        self.root = partial(directory, version)
+
+    def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        write_arrays(self._path(name, ".safetensors"), arrays)
+
+    def json(self, name: str, value: Any) -> None:
+        write_json(self._path(name, ".json"), value)
+
+    def folder(self, name: str) -> Path:
+        """A directory for what is written piece by piece."""
+        path = self.root / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _path(self, name: str, suffix: str) -> Path:
+        path = self.root / f"{name}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def partial(directory: Path, version: int) -> Path:
+    return folder(directory) / f".partial-{version:012d}"
+
+
+def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
+    """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
+    root, final = partial(directory, version), folder(directory) / f"{version:012d}"
+    try:
+        for begun in root.rglob(".*"):  # by a worker that was killed while it wrote
+            begun.unlink(missing_ok=True)
+        files = {
+            str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
+            for p in sorted(root.rglob("*"))
+            if p.is_file()
+        }
+        write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
+        if final.exists():  # the same update saved twice: the newer one counts
+            shutil.rmtree(final)
+        os.rename(root, final)
+        _sync(final.parent)
+    except OSError:
+        discard(directory, version)
+        raise
+    return final
+
+
+def keep_best(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: dict[str, Any]) -> None:
+    """Make weights the best ones, in the place of those that were. name: of the file within. Raises OSError."""
+    version = int(counters["updates"])
+    begun, final = folder(directory) / f".partial-{BEST}{version:012d}", folder(directory) / f"{BEST}{version:012d}"
+    shutil.rmtree(begun, ignore_errors=True)
+    path = begun / f"{name}.safetensors"
+    path.parent.mkdir(parents=True)
+    write_arrays(path, arrays)
+    files = {f"{name}.safetensors": {"sha256": _digest(path), "bytes": path.stat().st_size}}
+    write_json(begun / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(begun, final)
+    _sync(final.parent)
+    for old in folder(directory).glob(f"{BEST}*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def kept_best(directory: Path) -> Path | None:
+    """The weights that `keep_best` kept last, if they are whole."""
+    found = [p for p in folder(directory).glob(f"{BEST}*") if flaw(p) is None]
+    return max(found, key=lambda p: p.stat().st_mtime, default=None)
+
+
+def discard(directory: Path, version: int) -> None:
+    shutil.rmtree(partial(directory, version), ignore_errors=True)
+
+
+def sweep(directory: Path) -> None:
+    """Remove parts that a killed run left."""
+    for left in folder(directory).glob(".partial-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Keep the newest `keep` and the one with the best return."""
+    paths = everything(directory)
+    scores = {p: _score(p) for p in paths}
+    best = max((p for p in paths if scores[p] is not None), key=lambda p: scores[p] or 0.0, default=None)
+    for path in paths[: -max(keep, 1)]:
+        if path != best:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def everything(directory: Path) -> list[Path]:
+    """Checkpoints, oldest first."""
+    return sorted(p for p in folder(directory).glob("[0-9]*") if p.is_dir())
+
+
+def best(directory: Path) -> Path | None:
+    """The weights with the best score of evaluations beside training; where none were made, the checkpoint with the
+    best mean return in training.
+    """
+    evaluated = kept_best(directory)
+    if evaluated is not None:
+        return evaluated
+    scored = [(s, p) for p in everything(directory) if (s := _score(p)) is not None]
+    return max(scored)[1] if scored else None
+
+
+def _score(path: Path) -> float | None:
+    try:
+        return manifest(path)["counters"].get("episodic_return_mean")
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def manifest(path: Path) -> dict[str, Any]:
+    return json.loads((path / MANIFEST).read_text())
+
+
+def flaw(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        said = manifest(path)
+    except (OSError, ValueError) as e:
+        return f"its manifest cannot be read ({e})"
+    if said.get("schema") != SCHEMA:
+        return f"its schema is {said.get('schema')!r}, this version reads {SCHEMA}"
+    for name, expected in said["files"].items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["bytes"] or _digest(file) != expected["sha256"]:
+            return f"{name} is damaged (its checksum differs)"
+    return None
+
+
+def newest(directory: Path, say: Callable[[str], None]) -> Path:
+    """The newest checkpoint that is whole; `say` hears of every one passed over."""
+    found = everything(directory)
+    for path in reversed(found):
+        wrong = flaw(path)
+        if wrong is None:
+            return path
+        say(f"checkpoint {path.name}: {wrong}; going back to the one before")
+    have = f"{len(found)} there, none whole" if found else "none there"
+    raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); start it anew with `polyplay train`")
+
+
+class Found:
+    """A whole checkpoint, read by name."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def has(self, name: str) -> bool:
+        return (self.path / f"{name}.safetensors").is_file()
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        try:
+            return load_file(self.path / f"{name}.safetensors")
+        except SafetensorError as e:
+            raise UserError(f"checkpoint {self.path}: {name} cannot be read ({e})") from None
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.path / f"{name}.json").read_text())
+
+
+@lru_cache(maxsize=4)
+def open_checkpoint(path: Path) -> Found:
+    return Found(path)
+
+
+def fit(module: Any, arrays: dict[str, np.ndarray]) -> None:
+    """Load named arrays into a module whose tensors are views: copied in place, every name and shape must match."""
+    import torch
+
+    own = module.state_dict()
+    missing, extra = sorted(own.keys() - arrays.keys()), sorted(arrays.keys() - own.keys())
+    if missing or extra:
+        raise UserError(f"checkpoint: the network differs: missing {missing or 'none'}, unknown {extra or 'none'}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if tuple(tensor.shape) != arrays[name].shape:
+                given, want = arrays[name].shape, tuple(tensor.shape)
+                raise UserError(f"checkpoint: the network differs: {name} is {given} there and {want} here")
+            tensor.copy_(torch.from_numpy(arrays[name]))
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

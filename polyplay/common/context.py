@@ -1,0 +1,121 @@
+"""What a worker knows about itself: which one it is, its seed, its row of the meter, and what the crew wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from polyplay.common.counters import Meter, MeterRow
+from polyplay.common.shared_memory import Block, Control
+
+SEATS = 64  # workers that one role can have
+
+
+def keyed(seed: int, incarnation: int) -> int:
+    """Seeds environments and noise: a worker that takes another one's place must not repeat its past."""
+    return seed + 1_000_003 * incarnation
+
+
+def reborn(incarnation: int | None, resumes: int) -> int:
+    """The incarnation of who takes a seat after that one; None: after nobody. Multiples of 1000 are those that begin
+    with the run: after 999 lives at a seat they come again.
+    """
+    lives = 0 if incarnation is None else incarnation % 1000 % 999 + 1
+    return lives + 1000 * resumes
+
+
+class Headcount:
+    """How many workers a role is to have, and has; and who is to leave. Asked by anyone, done by the main process."""
+
+    def __init__(self, n: int = 0):
+        self._block = Block(8 * (8 + SEATS))
+        self._attach()
+        self._cells[:2] = n
+
+    def _attach(self) -> None:
+        self._cells = self._block.array(8 + SEATS, np.int64)
+
+    wanted = property(lambda self: int(self._cells[0]))
+
+    def ask(self, n: int) -> None:
+        self._cells[0] = n
+
+    def get(self) -> int:
+        """Workers that there are now, those that have not left yet included."""
+        return int(self._cells[1])
+
+    def count(self, n: int) -> None:
+        self._cells[1] = n
+
+    def seat(self, index: int, dismissed: bool) -> None:
+        self._cells[8 + index] = dismissed
+
+    def dismissed(self, index: int) -> bool:
+        return bool(self._cells[8 + index])
+
+    def __getstate__(self) -> dict:
+        return {"_block": self._block}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+@dataclass
+class Me:
+    role: str
+    index: int  # among the workers of this role
+    n: int  # workers of this role
+    row: int  # of the meter
+    seed: int  # of the run
+    meters: Meter
+    control: Control
+    directory: Path | None = None  # where checkpoints and reports of this run go
+    resume: Path | None = None  # the checkpoint this run goes on from
+    incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
+    threads: int = 1  # compute threads
+    trace: bool = False  # write every update's loss
+    precision: str = "float32"  # of networks, see nets.precision
+    device: str = "cpu"  # that it computes on: see polyplay.nets.device
+    reuse: bool = True  # learn from what was computed while acting, where the weights are the same
+    heads: Headcount | None = None  # of this role
+    drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
+    patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+    say: Callable[[str, str], None] = lambda kind, text: (
+        None
+    )  # to the main process: ("warning" | "unsaved" | "decision", text)
+    meter: MeterRow = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meter = self.meters.row(self.row)
+
+    @property
+    def noise_seed(self) -> int:
+        """Action noise is keyed by this and by the lanes' numbers."""
+        return keyed(self.seed, self.incarnation)
+
+    @property
+    def env_seed(self) -> int:
+        return keyed(self.seed, self.incarnation)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker is to leave: its role has fewer workers from now on."""
+        return self.heads is not None and self.heads.dismissed(self.index)
+
+    def turn(self) -> None:
+        """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""
+        self.meter.stamp()
+        self.control.check()
+
+    def __getstate__(self) -> dict:
+        state = dict(self.__dict__)
+        del state["meter"], state["say"]
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self.meter = self.meters.row(self.row)

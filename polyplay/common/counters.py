@@ -1,0 +1,126 @@
+"""The meter: what every worker counts, in shared memory, one row each; only its worker writes it. Imports no torch."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from polyplay.common.shared_memory import Layout
+
+COLUMNS = [
+    "stamp",
+    "stamps",
+    "steps",
+    "rollouts",
+    "updates",
+    "learnt",
+    "episodes",
+    "restarts",
+    "saved",
+    "env",
+    "infer",
+    "learn",
+    "replay",
+    "wait",
+    "lag_sum",
+    "lag_count",
+    "lag_max",
+    "depth_sum",
+    "depth_count",
+    "served",
+    "calls",
+]
+SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
+LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
+EPISODES = 2048  # finished games a worker may report between two looks of the main process
+EPISODE = ("return", "length", "lane", "wall")
+METRICS = 32
+
+
+class MeterRow:
+    """One worker's counters. All of them only grow and only their worker writes them, so a reader takes differences."""
+
+    def __init__(self, meter: Meter, i: int):
+        self.values, self.lags, self.sizes = meter.values[i], meter.lags[i], meter.sizes[i]
+        self.games, self.metrics = meter.games[i], meter.metrics[i]
+        self._at = meter.columns
+        self._names = meter.names
+
+    def add(self, column: str, amount: float) -> None:
+        self.values[self._at[column]] += amount
+
+    def set(self, column: str, value: float) -> None:
+        self.values[self._at[column]] = value
+
+    def get(self, column: str) -> float:
+        return float(self.values[self._at[column]])
+
+    def stamp(self) -> None:
+        self.values[0] = time.monotonic()
+        self.values[1] += 1
+
+    def lag(self, lags: np.ndarray) -> None:
+        """Count policy lags, in optimiser updates, one per row learnt."""
+        if lags.size == 0:
+            return
+        self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
+        self.add("lag_sum", float(lags.sum()))
+        self.add("lag_count", lags.size)
+        self.set("lag_max", max(self.get("lag_max"), float(lags.max())))
+
+    def served(self, n: int) -> None:
+        """A service was called for `n` at once."""
+        self.sizes[min(n, SIZES - 1)] += 1
+        self.add("served", n)
+        self.add("calls", 1)
+
+    def episode(self, ret: float, length: float, lane: int) -> None:
+        n = int(self.get("episodes"))
+        self.games[n % EPISODES] = (ret, length, lane, time.time())
+        self.add("episodes", 1)
+
+    def losses(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            i = self._names.get(name)
+            if i is not None:
+                self.metrics[i, 0] += value
+                self.metrics[i, 1] += 1
+
+
+class Meter:
+    """Counters of every worker in shared memory: one row each."""
+
+    def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
+        if len(metrics) > METRICS:
+            raise ValueError(f"at most {METRICS} metrics, got {len(metrics)}")
+        self.workers = workers
+        self.columns = {name: i for i, name in enumerate(COLUMNS)}
+        self.names = {name: i for i, name in enumerate(metrics)}
+        layout = Layout()
+        self._fields = (
+            layout.add((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
+            layout.add((workers, LAGS), np.int64),
+            layout.add((workers, SIZES), np.int64),
+            layout.add((workers, EPISODES, len(EPISODE)), np.float64),
+            layout.add((workers, METRICS, 2), np.float64),
+        )
+        self._block = layout.block()
+        self._attach()
+
+    def _attach(self) -> None:
+        self.values, self.lags, self.sizes, self.games, self.metrics = (self._block.array(*f) for f in self._fields)
+
+    def row(self, i: int) -> MeterRow:
+        return MeterRow(self, i)
+
+    def column(self, name: str) -> np.ndarray:
+        """[workers] the present values of one column."""
+        return self.values[:, self.columns[name]]
+
+    def __getstate__(self) -> dict:
+        return {k: self.__dict__[k] for k in ("workers", "columns", "names", "_fields", "_block")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()

@@ -1,0 +1,1 @@
+"""Atari games: the emulator, its screens, and how papers play it."""

@@ -1,0 +1,268 @@
+"""One Atari game over ale-py's plain emulator: every option of `Atari`, and a state that can be saved and restored.
+
+Where ale-py's vector environment has the options too, this plays the same games: same frames, rewards and flags. So
+it repeats what that does: the no-ops and sticky actions come from the same draws (libstdc++'s, from the lane's seed),
+and after a game that ended in mid-step the picture is made of what had been read before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.envs.atari.native import rom
+from polyplay.envs.atari.presets import Atari
+from polyplay.envs.atari.screen import Chances, Painter, restore, words
+from polyplay.envs.atari.starts import Start, load
+from polyplay.envs.pool import CUT, nearest, options
+
+NOOP = 0
+Step = tuple[int, int] | None  # a button and how many frames it is held; None: no-ops, as many as are drawn
+State = dict[str, np.ndarray]
+
+
+def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
+    """The words of `start` and `life_start`, for a game with the actions `own`.
+
+    "noops" draws; "FIRE" presses for a frame, "FIRE*4" for four, "#2" the third of the game's actions. Words joined by
+    commas belong together. Buttons that the game does not have are left out, with what is joined to them.
+    Raises UserError: no such word.
+    """
+    import ale_py
+
+    known, steps = ale_py.Action.__members__, []  # type: dict[str, Any], list[Step]
+    for word in text.split():
+        presses: list[Step] = [None] if word == "noops" else []
+        for press in word.split(",") if word != "noops" else ():
+            button, _, frames = press.partition("*")
+            place = int(button[1:]) if button[:1] == "#" and button[1:].isdigit() else -1
+            if (place < 0 and button not in known) or not (frames or "1").isdigit():
+                hint = nearest(button, ["noops", *known])
+                raise UserError(f"{title}: option start or life_start: {word!r} is no word of it{hint}")
+            button = own[place] if 0 <= place < len(own) else button
+            if button not in (*own, "NOOP"):
+                break
+            presses.append((known[button].value, int(frames or 1)))
+        steps += presses
+    return steps
+
+
+class AtariEnv(gymnasium.Env):
+    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` tells of
+    one: the game goes on, the next step ignores its action.
+    """
+
+    def __init__(self, title: str, given: Mapping[str, Any]):
+        import ale_py
+
+        o = self._options = options(Atari, given, title)
+        self._rom = str(ale_py.roms.get_rom_path(rom(title)))
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
+        self._ale.loadROM(self._rom)  # takes long: asked for all that only a loaded game tells
+        moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
+        own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
+        self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
+        self._fire = o.fire_reset and "FIRE" in own
+        self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
+        self._steps = -(-o.max_frames // o.frameskip)  # of one game
+        self._sticky = float(np.float32(o.sticky))
+        height, width = self._ale.getScreenDims()
+        self._paint = Painter(o, height, width, title)
+        plain = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
+        self._read = self._ale.getScreen if self._paint.indexed else plain
+        self._kept = 2 if o.maxpool else 1
+        self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
+        self._stack = np.zeros(o.shape, np.uint8)
+        self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
+        self._draws, self._chance = np.random.RandomState(0), Chances(0)
+        self._starts, self._lane, self._games = load(o.starts, rom(title)) if o.starts else None, 0, 0
+        self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(own))
+
+    # -------------------------------------------------------------------------------- Gymnasium's side
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new game; with a seed as the first of its kind."""
+        super().reset(seed=seed)
+        if self._starts is not None:
+            number = self._lane + self._games * self._options.stride
+            self._games += 1
+            return self._begin(number % len(self._starts.starts))
+        if self._age >= self._steps and not self._ale.game_over():
+            self._act(self._still)  # ale-py too plays on for a frame where we end a game: the same draws
+        if seed is not None or not self._seeded:
+            self._seed(int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
+        self._new_game()
+        self._play(self._start, over=self._new_game)
+        self._fill()
+        self._age, self._lives, self._cut = 0, self._ale.lives(), False
+        return self._stack.copy(), {}
+
+    def polyplay_lane(self, number: int) -> None:
+        """The lane says which one it is."""
+        self._lane = number
+
+    def _begin(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """The game from a start state. Raises UserError: it leads elsewhere than it says."""
+        assert self._starts is not None
+        start = self._starts.starts[number]
+        self._seed(start.seed)
+        self._new_game()
+        steps: list[Step] = list(start.presses)
+        if start.state:
+            try:
+                self._restore(start.state)
+            except SystemError:  # how ale-py says so
+                raise UserError(f"--starts: {self._starts.path}, start {number}: no state of ALE's") from None
+            steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
+        self._play(steps)
+        wrong = self._flaw(start)
+        if wrong:
+            raise UserError(f"--starts: {self._starts.path}, start {number}: {wrong}")
+        self._fill()
+        self._age, self._lives, self._cut = -(-start.frames // self._options.frameskip), self._ale.lives(), False
+        return self._stack.copy(), {}
+
+    def _flaw(self, start: Start) -> str:
+        if self._ale.game_over():
+            return "the game is over there"
+        if start.frames >= self._options.max_frames:
+            return f"{start.frames} frames were played there, the longest game has {self._options.max_frames}"
+        ram = hashlib.sha256(self._ale.getRAM().tobytes()).hexdigest()
+        return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
+        if self._cut and self._life:
+            reward = self._play(self._life)
+            self._fill()
+        else:
+            reward = self._hold(self._still if self._cut else self._moves[action], self._options.frameskip)
+            self._push()
+        self._age += 1
+        lives, dead = self._ale.lives(), self._ale.game_over()
+        late = self._age >= self._steps and not dead
+        lost = self._options.life_loss == "terminate" and 0 < lives < self._lives and not dead
+        self._cut, self._lives = lost and not late, lives
+        return self._stack.copy(), float(reward), dead, late, {CUT: True} if lost else {}
+
+    # ------------------------------------------------------------------------------------- the emulator
+
+    def _seed(self, seed: int) -> None:
+        self._ale.setInt("random_seed", seed)
+        self._ale.loadROM(self._rom)
+        self._draws, self._chance = np.random.RandomState(seed), Chances(seed)
+        self._seeded = True
+
+    def _new_game(self) -> None:
+        self._ale.reset_game()
+        self._last = NOOP
+
+    def _act(self, button: int) -> int:
+        """One frame; its reward. ale-py draws twice a frame, once for a second player."""
+        if not self._sticky or self._chance.draw() >= self._sticky:
+            self._last = button
+        return self._ale.act(self._last)
+
+    def _hold(self, button: int, frames: int) -> int:
+        """Up to `frames` frames, of which the last two are kept; their reward."""
+        reward = 0
+        for left in range(frames, 0, -1):
+            reward += self._act(button)
+            if self._ale.game_over():
+                break
+            if left <= self._kept:
+                self._read(self._screens[left - 1])
+        return reward
+
+    def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
+        """A script; its reward. Where the game ends call `over` and go on, or stop. Leaves the last screen read, and
+        the one before where a button was held.
+        """
+        reward, held = 0, False
+        for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
+            reward += self._hold(button, frames)
+            held = frames > 1
+            if self._ale.game_over():
+                held = False
+                if over is None:
+                    break
+                over()
+        self._read(self._screens[0])
+        if not held:
+            self._screens[1] = 0
+        return reward
+
+    def _noops(self) -> list[tuple[int, int]]:
+        """As std::uniform_int_distribution draws in libstdc++ (Lemire's method), FIRE being one of them."""
+        o = self._options
+        n = o.noop_min + self._draw(max(o.noop_max, 1) - o.noop_min)
+        return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
+
+    def _draw(self, n: int) -> int:
+        """0 … n-1"""
+        while True:
+            product = int(self._draws.randint(0, 2**32, dtype=np.uint32)) * n
+            if product % 2**32 >= 2**32 % n:
+                return product >> 32
+
+    def _restore(self, saved: bytes) -> None:
+        import ale_py
+
+        emulator = ale_py.ALEState(saved)
+        self._ale.reset_game()
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
+            self._ale.act(NOOP)
+        self._ale.restoreState(emulator)
+
+    # -------------------------------------------------------------------------------------- the picture
+
+    def _push(self) -> None:
+        """The plane of the last screens, as newest of the stack."""
+        if self._options.maxpool:
+            np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
+        self._stack[:-1] = self._stack[1:]
+        self._stack[-1] = self._paint(self._screens[0], self._ale.getScreenRGB)
+
+    def _fill(self) -> None:
+        """A new stack."""
+        how = self._options.stack_reset
+        self._stack[:] = 0
+        self._push()
+        if how == "repeat":
+            self._stack[:] = self._stack[-1]
+        for _ in range(len(self._stack) - 1 if how == "play" else 0):
+            self._hold(self._still, self._options.frameskip)
+            self._push()
+
+    # ---------------------------------------------------------------------------------------- its state
+
+    def get_state(self) -> State:
+        """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
+        saved = self._ale.cloneState(include_rng=True).serialize()
+        state = {
+            "emulator": np.frombuffer(saved, np.uint8).copy(),
+            "screens": self._screens.copy(),
+            "stack": self._stack.copy(),
+            "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
+        }
+        state |= {} if self._starts is None else {"games": np.array(self._games)}
+        return state | {"draws": words(self._draws), "chance": self._chance.get_state(), "grays": self._paint.table}
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state of the same game with the same options, to the bit."""
+        self._restore(state["emulator"].tobytes())
+        self._games = int(state.get("games", 0))
+        self._screens[...], self._stack[...] = state["screens"], state["stack"]
+        age, lives, cut, last, seeded = state["counters"].tolist()
+        self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)
+        restore(self._draws, state["draws"])
+        self._chance.set_state(state["chance"])
+        self._paint.table[...] = state["grays"]

@@ -1,0 +1,285 @@
+"""Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
+
+What looks roundabout here answers something ale-py does (read in 0.12's src/ale/vector, pinned by tests):
+
+- its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
+- asked for lives, its `terminated` mixes lost lives with the end of the game: we do not ask, and look at the
+  `lives` count ourselves, so that `over` is exact;
+- its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
+- where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
+  steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
+  observation is the real one;
+- `send` knows no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+  hang.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.tree import Batch, Field
+from polyplay.envs.atari.presets import Atari
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
+from polyplay.envs.spaces import Discrete, check_action, show
+
+STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
+NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
+
+
+def games() -> dict[str, str]:
+    """ROM name by the name in its id: {"MsPacman": "ms_pacman", …}. Raises UserError where ale-py is
+    missing.
+    """
+    try:
+        from ale_py import roms
+    except ImportError as e:
+        raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
+    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
+
+
+def rom(name: str) -> str:
+    """'ALE/MsPacman-v5' → 'ms_pacman'. The id names only the game. Raises UserError: no such game."""
+    known = games()
+    game = name.removeprefix("ALE/")
+    head, dash, version = game.rpartition("-v")
+    game = head if dash and version.isdigit() else game
+    for title, found in known.items():
+        if game.lower() in (title.lower(), found):
+            return found
+    if game.lower() in NO_SINGLE_PLAYER:
+        raise UserError(f"{name}: this game has no single-player mode")
+    hint = nearest(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
+    raise UserError(f"unknown Atari game {name!r}{hint} (one of {len(known)})")
+
+
+@lru_cache(maxsize=64)
+def actions_of(game: str, full: bool) -> tuple[str, ...]:
+    """Names of the actions of a game, in their order; `full`: all 18."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.loadROM(str(ale_py.roms.get_rom_path(game)))
+    return tuple(a.name for a in (ale.getLegalActionSet() if full else ale.getMinimalActionSet()))
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
+    game, o = rom(envs.title), options(Atari, envs.options, envs.title)
+    actions = actions_of(game, o.full_actions)
+    obs = Field(o.shape, "uint8")
+    lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game goes on"
+    lives += f" with {o.life_start} and a new stack" if o.life_loss == "terminate" and o.life_start else ""
+    text = {
+        "game": game,
+        "frameskip": f"{o.frameskip}{', maximum of the last two frames' if o.maxpool else ''}",
+        "sticky": f"{o.sticky:g}",
+        "actions": f"{len(actions)} ({'all' if o.full_actions else 'minimal'}): {' '.join(actions)}",
+        "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
+        "no-ops": _start(o, actions),
+        "life loss": lives,
+        "observation": f"{show(obs)} gray{_picture(o)}",
+        "max frames": str(o.max_frames),
+        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator, in our processes",
+    }
+    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frameskip, describe=text)
+
+
+def _start(o: Atari, actions: tuple[str, ...]) -> str:
+    if o.starts:
+        return f"none; start states of {o.starts}"
+    fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
+    text = f"{o.noop_min}–{max(o.noop_max - 1, 0)} frames{fire}"
+    return text if o.start == "noops" else f"{text}, in {o.start!r}" if "noops" in o.start else o.start or "none"
+
+
+def _picture(o: Atari) -> str:
+    """What of a picture is not ale-py's own way."""
+    parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
+    return "".join(f", {part}" for part in parts if part)
+
+
+class NativePool:
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
+
+    AtLeast(n) and Greedy(n) use ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a
+    truncated game), and all of them must be answered before the next recv, so lanes cannot be parked there.
+    """
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        self.options = options(Atari, envs.options, envs.title)
+        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
+        self.restarts, self.faults = 0, []  # type: int, list[str]
+        self.unsaved = "ale-py's vector environment cannot save a game"
+        self.spec = envs.spec
+        self._width = envs.lanes // envs.groups
+        self._batch = self._width if envs.fixed else int(envs.batching.n)  # type: ignore[union-attr]
+        self._slices = [slice(g * self._width, (g + 1) * self._width) for g in range(envs.groups)]
+        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
+        self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in self._slices]
+        actions = actions_of(rom(envs.title), self.options.full_actions)
+        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
+        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
+        self._held: list[Lanes | None] = [None] * envs.groups  # what the last recv of each group gave
+        self._began = [False] * envs.groups
+        self._next = 0
+        n = envs.lanes  # per lane, of its last row:
+        self._age = np.zeros(n, np.int64)  # steps since its game began
+        self._lives = np.zeros(n, np.int32)
+        self._over = np.ones(n, bool)  # the next row begins a game
+        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
+        self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
+        self._rows: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
+
+    def _vector(self, game: str, threads: int) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        o = self.options
+        return AtariVectorEnv(
+            game,
+            self._width,
+            batch_size=0 if self.fixed else self._batch,
+            num_threads=threads,
+            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
+            repeat_action_probability=o.sticky,
+            full_action_space=o.full_actions,
+            img_height=o.size,
+            img_width=o.width or o.size,
+            stack_num=o.stack,
+            frameskip=o.frameskip,
+            maxpool=o.maxpool,
+            noop_max=o.noop_max,
+            use_fire_reset=o.fire_reset,
+            episodic_life=False,
+            life_loss_info=False,
+            reward_clipping=False,
+        )
+
+    # ---------------------------------------------------------------------------------- receiving
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
+        if not self._vectors:
+            raise Closed
+        for turn in range(self.groups):
+            group = (self._next + turn) % self.groups
+            if self._held[group] is None:
+                break
+        else:
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        self._next = (group + 1) % self.groups
+        lanes, batch = self._recv_group(group) if self.fixed else self._recv_ready()
+        self._held[group] = lanes
+        return lanes, batch
+
+    def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
+        vector = self._vectors[group]
+        if self._began[group]:
+            obs, reward, dead, _, info = vector.recv()
+            return obs, reward, dead, info
+        self._began[group] = True
+        obs, info = vector.reset(seed=self._seeds[self._slices[group]])
+        return obs, np.zeros(len(obs), np.int32), np.zeros(len(obs), bool), info
+
+    def _recv_group(self, group: int) -> tuple[slice, Batch]:
+        at = self._slices[group]
+        obs, reward, dead, info = self._raw(group)
+        late = self._late[at]
+        if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
+            reward[late], dead[late] = 0, False
+            obs, info = self._vectors[group].reset(options={"reset_mask": late.copy()})
+        return at, self._finish(at, obs, reward, dead, info["lives"])
+
+    def _recv_ready(self) -> tuple[np.ndarray, Batch]:
+        while True:
+            obs, reward, dead, info = self._raw(0)
+            lanes = self._rows = info["env_id"].astype(np.int64)
+            lives = info["lives"]
+            late = self._late[lanes]
+            if not late.any():
+                break
+            self._late[lanes[late]] = False  # ale-py's own end of a game that we ended: its next row is the reset
+            if not late.all():
+                shown = ~late
+                lanes, obs, reward, dead, lives = (x[shown] for x in (lanes, obs, reward, dead, lives))
+                break
+            self._vectors[0].send(np.zeros(self._batch, np.int64))
+        return lanes, self._finish(lanes, obs, reward, dead, lives)
+
+    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+        """Our flags of these rows, from what the lanes' last rows were."""
+        begins = self._over[at].copy()
+        age = np.where(begins, 0, self._age[at] + 1)
+        late = (age >= self._steps) & ~dead
+        over = dead | late
+        first, terminated = begins, dead
+        if self.options.life_loss == "terminate":
+            first = begins | self._cut[at]
+            cut = (lives < self._lives[at]) & (lives > 0) & ~begins & ~dead
+            self._cut[at] = cut & ~late
+            terminated = dead | cut
+        self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
+        if self.options.stack_reset == "repeat":
+            _repeat(obs, age)
+        return {
+            "obs": obs,
+            "reward": reward.astype(np.float32),
+            "terminated": terminated,
+            "truncated": late,
+            "first": first,
+            "over": over,
+        }
+
+    # ------------------------------------------------------------------------------------ sending
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool: `lanes` must be exactly those of a recv, for ale-py's asynchronous mode of
+        the last one.
+        """
+        if not self._vectors:
+            raise Closed
+        group = self._group(lanes)
+        width = self._width if self.fixed else len(lanes)  # type: ignore[arg-type]
+        action = check_action(self.spec.action, action, width)
+        if self.fixed:
+            quiet = self._cut[lanes] | self._late[lanes]
+        else:
+            spread = np.zeros(self.lanes, np.int64)
+            spread[lanes] = action
+            action, quiet = spread[self._rows], (self._cut | self._late)[self._rows]
+        if quiet.any():
+            action = np.where(quiet, self._noop, action)
+        self._held[group] = None
+        self._vectors[group].send(action)
+
+    def _group(self, lanes: Lanes) -> int:
+        if isinstance(lanes, slice):
+            for group, held in enumerate(self._held):
+                if isinstance(held, slice) and (held.start, held.stop) == lanes.indices(self.lanes)[:2]:
+                    return group
+        elif isinstance(self._held[0], np.ndarray) and np.array_equal(np.sort(lanes), np.sort(self._held[0])):
+            return 0
+        raise ValueError(f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}")
+
+    def close(self) -> None:
+        self._vectors.clear()
+
+    def state(self) -> Batch | None:
+        """None: ale-py's vector environment cannot save a game."""
+        return None
+
+    def load(self, state: Batch) -> None:
+        raise ValueError("a pool of ALE games has no state to load: its state() is None")
+
+
+def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
+    """Fill the empty planes of young games with their first frame, in place."""
+    newest = obs.shape[1] - 1
+    for i in np.flatnonzero(age < newest):
+        empty = newest - int(age[i])
+        obs[i, :empty] = obs[i, empty]

@@ -1,0 +1,122 @@
+"""How scores are measured, by name: what starts a game, what ends it, how many are played. docs/evaluation.md.
+
+A protocol fixes how games start and end; the picture, the actions and the frames that one is held stay those that the
+agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.atari import starts as start_states
+from polyplay.envs.atari.native import rom
+from polyplay.envs.pool import nearest
+
+
+@dataclass(frozen=True)
+class Protocol:
+    name: str
+    episodes: int  # the source's own number
+    what: str
+    source: str
+    baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
+    options: Mapping[str, Any] = field(default_factory=dict)  # of Atari
+
+
+_WHOLE = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
+_PLAIN = {**_WHOLE, "sticky": 0.0, "noop_min": 0, "noop_max": 31}
+
+
+def _protocols(*given: Protocol) -> dict[str, Protocol]:
+    return {p.name: p for p in given}
+
+
+PROTOCOLS = _protocols(
+    Protocol("run", 30, "as the run's own games start and end", "the run's config.json"),
+    Protocol(
+        "null-op",
+        30,
+        "0 to 30 no-ops, 18,000 frames (5 minutes)",
+        "Mnih et al. 2015; Nair et al. 2015; van Hasselt et al. 2016 (100 games)",
+        ("nature", "noop57"),
+        {**_PLAIN, "max_frames": 18_000},
+    ),
+    Protocol(
+        "null-op-30min",
+        100,
+        "0 to 30 no-ops, 108,000 frames (30 minutes)",
+        "Wang et al. 2016; Schaul et al. 2016 and most that came after",
+        ("noop57", "nature"),
+        {**_PLAIN, "max_frames": 108_000},
+    ),
+    Protocol(
+        "null-op-1-30",
+        100,
+        "1 to 30 no-ops, 108,000 frames",
+        "google-deepmind/dqn_zoo; OpenAI baselines' NoopResetEnv",
+        ("noop57", "nature"),
+        {**_PLAIN, "noop_min": 1, "max_frames": 108_000},
+    ),
+    Protocol(
+        "human-starts",
+        100,
+        "start states of a file, 108,000 frames with those before the start; only what follows counts",
+        "Nair et al. 2015; van Hasselt et al. 2016",
+        ("human-starts",),
+        {**_PLAIN, "noop_max": 0, "max_frames": 108_000},
+    ),
+    Protocol(
+        "sticky",
+        100,
+        "sticky actions of 0.25, no no-ops, 108,000 frames",
+        "Machado et al. 2018; google/dopamine (the number of games is ours)",
+        ("noop57",),
+        {**_WHOLE, "sticky": 0.25, "noop_min": 0, "noop_max": 0, "max_frames": 108_000},
+    ),
+)
+
+
+def protocol(name: str) -> Protocol:
+    """Raises UserError: there is none of that name."""
+    if name not in PROTOCOLS:
+        raise UserError(f"--protocol: {name!r} given{nearest(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def game(envs: Envs) -> str | None:
+    """The ROM's name of an Atari run: "ms_pacman"."""
+    return rom(envs.title) if envs.title.startswith("ALE/") else None
+
+
+def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, start_states.Starts | None]:
+    """The run's environments as the protocol plays them, and the start states. Raises UserError."""
+    if starts is not None and how.name != "human-starts":
+        raise UserError(f"--starts {starts} is for --protocol human-starts, {how.name} given")
+    if how.name == "run":
+        return envs, None
+    title = game(envs)
+    if title is None:
+        raise UserError(f"--protocol: {how.name} is for Atari games, this run plays {envs.title}; allowed here: run")
+    options = {**envs.options, **how.options}
+    if how.name != "human-starts":
+        return replace(envs, options=options), None
+    if starts is None:
+        raise UserError(
+            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/evaluation.md says; "
+            "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
+        )
+    found = start_states.load(starts, title)
+    late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]
+    if late:
+        most = options["max_frames"]
+        raise UserError(f"--starts: {starts}, start {late[0]}: more than {most - 1} frames were played before it")
+    return replace(envs, options={**options, "starts": starts}), found
+
+
+def label(how: Protocol, starts: start_states.Starts | None) -> str:
+    """The protocol as every table names it: start states that are no human's are called so."""
+    return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

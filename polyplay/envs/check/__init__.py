@@ -1,0 +1,1 @@
+"""Whether an environment keeps to the rules, and how fast it is."""

@@ -1,0 +1,179 @@
+"""`polyplay check ENV`: one environment against every rule of `envs/rules`, in processes of its own. Imports no torch.
+
+Three trials of one lane each (a lane, the same once more, another lane) with the same random actions, then a pool of
+as many processes as there are cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.common.findings import Finding, as_json, show, status
+from polyplay.envs import rules
+from polyplay.envs.check import random_play, trial
+from polyplay.envs.check.trial import Facts, Order
+from polyplay.envs.check.verdicts import card_of, failed, finding
+from polyplay.envs.check.watchdog import Tried, watch
+from polyplay.envs.pool import Envs
+from polyplay.envs.pools.client import cores, maker
+from polyplay.envs.pools.lane import Job
+from polyplay.envs.rules import RULES
+
+STEPS, SECONDS = 1000, 10.0  # of one trial, where --steps says nothing
+LANES = 2  # of each process of the pool that is measured
+
+
+@dataclass(frozen=True)
+class Report:
+    environment: str
+    findings: list[Finding]
+    card: dict[str, str]
+
+    @property
+    def status(self) -> int:
+        return status(self.findings)
+
+
+def check(
+    env: str | Callable[..., Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    step_timeout: float = 60.0,
+    seed: int = 0,
+    measure: float = 1.0,
+) -> Report:
+    """Look at `env`, what `--env` takes; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
+
+    Raises UserError: no such environment.
+    """
+    envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
+    looker = Looker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
+    first = looker.first()
+    again = other = None
+    if first.whole and first.facts.steps:
+        again, other = looker.trial(0), looker.trial(1)
+    trials = [t for t in (first, again, other) if t is not None]
+    broke = {rule: text for t in reversed(trials) for rule, text in t.broke.items()}
+    findings = [finding(rule, broke, first, again, other, step_timeout) for rule in RULES]
+    card = card_of(first, looker.own)
+    if first.facts.steps and not status(findings):
+        card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
+        broke = {}
+        card |= looker.pool(measure, broke)
+        findings = [failed(f.name, broke[f.name]) if f.name in broke else f for f in findings]
+    return Report(envs.title, findings, card)
+
+
+class Looker:
+    """Starts what looks at one environment, and watches it."""
+
+    def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
+        self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
+
+    @property
+    def own(self) -> bool:
+        """Whether its pool is one of ours, whose lanes are no environments by themselves."""
+        if self.envs.title.startswith(("ALE/", "toy:", "envpool:")):
+            return True
+        try:
+            return self.envs.spec.vector
+        except UserError:
+            return False
+
+    def first(self) -> Tried:
+        """Of lane 0. Raises UserError: no such environment."""
+        try:
+            self.envs.spec  # noqa: B018 - built once, in a process of its own
+        except UserError as e:
+            rule = rules.of(str(e))
+            if rule is None:
+                raise
+            return Tried(broke={rule: rules.bare(str(e))}, facts=Facts(), whole=False)
+        return self.trial(0)
+
+    def trial(self, lane: int) -> Tried:
+        """One lane by itself."""
+        envs = self.envs
+        job = Job(b"" if self.own else maker(envs), envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
+        order = Order(job, self.steps, self.seconds)
+        tried = watch(random_play.play, order, envs) if self.own else watch(trial.play, order)
+        tried.card = {**envs.spec.describe}
+        return tried
+
+    def pool(self, seconds: float, broke: dict[str, str]) -> dict[str, str]:
+        """The pace of a pool, for the card; what it broke is added to `broke`."""
+        workers = cores()
+        lanes = LANES * workers
+        envs = replace(self.envs, lanes=lanes, workers=workers, max_restarts=0)
+        if self.own:
+            tried = watch(random_play.measure, envs, seconds)
+            broke |= tried.broke
+            return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
+        pool = None
+        try:
+            pool = random_play.wandering(envs).open(self.seed)
+            rate = random_play.pace(pool, seconds)
+        except (EnvFailure, UserError) as e:
+            head = str(e).split("\n")[0]
+            broke[rules.of(head) or "step"] = f"in a pool of {lanes} lanes: {rules.bare(head)}"
+            return {}
+        finally:
+            if pool is not None:
+                pool.close()
+        return {f"pool of {workers} processes": f"{rate:,.0f} steps/s in {lanes} lanes"}
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Random actions; nothing is learnt, nothing is written."""
+
+    steps: int | None = None
+    """how many steps of a trial (none: 1,000, or 10 seconds)"""
+    step_timeout: float = 60.0
+    """seconds that a step or a reset may take"""
+    seed: int = 0
+    """seed of environment and actions"""
+    json: bool = False
+    """print JSON"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name}: {value} given, allowed: a whole number from {least} up")
+        if self.step_timeout <= 0:
+            raise UserError(f"--step-timeout: {self.step_timeout:g} given, allowed: a number above 0")
+
+
+def command(words: list[str]) -> int:
+    """`polyplay check` with these words; the exit status."""
+    from polyplay.runs import flags
+
+    line = "polyplay check ENV"
+    if flags.wants_help(words):
+        flags.show_help({"check": CheckOptions()}, line, "ENV is what train's --env takes.")
+    if not words or words[0].startswith("-"):
+        raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
+    o, _ = flags.read(CheckOptions, words[1:], line)
+    report = check(words[0], steps=o.steps, step_timeout=o.step_timeout, seed=o.seed)
+    if o.json:
+        more = {"environment": report.environment, "card": report.card}
+        print(as_json(report.findings, more, "rules"))
+    else:
+        show(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
+    return report.status
+
+
+def verdict(report: Report) -> str:
+    counts = {level: sum(f.level == level for f in report.findings) for level in ("failed", "warning")}
+    if not any(counts.values()):
+        return "keeps to every rule that was seen"
+    words = {"failed": "broken", "warning": "doubtful"}
+    return " and ".join(f"{n} rule{'s' * (n > 1)} {words[level]}" for level, n in counts.items() if n)

@@ -1,0 +1,120 @@
+"""From what trials saw to a verdict on every rule, and the card of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from polyplay.common.findings import Finding, Level
+from polyplay.envs.check import trial
+from polyplay.envs.check.watchdog import Tried
+from polyplay.envs.rules import RULES
+
+BEGIN = ("factory", "build", "spaces")  # what must be well before it is reset, in that order
+LONG = 50  # steps: episodes of one length that long look like a time limit
+
+
+def card_of(first: Tried, own: bool) -> dict[str, str]:
+    """What the environment is, and how its episodes end."""
+    ends = first.facts.ends
+    card = dict(first.card)
+    if not card:
+        return card
+    by = "Polyplay's own pool" if own else "the pool calls reset() after the last row"
+    card["autoreset"] = f"{by}; the new episode's first row is one of its own"
+    card["truncation"] = "kept apart from termination: the value of the last observation counts"
+    if ends:
+        lengths = [n for n, _ in ends]
+        over = sum(t for _, t in ends)
+        spread = f"{min(lengths):,} to {max(lengths):,} steps, {np.mean(lengths):,.1f} in the mean"
+        card["episodes"] = f"{len(ends)} with random actions, {spread}; {over} terminated, {len(ends) - over} truncated"
+    return card
+
+
+def failed(rule: str, seen: str) -> Finding:
+    return Finding(rule, "failed", seen, RULES[rule].fix)
+
+
+def finding(
+    rule: str, broke: Mapping[str, str], first: Tried, again: Tried | None, other: Tried | None, limit: float
+) -> Finding:
+    if rule in broke:
+        return failed(rule, broke[rule])
+    special = {"seed": _seed, "determinism": _determinism}.get(rule)
+    level, text = special(first, again, other) if special else _plain(rule, first, limit)
+    return Finding(rule, level, text, RULES[rule].fix if level in ("warning", "failed") else "")
+
+
+def _plain(rule: str, first: Tried, limit: float) -> tuple[Level, str]:
+    """A rule that one trial shows, and that was not broken."""
+    facts, ends, steps = first.facts, len(first.facts.ends), first.facts.steps
+    if rule in first.odd:
+        return "warning", first.odd[rule]
+    if rule in BEGIN:
+        if not first.card and not set(BEGIN[BEGIN.index(rule) :]) & first.broke.keys():
+            return "unseen", "it did not come to that"
+        spaces = f"{first.card.get('observation')}; {first.card.get('actions')}"
+        built = f"in {_time(facts.build)}" if facts.build else "it was built"
+        return "ok", {"factory": "it reached another process", "build": built, "spaces": spaces}[rule]
+    if not first.card:
+        return "unseen", "it did not come to that"
+    if not steps and rule not in ("hang", "crash"):
+        return "unseen", "no step was made"
+    if rule == "flags" and (text := _limit(facts.ends)):
+        return "warning", text
+    if rule in ("final-observation", "autoreset") and not ends:
+        hint = "" if first.broke else f"; --steps {10 * steps} looks longer"
+        return "unseen", f"no episode ended in {steps:,} steps{hint}"
+    if rule == "step-time":
+        slow = max(facts.step_most, facts.reset_most)
+        mean = f"a step {_time(facts.step_sum / steps)} in the mean"
+        level: Level = "warning" if slow > trial.SLOW * limit else "ok"
+        return level, f"{mean}, {_time(facts.step_most)} at most; a reset {_time(facts.reset_most)} at most"
+    at_ends = rule in ("flags", "final-observation", "autoreset")
+    return "ok", f"at {ends:,} ends" if at_ends else f"in {steps:,} steps and {facts.resets:,} resets"
+
+
+def _limit(ends: Sequence[tuple[int, bool]]) -> str:
+    """What looks like a time limit that is told as a termination."""
+    lengths = {n for n, _ in ends}
+    if len(ends) < 2 or len(lengths) > 1 or min(lengths) < LONG or not all(t for _, t in ends):
+        return ""
+    return f"all {len(ends)} episodes terminated after {min(lengths)} steps: a time limit must be truncated"
+
+
+def _seed(first: Tried, again: Tried | None, other: Tried | None) -> tuple[Level, str]:
+    """Lanes 0 and 1."""
+    if other is None or not other.facts.prints:
+        return "unseen", "it did not come to a second lane"
+    a, b = first.facts, other.facts
+    alike = _differ(a.prints, b.prints) is None
+    if a.generator == b.generator >= 0:
+        which = f", of seed {a.generator}" if a.generator < 2**62 else ""
+        return "failed", f"lanes 0 and 1 got different seeds but draw from the same generator{which}"
+    if a.generator < 0 and alike:
+        return "warning", "lanes 0 and 1 got different seeds but play the same: right if nothing in it is random"
+    if a.generator < 0:
+        return "ok", "two lanes play different episodes"
+    return "ok", "two lanes, two generators" + ("; they play the same: nothing in it is random" if alike else "")
+
+
+def _determinism(first: Tried, again: Tried | None, other: Tried | None) -> tuple[Level, str]:
+    """Two trials of lane 0."""
+    if again is None or not again.facts.prints:
+        return "unseen", "it did not come to a second trial"
+    at = _differ(first.facts.prints, again.facts.prints)
+    if at is not None:
+        return "warning", f"two trials with the same seed and actions differ from row {at} on"
+    return "ok", f"the same {min(len(first.facts.prints), len(again.facts.prints)):,} rows twice"
+
+
+def _differ(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first row in which two trials differ, as far as both went."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.1f} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

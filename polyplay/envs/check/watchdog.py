@@ -1,0 +1,80 @@
+"""Watches a process that tries an environment: hears what it says, sees that it hangs or dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.shared_memory import Block
+from polyplay.envs.check import trial
+from polyplay.envs.check.trial import Facts
+from polyplay.envs.pools.client import end_of
+from polyplay.envs.pools.forkserver import EnvProcess
+from polyplay.envs.pools.lane import START
+from polyplay.envs.pools.worker import TRACE
+
+
+@dataclass
+class Tried:
+    """What is known of one trial."""
+
+    card: dict[str, str] = field(default_factory=dict)
+    broke: dict[str, str] = field(default_factory=dict)  # rule → what was seen
+    odd: dict[str, str] = field(default_factory=dict)
+    facts: Any = None
+    whole: bool = True  # it neither hung nor died
+
+    def hear(self, kind: str, value: Any) -> None:
+        if kind in ("broke", "odd"):
+            getattr(self, kind).setdefault(*value)
+        else:
+            setattr(self, kind, value)
+
+
+def watch(play: Callable[..., None], *args: Any) -> Tried:
+    """Run `play(answer, clock, trace, *args)` in an environment process until it has told its facts, hangs or dies."""
+    clock, trace = Block(8 * trial.CLOCK), Block(TRACE)
+    times = clock.array(trial.CLOCK, np.float64)
+    times[:] = time.monotonic() + START, 0, 0, START
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = EnvProcess(play, (there, clock, trace, *args), "polyplay-check")
+    process.start()
+    there.close()
+    tried = Tried()
+    try:
+        while tried.facts is None:
+            if here.poll(0.05):
+                tried.hear(*here.recv())
+            elif 0.0 < times[0] < time.monotonic():
+                process.dump()
+                time.sleep(0.1)
+                _lost(tried, "hang", f"{_stage(times)} took longer than {times[3]:g} s", times, trace)
+    except EOFError:
+        process.join(1.0)
+        _lost(tried, "crash", f"{_stage(times)} ended its process: {end_of(process)}", times, trace)
+    finally:
+        here.close()
+        process.end()
+    return tried
+
+
+def _stage(times: np.ndarray) -> str:
+    stage = trial.STAGES[int(times[1])]
+    return f"{stage} {times[2]:.0f}" if stage == "step" else stage
+
+
+def _lost(tried: Tried, rule: str, text: str, times: np.ndarray, trace: Block) -> None:
+    """A trial that cannot tell its facts any more; where its Python code was, innermost first."""
+    dump = bytes(trace.memory).split(b"\0", 1)[0].decode(errors="replace")
+    places = re.findall(r'File "(.+)", line (\d+) in (\S+)', dump)
+    theirs = [p for p in places if not re.search("polyplay/envs/|/multiprocessing/|^<", p[0])]
+    own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs]
+    tried.broke[rule] = text + (f" ({' ← '.join(own[:3])})" if own else "")
+    tried.facts, tried.whole = Facts(steps=int(times[2])), False

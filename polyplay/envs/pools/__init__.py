@@ -1,0 +1,1 @@
+"""Pools of lanes: in this thread, in processes, of vector environments and of EnvPool."""

@@ -1,0 +1,83 @@
+"""One Gymnasium environment: built, and described."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+
+from polyplay.common.errors import UserError
+from polyplay.envs import masks, rules, spaces
+from polyplay.envs.pool import EnvSpec
+
+
+def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
+    """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
+    is no gymnasium.Env.
+    """
+    from polyplay.envs.pools.vector_modes import alone
+
+    try:
+        env = alone(make, title)
+    except UserError:
+        raise
+    except BaseException as e:
+        raise UserError(f"{title}: could not be built: {one_line(e)} {rules.named('build')}") from e
+    if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
+        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.named('build')}")
+    return env
+
+
+def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
+    """The description of an environment. Raises UserError: a space that is not supported."""
+    seen = masks.without(env.observation_space)
+    try:
+        obs = spaces.observation(seen, title)
+        action = spaces.action(env.action_space, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.named('spaces')}") from None
+    limit = getattr(env.spec, "max_episode_steps", None)
+    text = {
+        "environment": title,
+        "observation": spaces.show(obs),
+        "actions": spaces.tell(action),
+        "time limit": f"{limit} steps" if limit else "the environment's own",
+    }
+    mask = masks.declared(action, env.observation_space, title)
+    if mask is not None:
+        text["action mask"] = "from the observation"
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(seen), mask=mask)
+
+
+def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
+    """Build one environment, look, reset it for the sake of its info, close it. Raises UserError."""
+    from polyplay.envs.make import factory
+
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    make = factory(name, options)
+    env = build(make, title)
+    try:
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            from polyplay.envs.pools.vector_modes import describe as of_vector
+
+            return of_vector(env, make, title)
+        spec = inspect(env, title)
+        mask = None if spec.mask is not None else masks.looked_up(spec.action, env, title)
+        more = {"action mask": "from info"} if mask is not None else {}
+        return replace(spec, mask=spec.mask if mask is None else mask, describe={**spec.describe, **more})
+    finally:
+        with contextlib.suppress(Exception):
+            env.close()
+
+
+def one_line(e: BaseException) -> str:
+    """'ValueError: text (file.py:12)' of the innermost frame."""
+    text = " ".join(str(e).split())
+    frames = traceback.extract_tb(e.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(e).__name__}{': ' if text else ''}{text}{where}"

@@ -1,0 +1,144 @@
+"""The pool's side of one environment process: how it is started, spoken to, listened to and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Block
+from polyplay.envs import rules
+from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.forkserver import EnvProcess
+from polyplay.envs.pools.lane import START, Job
+from polyplay.envs.pools.saved_state import Mail
+from polyplay.envs.pools.worker import TRACE, probe, serve
+
+
+def maker(envs: Envs) -> bytes:
+    """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((envs.name, dict(envs.options)))
+    except Exception as e:
+        why = f"{type(e).__name__}: {e} {rules.named('factory')}"
+        raise UserError(f"{envs.title}: cannot be sent to another process: {why}") from None
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """Build one environment in a process of its own and ask for its spaces. Raises UserError."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = EnvProcess(probe, (there, maker(envs), envs.title), "polyplay-env-probe")
+    process.start()
+    there.close()
+    limit = max(START, envs.step_timeout)
+    try:
+        if not here.poll(limit):
+            raise UserError(
+                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.named('build')}"
+            )
+        answer = here.recv()
+    except EOFError:
+        process.join(1.0)
+        why = f"{end_of(process)} {rules.named('build')}"
+        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
+    finally:
+        here.close()
+        process.end()
+    if isinstance(answer, str):
+        raise UserError(answer)
+    return answer
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def end_of(process: EnvProcess) -> str:
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+class Worker:
+    """The pool's side of one environment process."""
+
+    def __init__(self, index: int, lanes: list[int], board: Board, job: Job, each: bool):
+        self.index, self.lanes = index, lanes
+        self._args = (board, job, index, lanes, each)
+        self._own = np.array(lanes, np.int32).tobytes()
+        self.leave_by = math.inf
+        self.start()
+
+    def start(self) -> None:
+        board = self._args[0]
+        board.deadline[self.index] = time.monotonic() + START
+        self.trace, self.mail = Block(TRACE), Mail()
+        there, self.orders = multiprocessing.Pipe(duplex=False)
+        self.answers, back = multiprocessing.Pipe(duplex=False)
+        self.process = EnvProcess(
+            serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}"
+        )
+        self.process.start()
+        there.close()
+        back.close()
+        self.source, self.sink = self.answers.fileno(), self.orders.fileno()
+        os.set_blocking(self.source, False)
+
+    def order_own(self) -> None:
+        """All its lanes."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.sink, self._own)
+
+    def order(self, lanes: np.ndarray) -> None:
+        with contextlib.suppress(BrokenPipeError):  # its death is seen and its lanes ordered again by recv
+            os.write(self.sink, lanes.astype(np.int32).tobytes())
+
+    def stack(self, ask: bool) -> str:
+        """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
+        if ask:
+            self.process.dump()
+            time.sleep(0.1)
+        text = bytes(self.trace.memory).split(b"\0", 1)[0].decode(errors="replace").strip()
+        return f"\n{text[-3000:]}" if text else ""
+
+    def drain(self) -> bytes:
+        """What it still said before it ended."""
+        said = b""
+        while data := self.read():
+            said += data
+        return said
+
+    def read(self) -> bytes | None:
+        """What it says; b"": it hung up, None: nothing now."""
+        try:
+            return os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return None
+
+    def hang_up(self) -> None:
+        """No more orders: it closes its environments and ends."""
+        self.leave_by = time.monotonic() + 5.0
+        self.orders.close()
+
+    def end(self) -> None:
+        self.process.end()
+        self.orders.close()
+        self.answers.close()
+
+    def __str__(self) -> str:
+        job, lanes = self._args[1], self.lanes
+        numbers = ", ".join(str(job.lane + i) for i in lanes[:8]) + (", …" if len(lanes) > 8 else "")
+        return f"environment process {self.index} (lanes {numbers})"

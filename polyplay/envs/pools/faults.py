@@ -1,0 +1,51 @@
+"""What goes wrong in a pool's environments: counted, told, and ended when it is too much."""
+
+from __future__ import annotations
+
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.envs.pools.board import BROKEN, RESTARTED, UNBUILT, Board
+
+
+class Faults:
+    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart
+    several lanes.
+    """
+
+    def __init__(self, board: Board, limit: int):
+        self.board, self.limit = board, limit
+        self.count = 0
+        self.restarts = 0  # lanes
+        self.told: list[str] = []
+        self._seen = board.faults.copy()
+
+    def forget(self) -> None:
+        """What the board counts now was told already."""
+        self._seen = self.board.faults.copy()
+
+    def of_lane(self, lane: int) -> None:
+        """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or
+        too many faults).
+        """
+        kind, text = self.board.read(lane)
+        if kind == UNBUILT:
+            raise UserError(text)
+        if kind == BROKEN:
+            raise EnvFailure(text)
+        new = int(self.board.faults[lane] - self._seen[lane])
+        self._seen[lane] += new
+        self._add(text, new, new if kind == RESTARTED else new - 1)
+
+    def of_process(self, text: str, lanes: list[int]) -> None:
+        """All lanes of a process are to be restarted. Raises EnvFailure: too many faults."""
+        self.board.faults[lanes] += 1
+        self._seen[lanes] = self.board.faults[lanes]
+        self._add(text, 1, len(lanes))
+
+    def _add(self, text: str, faults: int, lanes: int) -> None:
+        self.count += faults
+        if self.count > self.limit:
+            head, _, rest = text.partition("\n")
+            times = f"environments failed {self.count} times, more than max_restarts={self.limit}; the last: "
+            raise EnvFailure(f"{times}{head}\n{rest}".rstrip())
+        self.restarts += lanes
+        self.told.append(text)

@@ -1,0 +1,221 @@
+"""One Gymnasium environment and its place on a pool's board.
+
+A lane that is asked after `terminated | truncated` is reset instead of stepped: that row is the first of its next
+episode. One that raises is closed, built and reset anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
+from polyplay.envs import masks, rules, spaces
+from polyplay.envs.pool import CUT, EnvSpec, lane_seeds
+from polyplay.envs.pools import saved_state
+from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
+from polyplay.envs.pools.build import build, inspect, one_line
+
+HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the room envs/
+START = 60.0  # seconds that starting a process and building an environment may take at least
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker has to know; `maker` is cloudpickled (name, options)."""
+
+    maker: bytes
+    title: str
+    spec: EnvSpec
+    seed: int
+    lane: int  # number of the pool's first lane in the run
+    step_timeout: float
+    max_restarts: int
+
+
+class Fatal(Exception):
+    """The pool cannot go on: a kind of note, and its text."""
+
+    def __init__(self, kind: int, text: str):
+        super().__init__(text)
+        self.kind = kind
+
+
+class Lane:
+    """One environment and its place on the board."""
+
+    def __init__(self, job: Job, make: Callable[[], Any], board: Board, lane: int, allow: Callable[[float], None]):
+        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
+        self.env: gymnasium.Env | None = None
+        self.over = True  # reset at the next turn
+        self.cut = False  # the next row begins an episode of the same game
+        self.seeded = False
+        self.last: Any = None
+        self.stage = "build"  # the rule that an exception breaks now
+
+    def turn(self) -> int:
+        """Make the lane's next row: its number, or `~number` with a note on the board."""
+        try:
+            try:
+                self._advance()
+                return self.lane
+            except (spaces.Breach, Fatal):
+                raise
+            except BaseException as e:
+                self._repair(e)
+        except Fatal as e:
+            self.board.note(self.lane, e.kind, str(e))
+        except spaces.Breach as e:
+            who = f"{self.job.title}, lane {self.job.lane + self.lane}"
+            self.board.note(self.lane, BROKEN, f"{who}: {rules.told(e)}")
+        return ~self.lane
+
+    def _advance(self) -> None:
+        if self.over:
+            self._reset()
+            return
+        self.allow(self.job.step_timeout)
+        action = tree.map(lambda a: a[self.lane], self.board.action)
+        self.last, self.stage = action, "step"
+        result = self.env.step(self.act(action))  # type: ignore[union-attr]
+        obs, reward, terminated, truncated, info = rules.stepped(result)
+        self.show(obs, info, terminated, truncated)
+        first, cut = self.cut, isinstance(info, dict) and CUT in info
+        self._flags(reward, terminated, truncated, first, cut)
+
+    def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
+        """Write an observation, and its mask, into the lane's row. Raises Breach."""
+        last = terminated or truncated
+        try:
+            self.write(obs)
+        except spaces.Breach as e:
+            raise rules.lost(e, terminated) if last else e from None
+        self.allowed(obs, info, last)
+
+    def _reset(self) -> None:
+        if self.env is None:
+            self.prepare()
+        self.allow(self.job.step_timeout)
+        self.stage = "reset"
+        seed = None if self.seeded else self.seed()
+        obs, info = rules.begun(self.env.reset(seed=seed))  # type: ignore[union-attr]
+        if seed is not None:
+            self._sown(seed)
+        self.seeded = True
+        self.show(obs, info, False, False)
+        rules.inside(self.env.observation_space, obs)  # type: ignore[union-attr]
+        self._flags(0.0, False, False, True)
+
+    def _sown(self, seed: int) -> None:
+        """Raises Breach: another lane of the pool, given another seed, draws from the same generator."""
+        source = self.board.seeds[self.lane] = rules.generator(self.env)
+        twins = np.flatnonzero(self.board.seeds == source) if source not in (-1, seed) else ()
+        if len(twins) > 1:
+            a, b = (self.job.lane + int(i) for i in twins[:2])
+            text = f"lanes {a} and {b} got different seeds but draw from the same generator"
+            raise spaces.Breach(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
+
+    def prepare(self) -> None:
+        """Build the environment. Raises UserError, Fatal, Breach."""
+        self.stage = "build"
+        self.allow(max(START, self.job.step_timeout))
+        try:
+            env = self.env = build(self.make, self.job.title)
+        except UserError as e:
+            if self.board.faults[self.lane] == 0:
+                raise Fatal(UNBUILT, str(e)) from e
+            raise
+        spec = inspect(env, self.job.title)
+        if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
+            raise spaces.Breach(
+                f"declared {spaces.show(self.job.spec.obs)} / {spaces.tell(self.job.spec.action)} by the first "
+                f"environment, given {spaces.show(spec.obs)} / {spaces.tell(spec.action)} by this one"
+            )
+        told = getattr(env, "polyplay_lane", None)
+        if callable(told):  # an environment that wants to know which lane of the run it is
+            told(self.job.lane + self.lane)
+        self.act = spaces.actor(env.action_space)
+        seen = masks.without(env.observation_space)
+        self.write = spaces.writer(seen, self.board.rows["obs"], self.lane)
+        inside = seen is not env.observation_space
+        self.allowed = masks.writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
+
+    def seed(self) -> int:
+        """Of the lane's first reset; another one after every restart and return, so that it doesn't run into the same
+        fault, or play the same games.
+        """
+        again = int(self.board.faults[self.lane] + 1_000 * self.board.joins[self.lane])
+        return int(lane_seeds(self.job.seed + 1_000_003 * again, self.job.lane + self.lane, 1)[0])
+
+    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
+        rows, lane = self.board.rows, self.lane
+        self.over = terminated or truncated
+        self.cut = cut and not self.over
+        rows["reward"][lane] = reward
+        rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
+        rows["first"][lane], rows["over"][lane] = first, self.over
+
+    def _repair(self, e: BaseException) -> None:
+        """Close, build and reset until that works; leaves a note. Raises Fatal (too often), Breach."""
+        while True:
+            text = self._report(e)
+            self.board.faults[self.lane] += 1
+            if self.board.faults[self.lane] > self.job.max_restarts:
+                raise Fatal(HOPELESS, text) from e
+            self.close()
+            try:
+                self._reset()
+            except (spaces.Breach, Fatal):
+                raise
+            except BaseException as again:
+                e = again
+                continue
+            self.board.note(self.lane, RESTARTED, text)
+            return
+
+    def _report(self, e: BaseException) -> str:
+        """One clear line, then the end of the environment's own traceback."""
+        e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
+        number = self.job.lane + self.lane
+        seed = self.seed()
+        frames = traceback.extract_tb(e.__traceback__)
+        own = [f for f in frames if not f.filename.startswith(HERE)] or frames
+        trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
+        last = None if self.last is None else tree.map(lambda a: np.asarray(a).tolist(), self.last)
+        head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
+        end = "".join(traceback.format_exception_only(e))[:500].strip()
+        text = (head + one_line(e))[:480]
+        return f"{text if rules.of(text) else f'{text} {rules.named(self.stage)}'}\n{trace}{end}"
+
+    def save(self) -> Batch:
+        """What decides this lane's future beside its row. Raises states.Unsaveable, and what the environment raises."""
+        self.allow(self.job.step_timeout)
+        env = {} if self.env is None else {"env": saved_state.save(self.env)}
+        return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
+
+    def load(self, kept: Batch) -> None:
+        """Go on from there; the lane was reset before. Raises the same."""
+        self.allow(self.job.step_timeout)
+        if self.env is None or "env" not in kept:
+            self.close()
+            return
+        saved_state.load(self.env, kept["env"])
+        self.over, self.cut = bool(kept["over"]), bool(kept["cut"])
+        self.last = tree.map(lambda a: a[self.lane], self.board.action)
+
+    def close(self) -> None:
+        """Close the environment, whatever it says to that."""
+        env, self.env = self.env, None
+        self.over, self.cut, self.seeded, self.last = True, False, False, None
+        if env is not None:
+            with contextlib.suppress(BaseException):
+                env.close()

@@ -1,0 +1,317 @@
+"""Any Gymnasium environment, in processes: several lanes each, rows written in place into shared memory.
+
+Nobody spins and nobody shares a lock: orders and answers are lane numbers on two pipes per process. A
+process that is killed or hangs is replaced, its lanes begin anew.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.common.tree import Batch
+from polyplay.envs import rules
+from polyplay.envs.pool import Envs, Lanes
+from polyplay.envs.pools import saved_state
+from polyplay.envs.pools.batching import OUT, Turns
+from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.client import Worker, cores, end_of, maker
+from polyplay.envs.pools.faults import Faults
+from polyplay.envs.pools.lane import Job
+from polyplay.envs.pools.saved_state import LOAD, SAVE
+from polyplay.envs.spaces import check_action
+
+TICK = 0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
+
+
+class ProcessPool:
+    """A Pool over environment processes. recv and send may be called by several threads."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
+        self.spec, self._envs, self._lane = envs.spec, envs, lane
+        width = envs.lanes // envs.groups
+        n = min(envs.workers or cores(), width)
+        # every process serves every group, so that all of them are busy whichever group steps
+        self._owner = np.arange(envs.lanes) % width * n // width
+        self._board = Board(self.spec, envs.lanes, n)
+        self._turns = Turns(envs.lanes, envs.groups, envs.batching, envs.active)
+        self._faults = Faults(self._board, envs.max_restarts)
+        self.faults = self._faults.told
+        self._turn = threading.RLock()  # who waits
+        self._lock = threading.RLock()  # who changes what is below
+        self._poll = select.poll()
+        self._workers: dict[int, Worker] = {}
+        self._leaving: list[Worker] = []  # hung up on; they are closing their environments
+        self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
+        self.wanted = envs.active or envs.lanes  # lanes, the first so many
+        self._by_source: dict[int, Worker] = {}
+        self._here: set[int] = set()  # lanes that gave a row since they came
+        self._closed, self._failure = False, None  # type: bool, BaseException | None
+        self.unsaved = ""
+        self._looked = time.monotonic()
+        self._tick = min(TICK, envs.step_timeout / 4)
+        self._job = Job(maker(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        if not self._apart and self.wanted < envs.lanes:
+            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
+        try:
+            for i in range(self.wanted if self._apart else n):
+                self._hire(i)
+            self._order(np.arange(self.wanted))
+        except BaseException:
+            self.close()
+            raise
+
+    restarts = property(lambda self: self._faults.restarts)
+
+    # ------------------------------------------------------------------------------- the protocol
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Slices give views of shared memory, index arrays give copies."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+            raise TimeoutError
+        try:
+            while True:
+                with self._lock:
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._closed:
+                        raise Closed
+                    lanes = self._turns.take()
+                    if lanes is None and self.fixed and self._turns.idle:
+                        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+                if lanes is not None:
+                    return lanes, self._rows(lanes)
+                if not self._wait(end) and end is not None and time.monotonic() >= end:
+                    raise TimeoutError
+        except (EnvFailure, UserError) as e:
+            self._failure = e
+            self.close()
+            raise
+        finally:
+            self._turn.release()
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool."""
+        action = check_action(self.spec.action, action, self._turns.count(lanes))
+        with self._lock:
+            if self._closed:
+                raise Closed
+            numbers = self._turns.sent(lanes)
+            tree.write(self._board.action, numbers, action)
+            self._order(numbers)
+
+    def close(self) -> None:
+        """Ask every process to end, wait a second, kill the rest."""
+        self._closed = True
+        with self._turn, self._lock:
+            workers = [*self._workers.values(), *self._leaving]
+            for worker in self._workers.values():
+                worker.hang_up()
+            self._workers, self._leaving = {}, []
+            until = time.monotonic() + 1.0
+            for worker in workers:
+                worker.process.join(max(until - time.monotonic(), 0.0))
+                worker.end()
+
+    def state(self) -> Batch | None:
+        """See Pool; waits for the rows that are awaited."""
+        with self._turn, self._lock:
+            if self._closed:
+                raise Closed
+            lanes: Batch = {}
+            for worker in self._workers.values():
+                for lane in worker.lanes:
+                    if not self._ask(worker, SAVE + lane):
+                        return None
+                    lanes[str(lane)] = worker.mail.take()
+            return saved_state.keep(self._board, self._turns, lanes)
+
+    def load(self, state: Batch) -> None:
+        """See Pool. Raises UserError: an environment that does not take its state back."""
+        with self._turn, self._lock:
+            for worker in self._workers.values():
+                for lane in worker.lanes:
+                    worker.mail.put(state["lanes"][str(lane)])
+                    if not self._ask(worker, LOAD + lane):
+                        who = f"{self._envs.title}, lane {self._lane + lane}"
+                        raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
+            saved_state.restore(self._board, self._turns, self._faults, state)
+
+    # --------------------------------------------------------------------------- lanes that come and go
+
+    def scale(self, n: int) -> None:
+        """Be `n` lanes, the first ones. New ones begin with a reset; the others are to `part` when recv gave them."""
+        if not self._apart or self.fixed or not 0 <= n <= self.lanes:
+            raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
+        with self._lock:
+            if self._closed:
+                raise Closed
+            self.wanted = n
+            for i in range(n):
+                if i not in self._workers:
+                    self._board.joins[i] += 1
+                    self._hire(i)
+                    self._turns.join(i)
+                    self._workers[i].order(np.array([i]))
+            self._see_off()
+
+    def part(self, lanes: np.ndarray) -> None:
+        """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
+        with self._lock:
+            for i in lanes.tolist():
+                self._turns.part(i)
+                self._here.discard(i)
+                worker = self._workers.pop(i)
+                self._unregister(worker)
+                worker.hang_up()
+                self._leaving.append(worker)
+            self.scale(self.wanted)  # perhaps they are wanted again
+
+    @property
+    def present(self) -> int:
+        """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
+        there = len(self._workers) if self._apart else self.lanes
+        return there if there > self.wanted else min(there, len(self._here))
+
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, as far as was heard."""
+        return self._turns.ready
+
+    def waits(self) -> tuple[float, float]:
+        """Seconds that environment processes waited for their orders so far, and how many waits these were."""
+        waited = self._board.waited.sum(0)
+        return float(waited[0]), float(waited[1])
+
+    def _see_off(self) -> None:
+        """Reap the processes that have closed their environments, and kill those that take too long."""
+        now = time.monotonic()
+        for worker in list(self._leaving):
+            if worker.process.exitcode is not None or now > worker.leave_by:
+                worker.end()
+                self._leaving.remove(worker)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _hire(self, i: int) -> None:
+        mine = np.flatnonzero(self._owner == i).tolist()
+        self._workers[i] = Worker(i, mine, self._board, self._job, each=not self.fixed)
+        self._register(self._workers[i])
+
+    def _register(self, worker: Worker) -> None:
+        for source in (worker.source, worker.process.sentinel):
+            self._by_source[source] = worker
+            self._poll.register(source, select.POLLIN)
+
+    def _unregister(self, worker: Worker) -> None:
+        for source in (worker.source, worker.process.sentinel):
+            self._poll.unregister(source)
+            del self._by_source[source]
+
+    def _ask(self, worker: Worker, order: int) -> bool:
+        """Order a lane to be saved or loaded and wait for that; False: why not is in `unsaved`."""
+        worker.order(np.array([order]))
+        poll = select.poll()
+        poll.register(worker.source, select.POLLIN)
+        while True:
+            poll.poll(math.ceil(self._tick * 1000))
+            said = worker.read()
+            if said == b"":
+                self.unsaved = f"{worker} ended by itself"  # recv sees that too, and replaces it
+                return False
+            if said:
+                numbers = np.frombuffer(said, np.int32)
+                done = (numbers == order) | (numbers == ~order)
+                self._landed(numbers[~done].tobytes())
+                if done.any():
+                    self.unsaved = "" if order in numbers else self._board.read(order % SAVE)[1]
+                    return order in numbers
+            now = time.monotonic()
+            if 0.0 < self._board.deadline[worker.index] < now:
+                self.unsaved = f"{worker} took longer than step_timeout={self._envs.step_timeout:g} s"
+                self._look(now)
+                return False
+
+    def _rows(self, lanes: Lanes) -> Batch:
+        return tree.map(lambda a: a[lanes], self._board.rows)
+
+    def _order(self, numbers: np.ndarray) -> None:
+        if self._apart:
+            for i in numbers.tolist():
+                self._workers[i].order_own()
+            return
+        owner = self._owner[numbers]
+        for worker in self._workers.values():
+            mine = numbers[owner == worker.index]
+            if mine.size:
+                worker.order(mine)
+
+    def _wait(self, end: float | None) -> bool:
+        """Wait for a process to say something, at most a tick or until `end`; False: nobody did."""
+        left = self._tick if end is None else min(self._tick, end - time.monotonic())
+        ready = self._poll.poll(math.ceil(max(left, 0.0) * 1000))
+        with self._lock:
+            if self._closed:
+                return False
+            for source, _ in ready:
+                if source in self._by_source:
+                    self._hear(self._by_source[source])
+            now = time.monotonic()
+            if now - self._looked >= self._tick:
+                self._looked = now
+                self._look(now)
+        return bool(ready)
+
+    def _hear(self, worker: Worker) -> None:
+        said = worker.read()
+        if said:
+            self._landed(said)
+        elif said == b"" or worker.process.exitcode is not None:
+            worker.process.join(1.0)
+            why = f"{worker} ended by itself: {end_of(worker.process)}"
+            self._replace(worker, "crash", why + worker.stack(ask=False))
+
+    def _landed(self, said: bytes) -> None:
+        numbers = np.frombuffer(said, np.int32).tolist()
+        for i in numbers:
+            if i < 0:
+                self._faults.of_lane(~i)
+        lanes = [i if i >= 0 else ~i for i in numbers]
+        self._here.update(lanes)
+        self._turns.back(lanes)
+
+    def _look(self, now: float) -> None:
+        """Replace processes whose environment takes too long."""
+        self._see_off()
+        for worker in self._workers.values():
+            if 0.0 < self._board.deadline[worker.index] < now:
+                lane = self._lane + int(self._board.busy[worker.index]) % SAVE
+                limit = f"step_timeout={self._envs.step_timeout:g} s"
+                text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+                self._replace(worker, "hang", text + worker.stack(ask=True))
+
+    def _replace(self, worker: Worker, rule: str, why: str) -> None:
+        """Another process for its lanes: those whose row is awaited begin anew now, the others
+        when they are answered.
+        """
+        self._unregister(worker)
+        worker.process.end()
+        self._landed(worker.drain())
+        worker.end()
+        head, _, rest = why.partition("\n")
+        head = f"{head}; all its lanes were restarted {rules.named(rule)}"
+        self._faults.of_process(f"{head}\n{rest}".rstrip(), worker.lanes)
+        worker.start()
+        self._register(worker)
+        lanes = np.array(worker.lanes)
+        if (awaited := lanes[self._turns.where[lanes] == OUT]).size:
+            worker.order(awaited)

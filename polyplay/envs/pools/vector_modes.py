@@ -1,0 +1,138 @@
+"""Vector environments as their factories make them, opened in a mode that keeps an episode's last observation.
+
+NEXT_STEP does, and DISABLED does; SAME_STEP overwrites it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from polyplay.common.errors import UserError
+from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.envs.pools import build
+
+OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
+
+
+def words(make: Callable[..., Any]) -> set[str]:
+    """What a factory may be asked for, by its signature."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return set()
+    return ({"num_envs", "autoreset_mode", "vector_kwargs"} & set(parameters)) - set(getattr(make, "keywords", ()))
+
+
+def built(make: Callable[..., Any], n: int) -> Any:
+    """What a factory makes. Where its signature has the words it is asked for `n` environments, and for NEXT_STEP, then
+    DISABLED; what it makes of its own accord if it knows neither.
+    """
+    known = words(make)
+    if not known:
+        return make()
+    width = {"num_envs": n} if "num_envs" in known else {}
+    for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        if "autoreset_mode" in known:
+            more: dict[str, Any] = {"autoreset_mode": wanted}
+        elif "vector_kwargs" in known:
+            more = {"vector_kwargs": {"autoreset_mode": wanted}}
+        else:
+            break
+        with contextlib.suppress(Exception):
+            env = make(**width, **more)
+            if mode(env) is wanted:
+                return env
+            env.close()
+    env = make(**width)
+    if not width or isinstance(env, VectorEnv):
+        return env
+    env.close()  # a single environment, whose num_envs means something else
+    return make()
+
+
+def mode(env: Any) -> AutoresetMode | None:
+    """How a vector environment resets; None where it does not say, or is none."""
+    if not isinstance(env, VectorEnv):
+        return None
+    said = env.metadata.get("autoreset_mode")
+    try:
+        return said if said is None else AutoresetMode(said)
+    except ValueError:
+        return None
+
+
+def alone(make: Callable[..., Any], title: str) -> Any:
+    """A single environment, or a vector environment of one lane (of as many as it has) that keeps its last
+    observations. Where that is all that a factory has it becomes a single one. Raises UserError.
+    """
+    env = built(make, 1)
+    if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
+        raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
+    if not isinstance(env, VectorEnv) or mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        return env
+    name, found, kind, bare = type(env.unwrapped).__name__, env.spec, mode(env), env is env.unwrapped
+    with contextlib.suppress(Exception):
+        env.close()
+    if kind is None:
+        say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
+        raise UserError(f"{title}: {name} does not say how it resets; {say}")
+    if bare and found is not None and found.entry_point is not None:
+        return _single(found)
+    raise UserError(
+        f"{title}: {name} resets in the same step (SAME_STEP), which overwrites an episode's last observation; "
+        "make it with autoreset_mode=NEXT_STEP or DISABLED, or give a single environment"
+    )
+
+
+def _single(found: Any) -> gymnasium.Env:
+    """One environment of those that gymnasium.make_vec was asked for."""
+    found = copy.deepcopy(found)
+    kwargs, found.kwargs = found.kwargs, {}
+    env = gymnasium.make(found, disable_env_checker=True, **{k: v for k, v in kwargs.items() if k not in OURS})
+    for wrap in kwargs.get("wrappers", ()):
+        env = wrap(env)
+    return env
+
+
+def describe(env: VectorEnv, make: Callable[..., Any], title: str) -> EnvSpec:
+    """What a lane of a vector environment shows and takes. Raises UserError."""
+    limit = getattr(env.spec, "max_episode_steps", None)
+    limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
+    one: Any = SimpleNamespace(
+        observation_space=env.single_observation_space,
+        action_space=env.single_action_space,
+        spec=SimpleNamespace(max_episode_steps=limit),
+    )
+    spec = build.inspect(one, title)
+    if spec.mask is not None:
+        raise masked(title)
+    resets = "its own, in the next step" if mode(env) is AutoresetMode.NEXT_STEP else "by us, lane by lane"
+    text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": resets}
+    width = 0 if "num_envs" in words(make) else env.num_envs
+    return replace(spec, describe=text, vector=True, width=width)
+
+
+def masked(title: str) -> UserError:
+    """What to say of action masks, which are heard lane by lane."""
+    return UserError(f"{title}: has action masks, which vector environments can't have here; give a single one of it")
+
+
+def check(envs: Envs, spec: EnvSpec) -> None:
+    """Raises UserError: a vector environment that can't have these lanes."""
+    if not envs.fixed:
+        raise UserError(f"{envs.title}: a vector environment steps all its lanes at once, without {envs.batching}")
+    n = envs.lanes // envs.groups
+    if spec.width not in (0, n):
+        raise UserError(
+            f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function "
+            f"a parameter num_envs, or choose lanes so that each group has {spec.width}"
+        )

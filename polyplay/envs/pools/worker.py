@@ -1,0 +1,157 @@
+"""One environment process: single Gymnasium environments, stepped in place into memory that the pool shares.
+
+Orders come as lane numbers on one pipe, answers go as lane numbers on another (`~lane`: read the lane's
+note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock behind. A
+lane that is asked after `terminated | truncated` is reset instead of stepped: that row is the first of
+its next episode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import parent_process
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Block
+from polyplay.envs import rules
+from polyplay.envs.pool import lane_seeds
+from polyplay.envs.pools import saved_state
+from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.build import describe, one_line
+from polyplay.envs.pools.lane import Job, Lane
+
+TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
+
+
+def serve(
+    orders: Connection,
+    answers: Connection,
+    board: Board,
+    job: Job,
+    me: int,
+    lanes: list[int],
+    each: bool,
+    trace: Block,
+    mail: saved_state.Mail,
+) -> None:
+    """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready
+    is served).
+    """
+    settle(trace)
+    start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
+    random.seed(start)  # environments that use the global generators must differ between processes
+    np.random.seed(start)
+    stepped = _lanes(job, board, me, lanes)
+    work: dict[int, Any] = {**stepped, **saved_state.clerks(stepped, mail)}
+    source, sink = orders.fileno(), answers.fileno()
+    board.deadline[me] = 0.0  # started
+    waited = board.waited[me]
+    with contextlib.suppress(BrokenPipeError):
+        said_at = time.perf_counter()
+        while order := os.read(source, 1 << 16):
+            waited[0] += time.perf_counter() - said_at
+            waited[1] += 1
+            said = []
+            for lane in np.frombuffer(order, np.int32).tolist():
+                board.busy[me] = lane
+                said.append(work[lane].turn())
+                board.deadline[me] = 0.0
+                if each:
+                    os.write(sink, np.array(said, np.int32).tobytes())
+                    said.clear()
+            if said:
+                os.write(sink, np.array(said, np.int32).tobytes())
+            said_at = time.perf_counter()
+    for one in stepped.values():
+        one.close()
+
+
+def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]:
+    def allow(seconds: float) -> None:
+        board.deadline[me] = time.monotonic() + seconds
+
+    def fail() -> Any:
+        raise failure
+
+    failure: BaseException = UserError("")
+    try:
+        from polyplay.envs.make import factory
+
+        make = factory(*unpack(job.maker, job.title))
+    except BaseException as e:
+        failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
+        return {lane: Lane(job, fail, board, lane, allow) for lane in lanes}
+    return {lane: Lane(job, make, board, lane, allow) for lane in lanes}
+
+
+def unpack(maker: bytes, title: str) -> tuple[Any, Any]:
+    """(name, options), as they were sent. Raises UserError."""
+    try:
+        return pickle.loads(maker)
+    except BaseException as e:
+        raise UserError(f"{title}: cannot be read in another process: {one_line(e)} {rules.named('factory')}") from e
+
+
+def probe(answer: Connection, maker: bytes, title: str) -> None:
+    """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
+    trace = Block(TRACE)  # its descriptor must live as long as we do
+    settle(trace)
+    try:
+        answer.send(describe(*unpack(maker, title)))
+    except UserError as e:
+        answer.send(str(e))
+    except BaseException as e:
+        answer.send(f"{title}: {one_line(e)}")
+
+
+def settle(trace: Block) -> None:
+    """Become a well-behaved environment process: its own group, ended with its parent, deaf to Ctrl-C
+    and SIGTERM.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when the run ends
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)  # so that what an environment starts can be killed with it
+    faulthandler.enable(trace.fd, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, trace.fd, all_threads=False)
+    parent = parent_process()
+    if parent is not None:
+        _die_with(parent.sentinel)
+
+
+def _die_with(sentinel: int) -> None:
+    """Be killed when the other end of `sentinel` closes: by a thread, and on Linux by the kernel too (an
+    environment may hold the GIL for ever)."""
+
+    def watch() -> None:
+        wait([sentinel])
+        _end()
+
+    if sys.platform == "linux":
+        import fcntl
+
+        set_signal = 10  # F_SETSIG
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
+        fcntl.fcntl(sentinel, set_signal, signal.SIGKILL)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def _end() -> None:
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)

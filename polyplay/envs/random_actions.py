@@ -1,0 +1,61 @@
+"""Uniform actions of any space from given uniforms: the random part of an evaluation with ε. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Tree
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf
+
+
+def width(space: ActionSpec) -> int:
+    """Uniforms that one action takes. Raises UserError: real numbers without bounds have no uniform action."""
+    return sum(_width(leaf) for _, leaf in tree.leaves(space))
+
+
+def _width(leaf: Leaf) -> int:
+    if not isinstance(leaf, Box):
+        return len(leaf.classes)
+    if not (np.isfinite(leaf.low).all() and np.isfinite(leaf.high).all()):
+        raise UserError(f"--epsilon: actions of {leaf} have no uniform draw; allowed here: 0")
+    return leaf.low.size
+
+
+def draw(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
+    """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value with the same chance."""
+    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), {}, 0
+    for path, leaf in tree.leaves(space):
+        n = _width(leaf)
+        made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), masks.get(path))
+        at += n
+    return tree.nest(made)
+
+
+def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    if isinstance(leaf, Box):
+        low, high = leaf.low.reshape(-1), leaf.high.reshape(-1)
+        return (low + u * (high - low)).reshape(len(u), *leaf.shape).astype(np.float32)
+    legal = np.ones((len(u), sum(leaf.classes)), bool) if mask is None else mask
+    parts = np.split(legal, np.cumsum(leaf.classes)[:-1], axis=1)
+    numbers = np.stack([_among(part, u[:, i]) for i, part in enumerate(parts)], 1)
+    shape = () if isinstance(leaf, Discrete) else leaf.shape
+    return numbers.reshape(len(u), *shape).astype(leaf.field.dtype)
+
+
+def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """int64 [B]: the legal value [B, n] that stands at u of the way through all that are legal."""
+    place = (u * legal.sum(1)).astype(np.int64)
+    return (legal.cumsum(1) > place[:, None]).argmax(1)
+
+
+def mixed(own: Any, other: Any, which: np.ndarray) -> Any:
+    """`own` actions [B, …], but `other` in the lanes where `which` (bool [B]) says so."""
+
+    def leaf(a: Any, b: Any) -> Any:
+        return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
+
+    return tree.map(leaf, own, other)

@@ -1,0 +1,1 @@
+"""Small games in which a policy learns within seconds."""

@@ -1,0 +1,308 @@
+"""Small games that tests learn in seconds, many lanes at once in NumPy, with an exact state()/load().
+
+toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
+toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
+toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
+toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
+toy:traits    memory, masks, dict observations, hybrid actions, each to be switched on (traits.py).
+toy:still     the same picture for ever: costs nothing (still.py).
+
+Options that are switches or numbers may stand in the name: toy:traits+memory+mask, toy:still+planes=1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.tree import Batch, Field, Spec, Tree
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
+from polyplay.envs.pools.batching import Turns
+from polyplay.envs.spaces import Box, Discrete, check_action, show, tell
+from polyplay.envs.toys.still import Still
+from polyplay.envs.toys.traits import Traits
+
+Arrays = dict[str, np.ndarray]
+Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+
+
+class Toy(Protocol):
+    """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
+    and masks: their fields `legality` and `legal(s)`.
+    """
+
+    obs: Spec
+    action: Any
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        """States of n new episodes: [n, …] arrays, always the same names."""
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        """New states, reward, terminated, truncated."""
+
+    def see(self, s: Arrays) -> Tree:
+        """Observations [n, *obs.shape]."""
+
+
+@dataclass(frozen=True)
+class Catch:
+    """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left,
+    stay, right.
+    """
+
+    rows: int = 10
+    columns: int = 5
+    dtype: str = "float32"  # or "uint8"
+
+    def __post_init__(self) -> None:
+        if self.rows < 2 or self.columns < 1 or self.dtype not in ("float32", "uint8"):
+            raise UserError(
+                f"toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8', "
+                f"got rows={self.rows}, columns={self.columns}, dtype={self.dtype!r}"
+            )
+
+    action = Discrete(3)
+    obs = property(lambda self: Field((self.rows * self.columns,), self.dtype))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        ball = (draw() * self.columns).astype(np.int64)
+        return {"ball": ball, "row": np.zeros(n, np.int64), "paddle": np.full(n, self.columns // 2)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        paddle = np.clip(s["paddle"] + action - 1, 0, self.columns - 1)
+        row = s["row"] + 1
+        end = row == self.rows - 1
+        reward = np.where(end, np.where(paddle == s["ball"], 1.0, -1.0), 0.0)
+        return {"ball": s["ball"], "row": row, "paddle": paddle}, reward, end, np.zeros_like(end)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        n = np.arange(len(s["ball"]))
+        board = np.zeros((len(n), self.rows, self.columns), self.dtype)
+        board[n, s["row"], s["ball"]] = board[n, -1, s["paddle"]] = 255 if self.dtype == "uint8" else 1
+        return board.reshape(len(n), -1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
+
+    Rows: cue, `delay` blanks the last of which is lit, the end (reward ±1 for the answer in the lit row).
+    """
+
+    cues: int = 2
+    delay: int = 3
+
+    def __post_init__(self) -> None:
+        if self.cues < 2 or self.delay < 1:
+            raise UserError(f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}")
+
+    action = property(lambda self: Discrete(self.cues))
+    obs = property(lambda self: Field((self.cues + 1,), "float32"))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"cue": (draw() * self.cues).astype(np.int64), "row": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        row = s["row"] + 1
+        end = row == self.delay + 1
+        reward = np.where(end, np.where(action == s["cue"], 1.0, -1.0), 0.0)
+        return {"cue": s["cue"], "row": row}, reward, end, np.zeros_like(end)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        obs = np.zeros((len(s["cue"]), self.cues + 1), np.float32)
+        start = np.flatnonzero(s["row"] == 0)
+        obs[start, s["cue"][start]] = 1
+        obs[:, -1] = s["row"] == self.delay
+        return obs
+
+
+@dataclass(frozen=True)
+class Pendulum:
+    """gymnasium/envs/classic_control/pendulum.py, vectorised; the torque is clipped to [-2, 2]."""
+
+    steps: int = 200  # then truncated
+
+    obs = Field((3,), "float32")
+    action = Box((1,), np.array([-2], np.float32), np.array([2], np.float32))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"th": (2 * draw() - 1) * np.pi, "thdot": 2 * draw() - 1, "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        u = np.clip(action[:, 0], -2.0, 2.0)  # float32, as there
+        th, thdot, age = s["th"], s["thdot"], s["age"] + 1
+        angle = (th + np.pi) % (2 * np.pi) - np.pi
+        cost = angle**2 + 0.1 * thdot**2 + 0.001 * u**2
+        new = np.clip(thdot + (3 * 10.0 / 2 * np.sin(th) + 3.0 * u) * 0.05, -8, 8)
+        end = age >= self.steps
+        return {"th": th + new * 0.05, "thdot": new, "age": age}, -cost, np.zeros_like(end), end
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return np.stack([np.cos(s["th"]), np.sin(s["th"]), s["thdot"]], 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class CartPole:
+    """gymnasium/envs/classic_control/cartpole.py (Euler), vectorised; actions: push left, push right."""
+
+    steps: int = 500  # then truncated
+
+    obs = Field((4,), "float32")
+    action = Discrete(2)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"x": np.stack([0.1 * draw() - 0.05 for _ in range(4)], 1), "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        x, v, th, w = s["x"].T
+        force, sin, cos, age = np.where(action == 1, 10.0, -10.0), np.sin(th), np.cos(th), s["age"] + 1
+        push = (force + 0.05 * w**2 * sin) / 1.1
+        turn = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
+        pull = push - 0.05 * turn * cos / 1.1
+        new = np.stack([x + 0.02 * v, v + 0.02 * pull, th + 0.02 * w, w + 0.02 * turn], 1)
+        fallen = (np.abs(new[:, 0]) > 2.4) | (np.abs(new[:, 2]) > 12 * 2 * np.pi / 360)
+        return {"x": new, "age": age}, np.ones(len(x)), fallen, age >= self.steps
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return s["x"].astype(np.float32)
+
+
+TOYS: dict[str, type] = {
+    "catch": Catch,
+    "memory": Memory,
+    "pendulum": Pendulum,
+    "cartpole": CartPole,
+    "traits": Traits,
+    "still": Still,
+}
+
+
+def toy(envs: Envs) -> Toy:
+    """The game that `envs` names. Raises UserError: no such toy or option."""
+    name, *switches = envs.title.removeprefix("toy:").split("+")
+    if name not in TOYS:
+        known = ", ".join(f"toy:{k}" for k in TOYS)
+        raise UserError(f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}")
+    return options(TOYS[name], {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
+
+
+def _switch(word: str) -> tuple[str, Any]:
+    """Of a name: `mask` is on, `planes=4` is a number."""
+    name, equals, value = word.partition("=")
+    return name, (int(value) if value.isdigit() else value) if equals else True
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """The spec of a toy. Raises UserError."""
+    game = toy(envs)
+    text = {"environment": envs.title, "observation": show(game.obs), "actions": tell(game.action)}
+    mask = getattr(game, "legality", None)
+    if mask is not None:
+        text["action mask"] = "of the toy's own"
+    return EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
+
+
+def draws(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per
+    lane.
+    """
+    counters[at] += np.uint64(0x9E3779B97F4A7C15)
+    z = counters[at]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+class ToyPool:
+    """A Pool of a toy: lanes step in send(), in the caller's thread."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        self.game, self.spec = toy(envs), envs.spec
+        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
+        self.restarts, self.faults, self.unsaved = 0, [], ""  # type: int, list[str], str
+        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        seeds = lane_seeds(seed, lane, envs.lanes).astype(np.uint64)
+        self._counters = seeds * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
+        flags = {k: np.zeros(envs.lanes, bool) for k in ("terminated", "truncated", "first", "over")}
+        obs = tree.zeros(self.spec.obs, (envs.lanes,))
+        self._rows: Batch = {"obs": obs, "reward": np.zeros(envs.lanes, np.float32), **flags}
+        if self.spec.mask is not None:
+            self._rows["mask"] = tree.zeros(self.spec.mask, (envs.lanes,))
+        everyone = np.arange(envs.lanes)
+        self._states = self.game.reset(self._draw(everyone), envs.lanes)
+        self._begin(everyone, self._states)
+        self._turns.back(everyone.tolist())
+        self._open = True
+
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        return self._turns.ready
+
+    def _draw(self, at: np.ndarray) -> Draw:
+        return lambda: draws(self._counters, at)
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool; every row is ready when it was sent for. Raises RuntimeError: nothing was sent."""
+        if not self._open:
+            raise Closed
+        lanes = self._turns.take_now()
+        return lanes, tree.map(lambda a: a[lanes], self._rows)
+
+    def send(self, lanes: Lanes, action: Any) -> None:
+        """See Pool."""
+        if not self._open:
+            raise Closed
+        action = check_action(self.spec.action, action, self._turns.count(lanes))
+        at = self._turns.sent(lanes)
+        over = self._rows["over"][at]
+        begin, live = at[over], at[~over]
+        if live.size:
+            self._step(live, tree.map(lambda a: a[~over], action))
+        if begin.size:
+            self._begin(begin, self.game.reset(self._draw(begin), begin.size))
+        self._turns.back(at.tolist())
+
+    def _step(self, at: np.ndarray, action: Tree) -> None:
+        before = {k: v[at] for k, v in self._states.items()}
+        after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
+        truncated = truncated & ~terminated
+        flags = {
+            "terminated": terminated,
+            "truncated": truncated,
+            "over": terminated | truncated,
+            "first": False,
+        }
+        self._write(at, after, {"reward": reward, **flags})
+
+    def _begin(self, at: np.ndarray, states: Arrays) -> None:
+        flags = {"terminated": False, "truncated": False, "over": False, "first": True}
+        self._write(at, states, {"reward": 0.0, **flags})
+
+    def _write(self, at: np.ndarray, states: Arrays, row: dict[str, Any]) -> None:
+        for key, value in states.items():
+            self._states[key][at] = value
+        tree.write(self._rows["obs"], at, self.game.see(states))
+        if "mask" in self._rows:
+            tree.write(self._rows["mask"], at, self.game.legal(states))  # type: ignore[attr-defined]
+        for key, value in row.items():
+            self._rows[key][at] = value
+
+    def close(self) -> None:
+        self._open = False
+
+    def state(self) -> Batch:
+        """Copies of games, rows, random streams and turns."""
+        kept = {"game": self._states, "rows": self._rows, "turns": self._turns.state()}
+        return tree.map(np.copy, {**kept, "random": self._counters})
+
+    def load(self, state: Batch) -> None:
+        tree.map(lambda mine, kept: mine.__setitem__(..., kept), self._states, state["game"])
+        tree.map(lambda mine, kept: mine.__setitem__(..., kept), self._rows, state["rows"])
+        self._counters[:] = state["random"]
+        self._turns.load(state["turns"])

@@ -1,0 +1,1 @@
+"""The learning loop: batches, losses, updates; and the replica, which acts and learns."""

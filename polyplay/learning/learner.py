@@ -1,0 +1,343 @@
+"""What a learner is to do, one update of it, what it counts and saves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay.common import checkpoint, tree
+from polyplay.common.context import Me
+from polyplay.common.errors import NotFinite
+from polyplay.common.shared_memory import Knobs
+from polyplay.common.tree import Batch
+from polyplay.learning.epochs import Passes, several
+from polyplay.learning.losses.policy_gradient import Loss, Scored
+from polyplay.nets.device import enter, floats, host, put
+from polyplay.nets.precision import use
+from polyplay.weights import optimizers
+from polyplay.weights.allreduce import Sums, Update
+from polyplay.weights.params import Vector
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
+
+    policy: Callable[[], Any]
+    loss: Loss
+    update: Update
+    knobs: Knobs
+    total: float  # agent steps; learning ends there
+    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    passes: Passes | None = None  # several over each batch (PPO); their loss has a `prepare`
+    agent: int = 0
+    acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
+    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
+    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
+    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
+    target: int = 0  # updates after which the target network is the network again; 0: there is none
+
+
+_building = threading.Lock()
+
+
+def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
+    with _building:
+        torch.manual_seed(seed)
+        return use(policy().to(device), precision)
+
+
+def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
+    """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
+    its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
+    """
+    kept = {} if tape is None else {"tape": tape}
+    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state, **kept)
+    last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
+    last["entropy"] = last["logp"]
+    return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
+
+
+class Learner:
+    """One replica of the learner: takes batches, keeps counts, saves itself."""
+
+    def __init__(self, me: Me, task: Task):
+        self.me, self.task = me, task
+        self.device = enter(me.device)
+        self.policy = build(task.policy, me.seed, me.precision, self.device)
+        self.vector = task.update.vector(me, self.policy)
+        self.update = task.update.bind(me, self.vector)
+        self.aim: Any = None  # the target network
+        if task.target:
+            self.aim = build(task.policy, me.seed, me.precision, self.device)
+        self.aimed = Vector(self.aim) if task.target else None
+        self.counts = self.update.counts
+        self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
+        self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
+        self.priority: Any = None  # of the rows of the last update, where its loss tells them
+        self.saver = me.index == 0 or not task.update.apart
+        self.saved = -1  # the update that was saved last
+        self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
+        self._trace = None
+        if me.resume is not None and self.counts.fresh:
+            self._load()
+        self.counts.begin(self.version, self.learnt)
+        while not self.counts.ready:
+            me.turn()
+            time.sleep(0.01)
+        self.version, self.learnt = self.counts.version, self.counts.learnt
+        if self.aimed is not None:
+            self._first_aim()
+        self.aims = self.version // task.target if task.target else 0  # copies to the target network that were due
+        if me.trace and me.index == 0 and me.directory is not None:
+            self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
+
+    def left(self) -> float:
+        """The part of the run that is left."""
+        return max(0.0, 1.0 - self.learnt / self.task.total)
+
+    def rate(self, left: float | None = None) -> float:
+        left = self.left() if left is None else left
+        return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
+
+    def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
+        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
+        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
+        """
+        batch, state = put(rows, self.device), put(state, self.device)
+        self.now = self.left()  # the same for all passes
+        if "left" in self.task.knobs.all():
+            self.task.knobs.set("left", self.now)
+        if self.task.passes is not None:
+            yield from several(self, batch, state, rows["version"])
+            return
+
+        def score() -> Scored:
+            acted = self.task.acted
+            out = unrolled(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
+            if self.task.same:
+                batch["value"] = out["value"].detach()
+            return self.task.loss(out, batch, self.task.knobs)
+
+        valid = ~rows["first"][1:]
+        yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
+
+    def revise(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
+        """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
+        acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
+        observe: running statistics learn from it first, where they didn't from what was acted.
+        """
+        self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
+        batch = put(item, self.device)
+        if observe:
+            self.observe({"obs": batch["obs"]})
+        self.now = self.left()
+
+        def score() -> Scored:
+            assert self.task.outputs is not None
+            out = self.task.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
+            scored = self.task.loss(out, batch, self.task.knobs)
+            self.priority = scored.priority
+            return scored
+
+        yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
+        due = self.version // self.task.target if self.task.target else 0  # others' updates count where shared
+        if self.aimed is not None and due > self.aims:
+            self.aims = due
+            self.counts.newest()
+            self.aimed.write(self.vector.read())
+            self._aim()
+
+    def observe(self, rows: Batch) -> None:
+        """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
+        if getattr(self.policy, "inputs", None) is None:
+            return
+        self.policy.observe(put(rows, self.device))
+        if self.aimed is not None:
+            self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
+
+    def judged(self) -> np.ndarray | None:
+        """How surprising each item of the last update was, where its loss tells."""
+        return None if self.priority is None else host(self.priority)
+
+    def _first_aim(self) -> None:
+        """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
+        lost one's place, where that is not as it was made.
+        """
+        if self.me.resume is not None and not self.me.incarnation % 1000:
+            found = checkpoint.open_checkpoint(self.me.resume)
+            checkpoint.fit(self.aim, found.arrays(f"agents/{self.task.agent}/target"))
+        else:
+            self.counts.newest()
+            assert self.aimed is not None
+            self.aimed.write(self.vector.read())
+        self._aim()
+
+    def _aim(self) -> None:
+        """The target network has weights that will stay."""
+        if hasattr(self.aim, "hold"):
+            self.aim.hold()
+
+    def descend(
+        self,
+        score: Callable[[], Scored],
+        rows: Batch,
+        versions: np.ndarray,
+        learnt: float,
+        observe: Batch | None,
+    ) -> Generator[None, None, float]:
+        """One update along the gradient of `score()`, and its count. versions: of the weights that acted, a row each;
+        learnt: agent steps to count; observe: rows to learn running statistics from; rows: kept if it is not finite.
+        Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
+        """
+        before = time.perf_counter()
+        scored = score()
+        if self.gate is not None and not self.gate.admit(float(scored.loss.detach())):
+            self.counts.reject()
+            yield from self.rest(learnt)
+            return 0.0
+        self.vector.zero_grad()
+        scored.loss.backward()
+        if observe is not None and hasattr(self.policy, "observe"):
+            self.policy.observe(observe)
+        rate = self.rate(self.now)
+        self.me.meter.add("learn", time.perf_counter() - before)
+        watched = self.task.passes is not None and self.task.passes.target_kl > 0.0
+        kl = float(scored.metrics["approx_kl"]) if watched else 0.0
+        before, waited = time.perf_counter(), self.update.waited
+        norm, total = yield from self.update(rate, self._sums(learnt, kl))
+        waited = self.update.waited - waited
+        self.me.meter.add("wait", waited)
+        self.me.meter.add("learn", time.perf_counter() - before - waited)
+        loss = float(scored.loss.detach())
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NotFinite(self._keep(rows, loss, norm))
+        self._count(versions, scored.metrics, loss, norm, rate, total)
+        return float(total[3] / total[4])
+
+    def rest(self, steps: float) -> Iterator[None]:
+        """No update: only count agent steps, with what replicas have to agree on."""
+        total = yield from self.update.agree(self._sums(steps, 0.0))
+        self.counts.rest(total[0])
+        self.learnt = self.counts.learnt
+        self.me.meter.set("learnt", self.learnt)
+        self._heed(total)
+
+    def _sums(self, learnt: float, kl: float) -> Sums:
+        chief, control = self.me.index == 0, self.me.control
+        return np.array([learnt, chief * control.saves, chief * control.finishing, kl, 1.0], np.float64)
+
+    def _heed(self, sums: Sums) -> None:
+        self.agreed = int(sums[1])
+        self.saving = self.agreed > self.saves
+        self.done = bool(sums[2]) or self.learnt >= self.task.total
+
+    def _count(self, versions: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
+        lags = self.counts.add(sums[0]) - versions
+        self.version, self.learnt = self.counts.version, self.counts.learnt
+        meter = self.me.meter
+        meter.lag(lags)
+        meter.set("updates", self.version - self.counts.begun)
+        meter.set("learnt", self.learnt)
+        if self.version % self.task.report == 0:
+            meter.losses(floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
+        show = self.me.control.show
+        if show is not None and show.asked and self.me.index == 0:
+            show.answer(self.vector, self.version)
+        if self._trace is not None:
+            worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
+            row = {
+                "update": self.version,
+                "loss": loss,
+                "grad_norm": norm,
+                "lag_mean": mean,
+                "lag_max": worst,
+            }
+            self._trace.write(json.dumps(row) + "\n")
+        self._heed(sums)
+
+    def _keep(self, rows: Batch, loss: float, norm: float) -> str:
+        where = "nowhere (no run directory)"
+        if self.me.directory is not None:
+            path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
+            checkpoint.write_arrays(path, {k: host(v) for k, v in tree.leaves(rows)})
+            where = str(path)
+        return (
+            f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
+            "A NaN in it from the environment is the usual cause; else a smaller --learning-rate or --clip is the cure"
+        )
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def still(self) -> Any:
+        """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
+        still = getattr(self.update, "still", contextlib.nullcontext)
+        return still() if self.saver else contextlib.nullcontext()
+
+    def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None, at: int | None = None) -> None:
+        """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
+        are there. at: the update whose checkpoint it is, where others write theirs under that number too.
+        """
+        with self.still():
+            self._save(more, at)
+
+    def _save(self, more: Callable[[checkpoint.Part], None], at: int | None) -> None:
+        me, version = self.me, self.counts.newest()
+        self.version, self.learnt = version if at is None else at, self.counts.learnt
+        self.saves, self.saved = self.agreed, self.version
+        if me.directory is None or not self.saver:
+            return
+        before = time.perf_counter()
+        try:
+            part = checkpoint.Part(me.directory, self.version)
+            if me.index == 0:
+                agent = f"agents/{self.task.agent}"
+                named = {k: host(v) for k, v in self.policy.state_dict().items()}
+                part.arrays(f"{agent}/policy", named)
+                part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+                if self.aim is not None:
+                    part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
+                counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
+                part.json(f"{agent}/learner", {**counts, "knobs": self.task.knobs.all()})
+            more(part)
+            me.meter.set("saved", self.version + 1)
+        except OSError as e:
+            me.meter.set("saved", -(self.version + 1))
+            me.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
+        me.meter.add("wait", time.perf_counter() - before)
+
+    def _load(self) -> None:
+        found = checkpoint.open_checkpoint(self.me.resume)
+        agent = f"agents/{self.task.agent}"
+        checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
+        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
+        kept = found.json(f"{agent}/learner")
+        self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
+        self.counts.know(kept)
+        for name in kept["knobs"].keys() & self.task.knobs.all().keys():
+            self.task.knobs.set(name, kept["knobs"][name])
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
+    state = optimizer.state_dict()["state"].get(0, {})
+    return {k: np.array(host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
+    if not arrays:  # before the first update there was nothing to keep
+        return
+    kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+    held = optimizers.state(optimizer)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept}})
+    for name, tensor in held.items():  # perhaps in shared memory: there they stay
+        optimizers.state(optimizer)[name] = tensor.copy_(optimizers.state(optimizer)[name])

@@ -1,0 +1,1 @@
+"""Losses, and the targets that they learn towards: pure functions of rows."""

@@ -1,0 +1,274 @@
+"""Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, knobs) -> Scored`.
+
+out    policy.unroll(batch, state), or the outputs kept from acting: "logp", "value", "entropy", each [T+1, B]
+batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
+knobs  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
+
+All terms run over valid transitions only (see returns.py): "mean" divides by their number (at least 1), "sum"
+does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
+Metrics are detached scalars: `loss` is what is minimised, every other one is a mean over valid transitions,
+before costs, whatever the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from polyplay.common.errors import UserError
+from polyplay.learning.losses import returns
+
+REDUCTIONS = ("mean", "sum")
+BASELINES = ("acted", "present")
+REWARDS = ("clip", "sign", "none", "scale")
+COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
+
+
+class Scored(NamedTuple):
+    """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor]
+    priority: Tensor | None = None
+
+
+class Later(Mapping[str, Tensor]):
+    """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
+
+    def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
+        self._make = make
+        self._made: dict[str, Tensor] | None = None
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._made is None:
+            with torch.no_grad():
+                self._made = {k: v.detach() for k, v in self._make().items()}
+        return self._made
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+class Loss(Protocol):
+    """What a learner calls; `metrics` names the reported scalars before the first call."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored: ...
+
+
+@dataclass(frozen=True)
+class A2C:
+    """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
+
+    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
+    n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
+    baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
+    (Babaeizadeh et al. 2017;
+    NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    gamma: float = 0.99
+    lam: float = 1.0
+    value_cost: float = 0.5
+    reduction: str = "mean"
+    normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
+    reward: str = "clip"
+    reward_scale: float = 1.0
+    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
+
+    metrics: ClassVar[tuple[str, ...]] = COMMON
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.baseline not in BASELINES:
+            raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+        steps = steps_of(self, out, batch)
+        over = Over(steps.valid)
+        advantage, target = returns.gae(steps, batch["value"], self.lam)
+        if self.baseline == "present":
+            advantage = target - wide(out["value"][:-1].detach(), target)
+        if self.normalize_advantage:
+            advantage = normalized(advantage, over)
+        return _score(self, out, batch, over, advantage, target, knobs)
+
+
+@dataclass(frozen=True)
+class VTrace:
+    """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
+
+    v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
+    while acting. Bounds of None do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
+    deepmind/scalable_agent (sums over time and batch).
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    gamma: float = 0.99
+    rho: float | None = 1.0
+    c: float | None = 1.0
+    rho_pg: float | None = 1.0
+    lam: float = 1.0
+    value_cost: float = 0.5
+    reduction: str = "sum"
+    normalize_advantage: bool = False
+    reward: str = "clip"
+    reward_scale: float = 1.0
+    value_half: bool = True
+
+    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        for name in ("rho", "c", "rho_pg"):
+            bound = getattr(self, name)
+            if bound is not None and not bound > 0:
+                raise UserError(f"{name} is {bound}; it must be above 0, or none for no clipping")
+        if (self.rho is not None) and (self.c is None or self.c > self.rho):
+            raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+        steps = steps_of(self, out, batch)
+        over = Over(steps.valid)
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        advantage, target = returns.vtrace(
+            steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
+        )
+        if self.normalize_advantage:
+            advantage = normalized(advantage, over)
+        scored = _score(self, out, batch, over, advantage, target, knobs)
+
+        def metrics() -> dict[str, Tensor]:
+            ratio = log_rho.exp()
+            clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
+            return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
+
+        return Scored(scored.loss, Later(metrics))
+
+
+a2c = A2C
+vtrace = VTrace
+
+
+def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
+    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
+    scaled = reward * scale
+    if how == "scale":
+        return scaled.clamp(-10.0, 10.0)
+    if how == "clip":
+        return scaled.clamp(-1.0, 1.0)
+    return scaled.sign() if how == "sign" else scaled
+
+
+def steps_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
+    """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
+    steps = returns.transitions(batch, loss.gamma)
+    shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
+    shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
+    if any(s != shapes["batch reward"] for s in shapes.values()):
+        raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+    scale: float | Tensor = loss.reward_scale
+    if loss.reward == "scale":
+        if "reward_scale" not in out:
+            raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+        scale = scale * out["reward_scale"]
+    return steps._replace(reward=squash(steps.reward, loss.reward, scale))
+
+
+def _score(
+    loss: A2C | VTrace,
+    out: Mapping[str, Any],
+    batch: Mapping[str, Any],
+    over: Over,
+    advantage: Tensor,
+    target: Tensor,
+    knobs: Any,
+) -> Scored:
+    """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
+    advantage, target = over.only(advantage), over.only(target)
+    logp, value, entropy = (over.only(wide(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
+    policy_loss = over.mean(-advantage * logp)
+    value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
+    entropy_mean = over.mean(entropy)
+    total = policy_loss + loss.value_cost * value_loss - knobs.entropy_cost * entropy_mean
+    if loss.reduction == "sum":
+        total = total * over.count
+
+    def metrics() -> dict[str, Tensor]:
+        terms = (total, policy_loss, value_loss, entropy_mean)
+        return common(over, terms, value, target, logp - batch["logp"][:-1])
+
+    return Scored(total, Later(metrics))
+
+
+def common(over: Over, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor) -> dict[str, Tensor]:
+    """What every loss reports (COMMON). terms: loss, policy_loss, value_loss, entropy; apart: log π − log μ."""
+    rest = (over.mean(value), explained(target, value, over), 0.5 * over.mean(apart.square()))
+    return dict(zip(COMMON, (*terms, *rest), strict=True))
+
+
+class Over:
+    """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
+    gradients of what went through `only`.
+    """
+
+    def __init__(self, valid: Tensor) -> None:
+        self.valid = valid
+        self.count = valid.sum().clamp(min=1)
+
+    def only(self, x: Tensor) -> Tensor:
+        """x, and 0 where it is not valid."""
+        return torch.where(self.valid, x, 0.0)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.only(x).sum() / self.count
+
+    def variance(self, x: Tensor) -> Tensor:
+        return self.mean((x - self.mean(x)).square())
+
+
+def wide(x: Tensor, like: Tensor) -> Tensor:
+    """At least the precision of `like`: bf16 outputs are summed in fp32."""
+    return x.to(torch.promote_types(x.dtype, like.dtype))
+
+
+def normalized(advantage: Tensor, over: Over) -> Tensor:
+    centred = advantage - over.mean(advantage)
+    return centred / (over.variance(advantage).sqrt() + 1e-8)
+
+
+def explained(target: Tensor, value: Tensor, over: Over) -> Tensor:
+    """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
+    rest, spread = over.variance(target - value), over.variance(target)
+    return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
+
+
+def validate(loss: Any) -> None:
+    """Raises UserError for a loss's settings out of range."""
+    for name in ("gamma", "lam"):
+        given = getattr(loss, name)
+        if not 0.0 <= given <= 1.0:
+            raise UserError(f"{name} is {given}; it must be between 0 and 1")
+    if not loss.value_cost >= 0.0:
+        raise UserError(f"value_cost is {loss.value_cost}; it must be 0 or more")
+    if not loss.reward_scale > 0.0:
+        raise UserError(f"reward_scale is {loss.reward_scale}; it must be above 0")
+    for name, allowed in (("reduction", REDUCTIONS), ("reward", REWARDS)):
+        given = getattr(loss, name)
+        if given not in allowed:
+            raise UserError(f"{name} is {given!r}; use one of {', '.join(allowed)}")

@@ -1,0 +1,163 @@
+"""PPO's clipped surrogate (Schulman et al. 2017): losses for several passes over one batch, fresh or older."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
+from polyplay.learning.losses import returns
+from polyplay.learning.losses.policy_gradient import (
+    COMMON,
+    Later,
+    Over,
+    Scored,
+    common,
+    normalized,
+    squash,
+    steps_of,
+    validate,
+    wide,
+)
+
+
+@dataclass(frozen=True)
+class PPO:
+    """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
+
+    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those said while acting: `prepare`
+    makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `knobs.left`, the part of the run that is left.
+    Advantages are normalised over each call's rows. Means over valid transitions.
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip_range: float = 0.1
+    anneal_clip: bool = True
+    value_clip: bool = False
+    value_cost: float = 1.0
+    normalize_advantage: bool = False
+    reward: str = "clip"
+    reward_scale: float = 1.0
+    reduction: ClassVar[str] = "mean"
+    whole: ClassVar[bool] = False  # minibatches may take lanes apart
+
+    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clip_fraction", "clip_range")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if not self.clip_range > 0.0:
+            raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
+
+    def prepare(self, batch: Mapping[str, Any], scale: float | Tensor = 1.0) -> Batch:
+        """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
+        steps = returns.transitions(batch, self.gamma)
+        reward = squash(steps.reward, self.reward, self.reward_scale * scale)
+        advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
+        return {"advantage": advantage, "target": target, "valid": steps.valid}
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+        """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
+        names = ("advantage", "target", "valid", "logp", "value")
+        shapes = {k: list(batch[k].shape) for k in names} | {f"out {k}": list(out[k].shape) for k in ("logp", "value")}
+        if len(set(map(tuple, shapes.values()))) > 1:
+            raise ValueError(f"all must be one shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+        over = Over(batch["valid"])
+        reach = self.clip_range * (knobs.left if self.anneal_clip else 1.0)
+        return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, knobs)
+
+
+@dataclass(frozen=True)
+class APPO:
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko et al.
+    2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1 and `lam`
+    in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ before it
+    (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises UserError for
+    settings out of range, ValueError for shapes that do not fit.
+    """
+
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip_range: float = 0.1
+    value_clip: bool = False
+    value_cost: float = 0.5
+    normalize_advantage: bool = True
+    reward: str = "clip"
+    reward_scale: float = 1.0
+    reduction: ClassVar[str] = "mean"
+    whole: ClassVar[bool] = True
+
+    metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if not self.clip_range > 0.0:
+            raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
+
+    def prepare(self, batch: Mapping[str, Any], scale: float | Tensor = 1.0) -> Batch:
+        """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
+        return {"valid": returns.transitions(batch, self.gamma).valid}
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+        """out and batch: rows [T+1, B], as those of losses.VTrace."""
+        steps = steps_of(self, out, batch)
+        over, value = Over(steps.valid), out["value"].detach()
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
+        ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
+        advantage = steps.reward + steps.discount * ahead - value[:-1]
+        cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
+        acted = {k: batch[k][:-1] for k in ("logp", "value")}
+        scored = _surrogate(self, cut, acted, over, advantage, target, self.clip_range, knobs)
+
+        def metrics() -> dict[str, Tensor]:
+            ratio = log_rho.exp()
+            rho = {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > 1.0).to(ratio.dtype))}
+            return {**scored.metrics, **rho}
+
+        return Scored(scored.loss, Later(metrics))
+
+
+def _surrogate(
+    loss: PPO | APPO,
+    out: Mapping[str, Any],
+    acted: Mapping[str, Any],
+    over: Over,
+    advantage: Tensor,
+    target: Tensor,
+    reach: float,
+    knobs: Any,
+) -> Scored:
+    """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
+    advantage, target = over.only(advantage), over.only(target)
+    if loss.normalize_advantage:
+        advantage = over.only(normalized(advantage, over))
+    logp, value, entropy = (over.only(wide(out[k], advantage)) for k in ("logp", "value", "entropy"))
+    log_ratio = logp - over.only(acted["logp"])
+    ratio = log_ratio.exp()
+    policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
+    squared = (target - value).square()
+    if loss.value_clip:
+        said = over.only(acted["value"])
+        near = said + (value - said).clamp(-reach, reach)
+        squared = torch.maximum(squared, (target - near).square())
+    value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
+    total = policy_loss + loss.value_cost * value_loss - knobs.entropy_cost * entropy_mean
+
+    def metrics() -> dict[str, Tensor]:
+        clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
+        told = common(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
+        return {**told, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
+
+    return Scored(total, Later(metrics))
+
+
+ppo = PPO
+appo = APPO

@@ -1,0 +1,124 @@
+"""Learning from what is kept: remember rollouts, then make as many updates as the replay's ratio asks for.
+
+Imports no torch: memories in workers of their own (remembering) share the half of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyplay.buffers.replay import Memory, Replay
+from polyplay.common import tree
+from polyplay.common.checkpoint import Part, open_checkpoint
+from polyplay.common.context import Me, keyed
+from polyplay.common.tree import Batch
+
+if TYPE_CHECKING:
+    from polyplay.learning.learner import Learner
+
+REPORT = 100  # updates between two looks at a memory, of whose metrics these are reported
+METRICS = (
+    *("ratio", "ratio_target", "inserted", "sampled", "size", "age", "bytes", "never_sampled", "late"),
+    *("priority_p10", "priority_p50", "priority_p90", "priority_max", "priority_new", "beta"),
+)
+NAMES = tuple(f"replay_{name}" for name in METRICS)
+
+
+def beta(replay: Replay, left: float) -> float | None:
+    """The exponent of importance weights: from the sampler's β to its last one over the run, which has `left` to go."""
+    sampler: Any = replay.sampler
+    last = getattr(sampler, "last", None)
+    return None if last is None else last + (sampler.beta - last) * left
+
+
+def keep(memory: Memory, rows: Batch, state: Batch, lane: int = 0) -> float:
+    """Keep a rollout [T+1, B] of lanes from `lane` on, but for its last row, which is the next one's first; how many
+    agent steps it has.
+    """
+    first = rows["first"]
+    kept = {k: tree.map(lambda x: x[:-1], rows[k]) for k in memory.replay.spec}
+    memory.add(kept, slice(lane, lane + first.shape[1]), state)
+    return float(np.count_nonzero(~first[1:]))
+
+
+def tell(me: Me, memory: Memory) -> None:
+    """Report how a memory stands."""
+    told = memory.metrics()
+    me.meter.losses({f"replay_{name}": told[name] for name in METRICS if name in told})
+
+
+def folder(me: Me) -> str:
+    """Where in a checkpoint a worker's memory is."""
+    return f"replay/{me.role}-{me.index}"
+
+
+def restore(me: Me, memory: Memory) -> bool:
+    """Go on with what this worker's memory was in the checkpoint; False: nothing was saved of it. Raises UserError."""
+    path = open_checkpoint(me.resume).path / folder(me)
+    if not path.is_dir():  # replicas that don't wait for each other save no memories
+        me.say("warning", f"{me.role} {me.index}: nothing was saved of its replay: it begins empty")
+        return False
+    memory.load(path)
+    return True
+
+
+class Rehearsal:
+    """A learner's own memory. It makes the updates that it owes (replay.pacing) before more is remembered."""
+
+    def __init__(self, me: Me, learner: Learner, replay: Replay):
+        self.me, self.learner, self.replay = me, learner, replay
+        if replay.ratio is None:
+            raise ValueError("a replay that its learner fills has a ratio")
+        self.memory = replay.open(keyed(me.seed, me.incarnation % 1000) + me.index)
+        self.updates = 0
+        if me.resume is not None:
+            self._load()
+
+    def remember(self, rows: Batch, state: Batch, lane: int = 0) -> float:
+        """See keep."""
+        before = time.perf_counter()
+        self.learner.observe({"obs": rows["obs"]})
+        fresh = keep(self.memory, rows, state, lane)
+        self.me.meter.add("replay", time.perf_counter() - before)
+        return fresh
+
+    def update(self, fresh: float) -> Iterator[None]:
+        """One update. fresh: agent steps to count with it, see Learner.revise."""
+        before = time.perf_counter()
+        item = self.memory.sample(beta(self.replay, self.learner.left()))
+        self.me.meter.add("replay", time.perf_counter() - before)
+        yield from self.learner.revise(item, fresh)
+        priority = self.learner.judged()
+        if priority is not None:
+            before = time.perf_counter()
+            self.memory.feedback(item["id"], priority)
+            self.me.meter.add("replay", time.perf_counter() - before)
+        self.updates += 1
+        if self.updates % REPORT == 0:
+            tell(self.me, self.memory)
+
+    def step(self, rows: Batch, state: Batch) -> Iterator[None]:
+        """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""
+        fresh = self.remember(rows, state)
+        owed = self.memory.due
+        if not owed:
+            yield from self.learner.rest(fresh)
+        for i in range(owed):
+            yield from self.update(fresh if i == 0 else 0.0)
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def save(self, part: Part) -> None:
+        """Raises OSError."""
+        name = folder(self.me)
+        self.memory.save(part.folder(name))
+        part.json(f"{name}/rehearsal", {"rows": self.memory.pace.rows, "updates": self.updates})
+
+    def _load(self) -> None:
+        if restore(self.me, self.memory):
+            kept = open_checkpoint(self.me.resume).json(f"{folder(self.me)}/rehearsal")
+            self.memory.pace.rows, self.updates = int(kept["rows"]), int(kept["updates"])

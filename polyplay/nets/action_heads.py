@@ -1,0 +1,276 @@
+"""From numbers to actions: what a policy's last layer means for an action space.
+
+Another space is another Head, several at once are a Composite of heads: everything else sees only this protocol.
+A mask of legal actions (bool, docs/rows.md) goes into the numbers first: `masked` ones never draw an illegal action.
+Categorical parts say their logarithms through a `Guard`; densities of real numbers have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec, Tree
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf, MultiBinary, MultiDiscrete
+from polyplay.nets.log_prob import EXACT, Guard
+
+_NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
+_EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+class Head(Protocol):
+    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output.
+
+    A module, for what it learns itself. Of a Composite actions and masks are dicts, as its `action`.
+    """
+
+    size: int  # numbers it takes per row
+    noise: int  # uniforms in (0, 1) a sample takes
+    inputs: int  # numbers of `embed`
+    action: Spec
+
+    def masked(self, params: Tensor, mask: Tree) -> Tensor: ...  # params under which only legal actions have a chance
+    def sample(self, params: Tensor, noise: Tensor) -> Tree: ...  # noise [N, noise]
+    def mode(self, params: Tensor) -> Tree: ...
+    def logp(self, params: Tensor, action: Tree) -> Tensor: ...  # [N]
+    def entropy(self, params: Tensor) -> Tensor: ...  # [N]
+    def embed(self, action: Tree) -> Tensor: ...  # [N, inputs]: an action as a network's input
+
+
+def normal(noise: Tensor) -> Tensor:
+    """Standard normal numbers of uniforms in (0, 1), each of one; within ±5.4."""
+    return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
+
+
+class Categorical(nn.Module):
+    """One of n actions by logits; int64 scalars."""
+
+    noise = 1
+
+    def __init__(self, n: int, guard: Guard = EXACT):
+        super().__init__()
+        self.size = self.inputs = n
+        self.guard = guard
+        self.action = Field((), "int64")
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, params, _NEVER)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return _draw(self.guard.probabilities(params), noise)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.argmax(-1)
+
+    def logp(self, params: Tensor, action: Tensor) -> Tensor:
+        return self.guard.chosen(params, action)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return self.guard.entropy(params)
+
+    def embed(self, action: Tensor) -> Tensor:
+        return F.one_hot(action.long(), self.size).float()
+
+
+def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Inverse CDF over the last dimension: the first value whose cumulative probability exceeds the uniform; never
+    one of probability 0. probabilities [..., n], noise [..., 1] → int64 [...].
+    """
+    cdf = probabilities.cumsum(-1)
+    u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
+    found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
+    return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
+
+
+class MultiCategorical(nn.Module):
+    """One of nvec[i] values for each number i, independently: int64 [*shape]. params: logits, number by number."""
+
+    at: Tensor  # [size]: where each logit stands among rows of `most`
+
+    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: Guard = EXACT):
+        super().__init__()
+        self.guard = guard
+        self.size = self.inputs = sum(nvec)
+        self.noise, self.most = len(nvec), max(nvec)
+        self.action = Field(tuple(shape), "int64")
+        at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
+        self.register_buffer("at", torch.tensor(at), persistent=False)
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, params, _NEVER)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
+
+    def mode(self, params: Tensor) -> Tensor:
+        return self._shaped(self._rows(params).argmax(-1))
+
+    def logp(self, params: Tensor, action: Tensor) -> Tensor:
+        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return self.guard.entropy(self._rows(params)).sum(-1)
+
+    def embed(self, action: Tensor) -> Tensor:
+        return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
+
+    def _rows(self, params: Tensor) -> Tensor:
+        """Logits [N, numbers, most], filled up with values that have no chance."""
+        if self.size < self.noise * self.most:
+            params = params.new_full((len(params), self.noise * self.most), _NEVER).index_copy(1, self.at, params)
+        return params.unflatten(1, (self.noise, self.most))
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        return flat.reshape(len(flat), *self.action.shape)
+
+
+class Bernoulli(nn.Module):
+    """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
+
+    def __init__(self, shape: tuple[int, ...], guard: Guard = EXACT):
+        super().__init__()
+        self.guard = guard
+        self.size = self.noise = self.inputs = math.prod(shape)
+        self.action = Field(tuple(shape), "int8")
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        off, on = mask.unflatten(1, (self.size, 2)).unbind(2)
+        return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
+
+    def mode(self, params: Tensor) -> Tensor:
+        return self._shaped(params > 0)
+
+    def logp(self, params: Tensor, action: Tensor) -> Tensor:
+        return self.guard.chosen(self._rows(params), action.reshape(-1, self.size)).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return self.guard.entropy(self._rows(params)).sum(-1)
+
+    def embed(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, self.inputs).float()
+
+    def _rows(self, params: Tensor) -> Tensor:
+        """Logits [N, bits, 2] of 0 and 1."""
+        return torch.stack([torch.zeros_like(params), params], 2)
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        return flat.to(torch.int8).reshape(len(flat), *self.action.shape)
+
+
+class Gaussian(nn.Module):
+    """Independent normals: means by the network, log standard deviations learnt but the same in every state.
+
+    Actions are float32 [*shape], unbounded; pools clip them, log-probabilities are those of the unclipped.
+    """
+
+    def __init__(self, shape: tuple[int, ...], log_std: float = 0.0):
+        super().__init__()
+        self.size = self.noise = self.inputs = math.prod(shape)
+        self.action = Field(tuple(shape), "float32")
+        self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        return params  # a Box has no mask (envs/masks)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self._shaped(params + self.log_std.exp() * normal(noise))
+
+    def mode(self, params: Tensor) -> Tensor:
+        return self._shaped(params)
+
+    def logp(self, params: Tensor, action: Tensor) -> Tensor:
+        z = (action.reshape(params.shape) - params) * (-self.log_std).exp()
+        return (-0.5 * z * z - self.log_std - _HALF_LOG_TAU).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return (self.log_std + (0.5 + _HALF_LOG_TAU)).sum().expand(params.shape[:-1])
+
+    def embed(self, action: Tensor) -> Tensor:
+        return action.reshape(-1, self.inputs)
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        return flat.reshape(*flat.shape[:-1], *self.action.shape)
+
+
+class Composite(nn.Module):
+    """Several heads at once, independent of each other: actions are a dict of theirs."""
+
+    heads: Any
+
+    def __init__(self, heads: dict[str, Any]):
+        """heads: by the path of their part of the action."""
+        super().__init__()
+        self.paths, self.heads = tuple(heads), nn.ModuleList(heads.values())
+        self.sizes, self.noises = [h.size for h in heads.values()], [h.noise for h in heads.values()]
+        self.size, self.noise = sum(self.sizes), sum(self.noises)
+        self.inputs = sum(h.inputs for h in heads.values())
+        self.action = tree.nest({path: h.action for path, h in heads.items()})
+
+    def masked(self, params: Tensor, mask: Tree) -> Tensor:
+        masks = dict(tree.leaves(mask))
+        each = zip(self.paths, self.heads, params.split(self.sizes, 1), strict=True)
+        return torch.cat([h.masked(x, masks[path]) if path in masks else x for path, h, x in each], 1)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tree:
+        each = zip(self.heads, params.split(self.sizes, 1), noise.split(self.noises, 1), strict=True)
+        return self._nested(h.sample(x, u) for h, x, u in each)
+
+    def mode(self, params: Tensor) -> Tree:
+        return self._nested(h.mode(x) for h, x in zip(self.heads, params.split(self.sizes, 1), strict=True))
+
+    def logp(self, params: Tensor, action: Tree) -> Tensor:
+        each = zip(self.heads, params.split(self.sizes, 1), self._leaves(action), strict=True)
+        return reduce(torch.add, [h.logp(x, a) for h, x, a in each])
+
+    def entropy(self, params: Tensor) -> Tensor:
+        each = zip(self.heads, params.split(self.sizes, 1), strict=True)
+        return reduce(torch.add, [h.entropy(x) for h, x in each])
+
+    def embed(self, action: Tree) -> Tensor:
+        return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
+
+    def _leaves(self, action: Tree) -> list[Tensor]:
+        found = dict(tree.leaves(action))
+        return [found[path] for path in self.paths]
+
+    def _nested(self, actions: Iterable[Tensor]) -> Tree:
+        return tree.nest(dict(zip(self.paths, actions, strict=True)))
+
+
+def for_space(space: ActionSpec, log_std: float = 0.0, guard: Guard = EXACT) -> Any:
+    """The head for an action space; `guard` is that of its categorical parts. UserError for spaces that have none."""
+    leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
+    if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
+        raise UserError(
+            f"guard={guard.kind}, min_policy={guard.min_policy:g}: these are for actions with probabilities, "
+            "the environment's are real numbers; use guard=none (ga3c: --correction none) and min_policy=0"
+        )
+    if isinstance(space, dict):
+        return Composite({path: _for_leaf(leaf, log_std, guard) for path, leaf in tree.leaves(space)})
+    return _for_leaf(space, log_std, guard)
+
+
+def _for_leaf(space: Leaf, log_std: float, guard: Guard) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
+    if isinstance(space, Discrete):
+        return Categorical(int(space.n), guard)
+    if isinstance(space, MultiDiscrete):
+        return MultiCategorical(space.shape, space.nvec, guard)
+    if isinstance(space, MultiBinary):
+        return Bernoulli(space.shape, guard)
+    if isinstance(space, Box):
+        return Gaussian(tuple(space.shape), log_std)
+    raise UserError(
+        f"network: actions {space} have no head; allowed are Discrete, MultiDiscrete, MultiBinary and Box, and dicts"
+    )

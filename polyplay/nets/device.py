@@ -1,0 +1,130 @@
+"""Where networks compute, the CPU or CUDA devices, and how numbers get there and back.
+
+Rows, queues and published weights are the CPU's memory always, and so are pools: only learners, replicas and GA3C's
+predictors have their weights elsewhere. A worker uses one device, and its default stream alone, so what it asks for is
+done in that order. Workers' fork servers must never ask for a device: what is forked then couldn't use one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Block
+from polyplay.common.tree import Batch, Tree
+
+
+def available() -> int:
+    """CUDA devices that this process may use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def choose(how: str) -> tuple[str, ...]:
+    """The devices that `--device` stands for: ("cpu",) or ("cuda:0", …). Raises UserError: there are none."""
+    n = 0 if how == "cpu" else available()
+    if how == "cuda" and not n:
+        built = "finds no GPU" if torch.version.cuda else "is built for the CPU alone"
+        raise UserError(f"--device: cuda given, but torch {torch.__version__} {built}; allowed here: auto, cpu")
+    return tuple(f"cuda:{i}" for i in range(n)) or ("cpu",)
+
+
+def enter(name: str) -> torch.device:
+    """The device, from now on this thread's."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def title(name: str) -> str:
+    """What a device is called in a plan."""
+    return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
+
+
+def finish(device: torch.device) -> None:
+    """Wait until everything that was asked of a device is done: what was copied from may change now."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+# --------------------------------------------------------------------------------------------------- there and back
+
+
+def put(batch: Tree, device: torch.device) -> Tree:
+    """NumPy arrays and tensors as tensors of a device, without a copy where they are there already.
+
+    Copies from page-locked memory may still be under way: see `finish`.
+    """
+    return tree.map(lambda x: torch.as_tensor(x).to(device, non_blocking=True), batch)
+
+
+def host(x: Any) -> np.ndarray:
+    """A tensor's numbers for NumPy: its own memory on a CPU, a copy of it elsewhere. Arrays pass."""
+    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
+
+
+def fetch(batch: Batch) -> Batch:
+    """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
+    leaves = sorted(
+        ((path, x.contiguous()) for path, x in tree.leaves(batch)), key=lambda leaf: -leaf[1].element_size()
+    )
+    if not leaves:
+        return {}
+    flat = torch.cat([x.flatten().view(torch.uint8) for _, x in leaves]).cpu()
+    parts = flat.split([x.numel() * x.element_size() for _, x in leaves])  # largest numbers first: each part is aligned
+    back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
+    return tree.nest({path: back[path] for path, _ in tree.leaves(batch)})
+
+
+def floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+    """Their numbers; those of a device by one copy."""
+    far = {k: v for k, v in scalars.items() if v.device.type != "cpu"}
+    read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
+    return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
+
+
+class Mirror:
+    """A flat tensor's numbers where NumPy reaches them: `array` is its own memory on a CPU, else a copy of it, which
+    `fetch` takes from the tensor and `put` brings back.
+    """
+
+    def __init__(self, tensor: Tensor):
+        self.tensor, self.far = tensor, tensor.device.type != "cpu"
+        self.copy = torch.empty(tensor.shape, dtype=tensor.dtype) if self.far else tensor.detach()
+        self.array = self.copy.numpy()
+
+    def fetch(self) -> np.ndarray:
+        if self.far:
+            self.copy.copy_(self.tensor)
+        return self.array
+
+    def put(self) -> None:
+        if self.far:
+            self.tensor.copy_(self.copy)
+
+
+# -------------------------------------------------------------------------------------------------- page-locked memory
+
+
+def page_lock(block: Block, device: torch.device) -> bool:
+    """Keep a block's pages where they are as long as it lives, so that a device copies from them by itself, beside
+    this thread. False where that cannot be: copies are slower then, and nothing else changes.
+    """
+    if device.type != "cuda":
+        return False
+    at = block.array(block.nbytes, np.uint8).ctypes.data
+    runtime: Any = torch.cuda.cudart()
+    if int(runtime.cudaHostRegister(at, block.nbytes, 0)) != 0:
+        with contextlib.suppress(RuntimeError):  # CUDA tells of the error once more, at the next call
+            torch.zeros(1, device=device).add_(1)
+        return False
+    weakref.finalize(block, runtime.cudaHostUnregister, at).atexit = False  # before the memory can become another's
+    return True

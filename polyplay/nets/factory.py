@@ -1,0 +1,323 @@
+"""Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for deterministic policies
+`make_deterministic(name, spec, ...)`, and `Factory`, which is what travels into workers.
+
+Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
+torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
+or a whole policy (a module with act, unroll, initial, spec, state_spec and noise).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec
+from polyplay.envs.spaces import Box, Discrete
+from polyplay.nets import action_heads, atari, recurrent
+from polyplay.nets.actor_critic import Policy
+from polyplay.nets.dpg import Deterministic
+from polyplay.nets.layers import INITS, Centre, Linear, Signed
+from polyplay.nets.log_prob import Guard
+from polyplay.nets.mlp import mlp
+from polyplay.nets.q_heads import Head
+from polyplay.nets.q_network import Values
+from polyplay.nets.running_stats import Normalize, Returns
+
+if TYPE_CHECKING:
+    from polyplay.envs.pool import EnvSpec
+
+__all__ = ["NETS", "Deterministic", "Factory", "Policy", "Values", "make", "make_deterministic", "make_values"]
+
+Builder = Callable[..., nn.Module]
+INPUTS = ("raw", "centre", "signed", "normalize")
+POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
+
+
+class Net(NamedTuple):
+    build: Builder
+    init: str  # its publication's
+
+
+NETS = {
+    "nature": Net(atari.nature, "orthogonal"),
+    "a3c": Net(atari.a3c, "torch"),
+    "accel": Net(atari.accel, "orthogonal"),
+    "accel_large": Net(atari.accel_large, "orthogonal"),
+    "ga3c": Net(atari.ga3c, "torch"),
+    "ga3c_large4": Net(atari.ga3c_large4, "torch"),
+    "ga3c_large3": Net(atari.ga3c_large3, "torch"),
+    "ga3c_large2": Net(atari.ga3c_large2, "torch"),
+    "ga3c_large1": Net(atari.ga3c_large1, "torch"),
+    "impala": Net(atari.impala, "torch"),
+    "dqn": Net(atari.dqn, "torch"),
+    "mlp": Net(mlp, "orthogonal"),
+}
+
+
+def make(
+    name: str | Builder,
+    spec: EnvSpec,
+    core: str = "none",
+    core_size: int = 256,
+    previous: bool = False,
+    separate: bool = False,
+    init: str = "auto",
+    log_std: float = 0.0,
+    inputs: str = "raw",
+    returns: float | None = None,
+    guard: str = "none",
+    log_eps: float = 1e-6,
+    min_policy: float = 0.0,
+    exact: bool = True,
+    **options: Any,
+) -> Policy:
+    """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
+
+    core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
+    of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
+    head starts; inputs: raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has
+    them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for
+    losses that scale rewards; guard, log_eps, min_policy: how the logarithm of a probability is kept from −∞, see
+    Guard; real numbers beside such actions are left as they are; exact: a row has the same bits in every batch
+    (layers.Linear), which costs most where one lane acts. options: the network's own (hidden, activation, channels).
+    Raises UserError.
+    """
+    if init not in ("auto", *INITS):
+        raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
+    if separate and core != "none":
+        raise UserError("separate=True: the value's own net has no memory; use separate=False, or core=none")
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    torso, kept = _call(build, title, spec, options), Guard(guard, log_eps, min_policy)
+    if all(hasattr(torso, k) for k in POLICY):
+        if core != "none" or previous or separate or inputs != "raw" or returns is not None or not kept.exact:
+            others = "core, previous, separate, inputs, guard, min_policy and reward=scale"
+            raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
+        return torso  # type: ignore[return-value]
+    _probe(torso, title, spec.obs)
+    critic = _call(build, title, spec, options) if separate else None
+    head = action_heads.for_space(spec.action, log_std, kept)
+    heard = Policy.heard(torso, head, previous)
+    size = None if returns is None else Returns(returns)
+    middle = recurrent.make(core, heard, core_size, init)
+    policy = Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    for layer in policy.modules():
+        if isinstance(layer, Linear | recurrent.Core):
+            layer.exact = exact
+    return policy
+
+
+def make_values(
+    name: str | Builder,
+    spec: EnvSpec,
+    dueling: bool = False,
+    atoms: int = 0,
+    support: tuple[float, float] = (-10.0, 10.0),
+    width: int | None = None,
+    scale: float = 1.0,
+    noisy: str = "none",
+    sigma: float | None = None,
+    bias: str = "each",
+    core: str = "none",
+    core_size: int = 512,
+    previous: bool = False,
+    clipped: bool = False,
+    init: str = "torch",
+    inputs: str = "raw",
+    exact: bool = True,
+    **options: Any,
+) -> Values:
+    """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
+    alone.
+
+    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see streams.Head; support: lowest and highest atom.
+    width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
+    512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
+    hears the last action and reward, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
+    previous=True. Raises UserError.
+    """
+    if not isinstance(spec.action, Discrete):
+        raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
+    if init not in INITS:
+        raise UserError(f"init: {init!r} is not one of {', '.join(INITS)}")
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, _ = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    fc = inspect.signature(build).parameters.get("hidden")
+    if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
+        own = options.pop("hidden", fc.default)
+        options, width = {**options, "hidden": 0}, own if width is None else width
+    torso = _call(build, title, spec, options)
+    if all(hasattr(torso, k) for k in POLICY):
+        raise UserError(f"--network: {title!r} is a whole policy; values need a torso (a module with `features`)")
+    _probe(torso, title, spec.obs)
+    heard, actions = Values.heard(torso, int(spec.action.n), previous), int(spec.action.n)
+    middle = recurrent.make(core, heard, core_size, init)
+    features = heard if middle is None else middle.features
+    head = Head(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
+    made = Values(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support)
+    for layer in made.modules():
+        if isinstance(layer, Linear | recurrent.Core):
+            layer.exact = exact
+    return made
+
+
+def make_deterministic(
+    name: str | Builder,
+    spec: EnvSpec,
+    actor: tuple[int, ...] = (300, 200),
+    critic: tuple[int, ...] = (400, 300),
+    init: str = "torch",
+    exact: bool = True,
+    **options: Any,
+) -> Deterministic:
+    """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
+    generator alone.
+
+    actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that hears the
+    action; those before it are the torso's, where it has a tuple of sizes `hidden` (mlp), other networks are as they
+    are. exact, options: as in `make`. Raises UserError.
+    """
+    space = spec.action
+    if not isinstance(space, Box) or not np.isfinite(space.high / 2 - space.low / 2).all():
+        raise UserError(
+            f"actions: this learns bounded real vectors (a Box), the environment's are {space}; "
+            "take a system of policies, such as ppo or impala, or for Discrete actions apex"
+        )
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    fc = inspect.signature(build).parameters.get("hidden")
+    layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
+    for which, sizes in (("actor", actor), ("critic", critic)):
+        if min(sizes, default=0) < 1 or len(sizes) < 1 + layered:
+            raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
+        torso = _call(build, title, spec, {**options, "hidden": tuple(sizes[:-1])} if layered else options)
+        if all(hasattr(torso, k) for k in POLICY):
+            raise UserError(
+                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
+            )
+        _probe(torso, title, spec.obs)
+        torsos.append(torso)
+    made = Deterministic(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
+    for layer in made.modules():
+        if isinstance(layer, Linear):
+            layer.exact = exact
+    return made
+
+
+def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
+    """What observations go through before the torso."""
+    if how not in INPUTS:
+        raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
+    if how not in ("centre", "signed"):
+        return Normalize(obs) if how == "normalize" else None
+    if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
+        raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {obs}; use raw or normalize")
+    return Centre(obs.shape) if how == "centre" else Signed()
+
+
+@dataclass(frozen=True)
+class Factory:
+    """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
+    makes the policy. Workers get this, never pickled weights.
+    """
+
+    name: str | Builder
+    spec: EnvSpec
+    options: Mapping[str, Any] = field(default_factory=dict)
+    values: bool = False
+    deterministic: bool = False
+
+    def __call__(self) -> Any:
+        made: Callable[..., Any] = make_deterministic if self.deterministic else make_values if self.values else make
+        return made(self.name, self.spec, **self.options)
+
+
+def _auto(obs: Spec) -> str:
+    """nature for one image of at least 64×64, else mlp."""
+    if not isinstance(obs, Field) or len(obs.shape) != 3:
+        return "mlp"
+    if min(obs.shape[:2]) >= 64 and obs.shape[2] <= 4:
+        raise UserError(
+            f"--network: observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]: transpose "
+            "them (gymnasium.wrappers.TransformObservation), or name a network that takes them"
+        )
+    return "nature" if min(obs.shape[1:]) >= 64 else "mlp"
+
+
+def _builder(name: str | Builder, init: str) -> tuple[Builder, str]:
+    """The function that makes the torso, and the initialisation of head and core."""
+    if callable(name):
+        return name, "orthogonal" if init == "auto" else init
+    if name in NETS:
+        build, published = NETS[name]
+        style = published if init == "auto" else init
+        return partial(build, init=style), style
+    if ":" in name:
+        return _load(name), "orthogonal" if init == "auto" else init
+    from polyplay.envs.pool import nearest
+
+    known = ("auto", *NETS)
+    others = f"there are {', '.join(known)} and module:callable"
+    raise UserError(f"--network: {name!r} is unknown{nearest(name, known)}; {others}")
+
+
+def _load(name: str) -> Builder:
+    """What "module:callable" names. Raises UserError."""
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = "write module:callable, with its folder on PYTHONPATH"
+        raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
+    if not callable(found):
+        raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
+    return found
+
+
+def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+    parameters = inspect.signature(build).parameters
+    try:
+        inspect.signature(build).bind(spec, **options)
+    except TypeError as error:
+        known = ", ".join(k for k in list(parameters)[1:] if k != "init") or "none"
+        raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
+    made = build(spec, **options)
+    if not isinstance(made, nn.Module):
+        raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
+    return made
+
+
+def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
+    """Try two zero observations, so that misfits show before any worker starts. Raises UserError."""
+    shapes = ", ".join(f"{path} {list(f.shape)}".strip() for path, f in tree.leaves(obs))
+    features = getattr(torso, "features", None)
+    if not isinstance(features, int):
+        raise UserError(f"--network: {title!r} must have an int attribute `features`, it has {features!r}")
+    zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
+    training = torso.training
+    try:
+        with torch.no_grad():
+            got = tuple(torso.eval()(zeros).shape)
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"--network: {title!r} does not take observations of shape {shapes}: {line}") from error
+    torso.train(training)
+    if got != (2, features):
+        want = f"[2, {features}]"
+        raise UserError(f"--network: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")

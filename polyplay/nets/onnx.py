@@ -1,0 +1,227 @@
+"""A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
+
+Inputs: `obs` (or `obs/KEY`), and what this network hears besides: `first`, `reward`, `mask`, `state/NAME`. Outputs:
+`action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before the first step.
+The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyplay.common import checkpoint, tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field, Spec
+from polyplay.nets import recurrent
+from polyplay.nets.layers import Linear
+
+CHECKED = (1, 5, 8)  # lanes of the steps that are compared
+CLOSE = 1e-3  # largest difference of a number, absolute or relative
+SAME = 0.9  # of whole-number actions: two that are equally likely may change places
+
+Arrays = dict[str, np.ndarray]
+
+
+class Step(nn.Module):
+    """`policy.act` in mode from flat tensors to flat tensors."""
+
+    def __init__(self, policy: Any, names: list[str]):
+        super().__init__()
+        self.policy, self.names = policy, names
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        heard = tree.nest(dict(zip(self.names, values, strict=True)))
+        out, after = self.policy.act(heard, heard.pop("state", {}))
+        return tuple(x for _, x in tree.leaves(_said(out, after)))
+
+
+def _said(out: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    return {"action": out["action"], "value": out["value"], "next": dict(after)}
+
+
+def check(file: Path) -> None:
+    """UserError if nothing can be exported to `file`."""
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `pip install 'polyplay[onnx]'`")
+    if not file.parent.is_dir():
+        raise UserError(f"--onnx: there is no directory {file.parent}; make it, or name another file")
+
+
+def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
+    policy.bf16 = False  # the file's numbers are float32
+    fields = inputs(policy, spec)
+    lanes: int | str = "any"
+    try:
+        model = _graph(policy, fields, dynamic=True)
+    except Exception:  # a network of the user's may fix the number of rows
+        lanes = 1
+        model = _fixed(policy, fields)
+    used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
+    for value in [v for v in model.graph.input if v.name not in used]:
+        model.graph.input.remove(value)
+    fields = {k: f for k, f in fields.items() if k in {v.name for v in model.graph.input}}
+    outputs = {o.name: _field(o) for o in model.graph.output}
+    told = {**about, "lanes": lanes, "actions": "mode", "inputs": _told(fields), "outputs": _told(outputs)}
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "polyplay", json.dumps(told)
+    data = model.SerializeToString()
+    difference, same, by = compare(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3)
+    if not difference <= CLOSE or same < SAME:
+        raise UserError(
+            f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
+            f"{100 * same:.0f} % of actions are the same; nothing was written, evaluate it with torch"
+        )
+    checkpoint.write_file(file, data)
+    checked = f"by {by}: numbers differ by at most {difference:.1g}, {100 * same:.0f} % of actions are the same"
+    return {"file": str(file), "bytes": len(data), **told, "checked": checked}
+
+
+def inputs(policy: Any, spec: Any) -> dict[str, Field]:
+    """All that a policy may hear in a step, by name."""
+    heard: dict[str, Spec] = {"obs": spec.obs}
+    if getattr(spec, "mask", None) is not None:
+        heard["mask"] = spec.mask
+    heard |= {"reward": Field((), "float32"), "first": Field((), "bool"), "state": policy.state_spec()}
+    return dict(tree.leaves(heard))
+
+
+# ------------------------------------------------------------------------------------------------------ the graph
+
+
+def _fixed(policy: Any, fields: dict[str, Field]) -> Any:
+    """For one lane, where any number cannot be had."""
+    try:
+        return _graph(policy, fields, dynamic=False)
+    except Exception as e:
+        line = " ".join(str(e).split())[:200]
+        raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e
+
+
+def _graph(policy: Any, fields: dict[str, Field], dynamic: bool) -> Any:
+    """The model, an onnx.ModelProto."""
+    net = copy.deepcopy(policy).eval()
+    lanes = 3 if dynamic else 1
+    values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (lanes,)).values())
+    said = dict(tree.leaves(_said({"action": net.spec()["action"], "value": 0}, net.state_spec())))
+    with _plain(net), torch.no_grad():
+        shapes = ({0: torch.export.Dim("lanes")},) * len(values) if dynamic else None
+        program = torch.export.export(
+            Step(net, list(fields)).eval(), values, dynamic_shapes=(shapes,) if shapes else None, strict=False
+        )
+        done = torch.onnx.export(program, dynamo=True, input_names=list(fields), output_names=list(said), verbose=False)
+    assert done is not None
+    return done.model_proto
+
+
+@contextlib.contextmanager
+def _plain(net: nn.Module) -> Iterator[None]:
+    """Without the padding to whole tiles: it is for torch's bits on a CPU and would fix the number of lanes."""
+    for layer in net.modules():
+        if isinstance(layer, Linear):
+            layer.__class__ = nn.Linear  # type: ignore[assignment]
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # exporters tell of packages that are not needed here
+    try:
+        with mock.patch.object(recurrent, "pad_lanes", return_value=0), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _field(value: Any) -> Field:
+    """Of one of a model's outputs."""
+    from onnx import helper
+
+    kind = value.type.tensor_type
+    shape = tuple(int(d.dim_value) for d in kind.shape.dim)[1:]
+    return Field(shape, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).name)
+
+
+def _told(fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {name: {"shape": ["lanes", *f.shape], "dtype": f.dtype} for name, f in fields.items()}
+
+
+# ------------------------------------------------------------------------------------------------------- the check
+
+
+def compare(policy: Any, spec: Any, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
+    """(largest difference of a number, share of equal whole numbers, who computed): random steps in a row each."""
+    run, names, by = _runner(data)
+    rng = np.random.default_rng(0)
+    worst, same = 0.0, []
+    for n in lanes:
+        state = policy.initial(n)
+        for _ in range(3):
+            heard = {**_random(spec, n, rng), "reward": rng.standard_normal(n).astype(np.float32)}
+            heard["first"] = rng.random(n) < 0.3
+            with torch.no_grad():
+                step = tree.map(torch.from_numpy, heard)
+                out, after = policy.act(step, state)
+            flat = dict(tree.leaves({**heard, "state": tree.map(lambda x: x.numpy(), state)}))
+            got = run({k: v for k, v in flat.items() if k in names})
+            for (_, want), have in zip(tree.leaves(_said(out, after)), got, strict=True):
+                distance, equal = _apart(want.numpy(), have)
+                worst = max(worst, distance)
+                same += equal
+            state = after
+    return worst, float(np.mean(same)) if same else 1.0, by
+
+
+def _apart(want: np.ndarray, have: np.ndarray) -> tuple[float, list[bool]]:
+    if want.dtype.kind != "f":
+        return 0.0, (want == have).ravel().tolist()
+    apart = np.abs(want - have) / np.maximum(1.0, np.abs(want))
+    return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else float("inf"), []
+
+
+def _runner(data: bytes) -> tuple[Any, set[str], str]:
+    """Computes a model: onnxruntime where it is installed, else onnx's own reference."""
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        return lambda feed: session.run(None, feed), {i.name for i in session.get_inputs()}, "onnxruntime"
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model = onnx.load_from_string(data)
+    reference = ReferenceEvaluator(model)
+    return lambda feed: reference.run(None, feed), {i.name for i in model.graph.input}, "onnx's reference"
+
+
+def _random(spec: Any, lanes: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Observations, and masks with something legal in them."""
+    drawn = {path: _draw(f, spec.classes.get(path), lanes, rng) for path, f in tree.leaves(spec.obs)}
+    heard = {"obs": tree.nest(drawn)}
+    if getattr(spec, "mask", None) is not None:
+        heard["mask"] = tree.map(lambda f: rng.random((lanes, *f.shape)) < 0.7, spec.mask)
+        tree.map(lambda x: x.__setitem__((..., 0), True), heard["mask"])
+    return heard
+
+
+def _draw(field: Field, values: Any, lanes: int, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = (lanes, *field.shape), np.dtype(field.dtype)
+    if values:
+        return np.asarray(
+            rng.integers(0, np.broadcast_to(np.asarray(values).reshape(-1), (lanes, np.size(values)))).reshape(shape),
+            dtype,
+        )
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

@@ -1,0 +1,209 @@
+"""Values: the policy that Q-learning acts with, and the networks that it learns. Loops see it as any policy.
+
+torso (features of observations), an optional core, a head of action values (nets.streams). Shapes as in nets.policy;
+the same weights say the same to the bit in acting and unrolling, under the same conditions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.common import tree
+from polyplay.common.tree import Batch, Field, Spec
+from polyplay.learning.losses import q_targets
+from polyplay.nets import noisy
+from polyplay.nets.actor_critic import chunked, shifted
+from polyplay.nets.layers import Centre, Linear, Signed
+from polyplay.nets.precision import mixed
+from polyplay.nets.q_heads import Head
+from polyplay.nets.recurrent import Core
+from polyplay.nets.running_stats import Normalize
+
+CHANCE = 3  # uniforms of ε-greedy: explore or not, which action then, which of several best
+
+
+class Values(nn.Module):
+    """previous: the core (or the head, without a core) also hears the previous action and the reward that came with the
+    observation, 0 on first rows; `clipped` to ±1 or as it is (R2D2). support: lowest and highest atom. Discrete
+    actions.
+    """
+
+    bf16 = False  # numbers of the torso, the core's input and hidden layers of the head, see nets.precision
+
+    def __init__(
+        self,
+        torso: nn.Module,
+        head: Head,
+        core: Core | None = None,
+        previous: bool = False,
+        clipped: bool = False,
+        inputs: Centre | Signed | Normalize | None = None,
+        support: tuple[float, float] = (-10.0, 10.0),
+    ):
+        super().__init__()
+        self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
+        self.previous, self.clipped, self.support = previous, clipped, support
+        heard = self.heard(torso, head.actions, previous)
+        if (head.inputs if core is None else core.inputs) != heard:
+            raise ValueError(f"head or core takes {head.inputs if core is None else core.inputs} numbers, not {heard}")
+
+    @staticmethod
+    def heard(torso: nn.Module, actions: int, previous: bool) -> int:
+        """Numbers per row that the core takes, or the head without one."""
+        features: int = torso.features  # type: ignore[assignment]
+        return features + (actions + 1 if previous else 0)
+
+    @property
+    def noise(self) -> int:
+        """Uniforms in (0, 1) that `act` takes per lane and step."""
+        return CHANCE + (noisy.COLUMNS if self.head.noise else 0)
+
+    def spec(self) -> Spec:
+        number = Field((), "float32")
+        return {"action": Field((), "int64"), "value": number, "chosen": number}
+
+    def state_spec(self) -> Spec:
+        spec = {} if self.core is None else self.core.state_spec()
+        return {**spec, "action": Field((), "int64")} if self.previous else spec
+
+    def initial(self, lanes: int) -> Batch:
+        device = next(self.parameters()).device
+        return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """One row [B] of obs, reward, first, mask where there is one, noise [B, noise], and epsilon [B]: the chance of
+        a random legal action instead of the best one. No noise: the best action of the mean weights, the first of
+        several.
+
+        → {"action", "value": max_a Q, "chosen": Q of the action} [B] and the state after it; over legal actions. The
+        caller turns gradients off.
+        """
+        noise, mask, epsilon = step.get("noise"), step.get("mask"), step.get("epsilon")
+        names = ("obs", "reward", "first")
+        rows: Batch = {k: tree.map(lambda x: x.unsqueeze(0), step[k]) for k in names if k in step}
+        key = None if noise is None or not self.head.noise else noisy.keys(noise)
+        features, after = self._features(rows, state)
+        q = self._q(self._scores(features, key))
+        legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
+        value = legal.amax(1)
+        if noise is None:
+            if epsilon is not None:
+                raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
+            action = legal.argmax(1)
+        else:
+            action = pick(legal == value.unsqueeze(1), noise[:, 2])
+            if epsilon is not None:
+                some = pick(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
+                action = torch.where(noise[:, 0] < epsilon, some, action)
+        if self.previous:
+            after["action"] = action
+        return {"action": action, "value": value, "chosen": q_targets.chosen(q, action)}, after
+
+    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
+        """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
+        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B]. chunk: rows per pass of the torso.
+        """
+        q = self._q(self.scores(batch, state, chunk=chunk))
+        legal = q if "mask" not in batch else q.masked_fill(~batch["mask"], -torch.inf)
+        return {"value": legal.amax(-1), "chosen": q_targets.chosen(q, batch["action"])}
+
+    def scores(
+        self, batch: Batch, state: Batch, key: int | None = None, held: bool = False, chunk: int | None = None
+    ) -> Tensor:
+        """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
+
+        batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
+        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. held: may use the copies
+        that `hold` made; otherwise the weights are the present ones.
+        """
+        names = ("obs", "reward", "first", "action")
+        keys = None
+        if self.head.noise and key is not None:
+            keys = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
+        elif self.head.noise and "noise" in batch:
+            keys = noisy.keys(batch["noise"].flatten(0, 1))
+        with contextlib.nullcontext() if held else self._unheld():
+            features, _ = self._features({k: batch[k] for k in names if k in batch}, state, chunk)
+            made = self._scores(features, keys)
+        lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
+        return made.unflatten(0, lead)
+
+    def after(self, batch: Batch, state: Batch) -> Batch:
+        """The state behind rows [R, B], R ≥ 1, by the present weights."""
+        with self._unheld():
+            _, after = self._features(batch, state)
+        return {**after, "action": batch["action"][-1]} if self.previous else after
+
+    def observe(self, batch: Batch) -> None:
+        """Learn from rows what is no weight: running statistics. Called after the rows were learnt."""
+        if self.inputs is not None:
+            self.inputs.observe(batch["obs"])
+
+    def hold(self) -> None:
+        """Acting (and `scores` with held) uses copies of the large weights in bfloat16, where that is what is computed
+        in, until the next call: due whenever the weights have changed.
+        """
+        for layer in self._halves() if self.bf16 else ():
+            layer.held = layer.weight.detach().to(torch.bfloat16)
+
+    def _halves(self) -> Iterator[Linear]:
+        yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))
+        yield from self.head.halves()
+        if self.core is not None:
+            yield self.core.input
+
+    @contextlib.contextmanager
+    def _unheld(self) -> Iterator[None]:
+        """The weights as they are, whatever is held."""
+        kept = [(layer, layer.held) for layer in self._halves() if layer.held is not None]
+        for layer, _ in kept:
+            layer.held = None
+        try:
+            yield
+        finally:
+            for layer, weight in kept:
+                layer.held = weight
+
+    def _context(self) -> Any:
+        return mixed(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
+
+    def _features(self, rows: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
+        """What the head hears of rows [R, B]: [R · B, inputs], and the core's state behind them."""
+        obs = tree.map(lambda x: x.flatten(0, 1), rows["obs"])
+        with self._context():
+            x = chunked(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
+        if self.previous:
+            before = state["action"] if "action" not in rows else shifted(state["action"], rows["action"])
+            heard = self._before(before, rows["reward"].flatten(), rows["first"].flatten())
+            x = torch.cat([x, heard.to(x.dtype)], 1)
+        if self.core is None:
+            return x, {}
+        first = rows["first"]
+        y, after = self.core.unroll(x.unflatten(0, first.shape), first, state, self._context())
+        return y.flatten(0, 1), after
+
+    def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
+        """One-hot action and reward before these rows, [N, actions + 1]."""
+        reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
+        heard = torch.cat([F.one_hot(action.long(), self.head.actions).to(reward.dtype), reward.unsqueeze(1)], 1)
+        return heard * (~first).unsqueeze(1)
+
+    def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        noise = None if keys is None else noisy.draw(keys, self.head.noise, self.head.noisy)
+        return self.head(x, noise, self._context)
+
+    def _q(self, scores: Tensor) -> Tensor:
+        return q_targets.expected(scores, *self.support) if self.head.atoms else scores
+
+
+def pick(among: Tensor, u: Tensor) -> Tensor:
+    """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
+    count = among.sum(1)
+    nth = torch.minimum((u * count).long(), count - 1)
+    return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)

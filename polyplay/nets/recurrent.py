@@ -1,0 +1,125 @@
+"""Recurrent cores: our own LSTM and GRU, since cuDNN's packed weights can't be views of one vector.
+
+The input's matrix product is done for all rows at once, the state's per step, with the state zeroed where an
+episode begins, before that row is consumed. Acting is an unroll of one row, so both take the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Field, Spec
+from polyplay.nets.layers import Linear, initialise, pad_lanes
+
+CORES = ("none", "lstm", "gru")
+
+
+class Cell(Protocol):
+    """One step: the input's share of the gates [B, gates·size] and the state → next state, output first."""
+
+    names: tuple[str, ...]
+    gates: int
+
+    def __call__(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]: ...
+
+
+class LSTMCell(nn.Module):
+    """Hochreiter & Schmidhuber 1997 with forget gate, one bias; gates: input, forget, output, candidate."""
+
+    names = ("h", "c")
+    gates = 4
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+        self.recurrent = nn.Linear(size, 4 * size, bias=False)
+
+    def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = state
+        all_gates = torch.addmm(gates, h, self.recurrent.weight.t())
+        keep = torch.sigmoid(all_gates[:, : 3 * self.size])
+        i, f, o = keep.chunk(3, 1)
+        c = f * c + i * torch.tanh(all_gates[:, 3 * self.size :])
+        return o * torch.tanh(c), c
+
+
+class GRUCell(nn.Module):
+    """Cho et al. 2014 as cuDNN has it (reset after the product); gates: reset, update, candidate."""
+
+    names = ("h",)
+    gates = 3
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+        self.recurrent = nn.Linear(size, 3 * size)  # of its bias only the candidate's share is not redundant
+
+    def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = state
+        mine = F.linear(h, self.recurrent.weight, self.recurrent.bias)
+        two = 2 * self.size
+        r, z = torch.sigmoid(gates[:, :two] + mine[:, :two]).chunk(2, 1)
+        n = torch.tanh(gates[:, two:] + r * mine[:, two:])
+        return (n + z * (h - n),)
+
+
+class Core(nn.Module):
+    """A cell and its input layer. `inputs` numbers in, `features` out."""
+
+    exact = True  # see layers.Linear
+
+    def __init__(self, cell: LSTMCell | GRUCell, inputs: int, init: str = "orthogonal"):
+        super().__init__()
+        self.inputs, self.features = inputs, cell.size
+        self.input = Linear(inputs, cell.gates * cell.size)
+        self.cell = cell
+        initialise(self, init, gain=1.0)
+        if cell.gates == 4:  # remember at first: forget bias 1, as TensorFlow's BasicLSTMCell and so IMPALA
+            with torch.no_grad():
+                self.input.bias[cell.size : 2 * cell.size] += 1.0
+
+    def state_spec(self) -> Spec:
+        return {name: Field((self.features,), "float32") for name in self.cell.names}
+
+    def step(self, x: Tensor, first: Tensor, state: Batch) -> tuple[Tensor, Batch]:
+        """x [B, inputs], first bool [B], state before this row → output [B, features], state after it."""
+        y, state = self.unroll(x.unsqueeze(0), first.unsqueeze(0), state)
+        return y.squeeze(0), state
+
+    def unroll(
+        self, x: Tensor, first: Tensor, state: Batch, context: Any = contextlib.nullcontext()
+    ) -> tuple[Tensor, Batch]:
+        """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
+        the input's product is computed in; all else is float32.
+        """
+        rows, lanes = first.shape
+        with context:
+            gates = self.input(x.reshape(rows * lanes, -1))
+        gates = gates.view(rows, lanes, -1).float()
+        keep = (~first).unsqueeze(-1).to(gates.dtype)
+        now = tuple(state[name] for name in self.cell.names)
+        if self.exact and (more := pad_lanes(lanes, x.device)):  # whole tiles, for the reason `Linear` has
+            gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
+            now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
+        outputs = []
+        for gate, kept in zip(gates.unbind(0), keep.unbind(0), strict=True):
+            now = self.cell(gate, tuple(v * kept for v in now))
+            outputs.append(now[0][:lanes])
+        return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}
+
+
+def make(name: str, inputs: int, size: int, init: str = "orthogonal") -> Core | None:
+    """An LSTM, a GRU, or None for "none"."""
+    if name not in CORES:
+        raise UserError(f"core: {name!r} is not one of {', '.join(CORES)}")
+    if size < 1:
+        raise UserError(f"core_size: {size} given, allowed is 1 or more")
+    if name == "none":
+        return None
+    return Core(LSTMCell(size) if name == "lstm" else GRUCell(size), inputs, init)

@@ -1,0 +1,119 @@
+"""What a policy learns besides its weights: running statistics, in floating buffers.
+
+So they are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made
+so that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
+`observe` is called by learners alone: who acts or evaluates uses what it was given.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Spec, Tree
+
+MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
+BOUND = 10.0  # of what leaves here
+
+
+class Moments(nn.Module):
+    """Running mean and variance of rows [n, *shape]: Chan et al. 1979, one batch after the other.
+
+    `second` is the second moment about `origin`, the mean of one batch ago, which replicas share; about means of
+    their own its average would lack the variance between replicas. The first batch only gives an origin.
+    """
+
+    mean: Tensor
+    origin: Tensor
+    second: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        for name in ("mean", "origin", "second"):
+            self.register_buffer(name, torch.zeros(shape))
+        self.register_buffer("count", torch.zeros(()))
+
+    def variance(self) -> Tensor:
+        return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(x − mean)/deviation as float32, within ±BOUND; the deviation is 1 until one is known."""
+        floor = 1e-8 + 1e-12 * self.mean.square()  # what never changes is 0, not its own rounding error
+        deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
+        return ((x - self.mean) / deviation).clamp(-BOUND, BOUND).float()
+
+    @torch.no_grad()
+    def observe(self, rows: Tensor) -> None:
+        """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
+        known = float(self.count)
+        weight = len(rows) / (known + len(rows))
+        before, off = self.variance(), rows - self.mean
+        off = torch.where(off.isfinite(), off, 0.0).to(torch.float32)
+        self.origin.copy_(self.mean)
+        self.mean += weight * off.mean(0)
+        if known:
+            self.second.copy_((1.0 - weight) * before + weight * off.square().mean(0))
+        self.count.fill_(min(known + len(rows), MOST) if known else 1.0)
+
+
+class Normalize(nn.Module):
+    """Observations whose real numbers have mean 0 and deviation 1, each by itself; all others pass as they are."""
+
+    def __init__(self, obs: Spec):
+        super().__init__()
+        leaves = [(path, field) for path, field in tree.leaves(obs) if field.dtype.startswith("float")]
+        if not leaves:
+            given = ", ".join(f"{path} {field.dtype}".strip() for path, field in tree.leaves(obs))
+            raise UserError(f"--inputs normalize: takes real numbers, the observations are {given}; use raw or centre")
+        self.paths = [path for path, _ in leaves]
+        self.moments = nn.ModuleList(Moments(field.shape) for _, field in leaves)
+
+    def forward(self, obs: Tree) -> Tree:
+        flat = dict(tree.leaves(obs))
+        for path, moments in zip(self.paths, self.moments, strict=True):
+            flat[path] = moments(flat[path])
+        return tree.nest(flat)
+
+    def observe(self, obs: Tree) -> None:
+        """Learn from rows [T+1, B, ...]; the last row is the next rollout's first, and counts there."""
+        flat = dict(tree.leaves(obs))
+        for path, moments in zip(self.paths, self.moments, strict=True):
+            moments.observe(flat[path][:-1].flatten(0, 1))  # type: ignore[operator]
+
+
+class Returns(nn.Module):
+    """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
+
+    G_t = r_t + γ·G_{t-1} runs forward within a rollout, from 0 before its row 1 and again at every first row: short
+    rollouts see short sums. About 0, not about their mean (Gymnasium's NormalizeReward): a reward that never
+    changes has a size too.
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, gamma: float):
+        super().__init__()
+        self.gamma = gamma
+        self.register_buffer("total", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
+
+    def scale(self) -> Tensor:
+        """What to multiply rewards with: 1/size, [], 1 while all were 0."""
+        return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor, first: Tensor) -> None:
+        """Learn from rows [T+1, B]."""
+        sums = torch.zeros_like(reward[0])
+        for r, goes_on in zip(reward[1:], ~first[1:], strict=True):
+            sums = torch.where(goes_on, r + self.gamma * sums, 0.0)
+            square = sums.square()
+            self.total += torch.where(square.isfinite(), square, 0.0).sum()
+            self.count += goes_on.sum()
+        fade = MOST / float(self.count) if self.count > MOST else 1.0
+        self.total *= fade
+        self.count *= fade

@@ -1,0 +1,72 @@
+"""What a run's directory holds, opened again: page and options, one of its checkpoints, an empty crew like its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.runs import directory as record, options as config
+from polyplay.workers import process
+from polyplay.workers.crew import Crew
+from polyplay.common.errors import UserError
+from polyplay.workers.placement import Where
+
+POLICY = "agents/0/policy"  # of a checkpoint
+
+
+def choose(directory: Path, which: str | None) -> Path:
+    """The checkpoint that `which` names: best, or its number; None: the newest whole one. Raises UserError."""
+    if which == "best":
+        found = checkpoint.best(directory)
+        if found is None:
+            raise UserError(
+                f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
+            )
+    elif which is None:
+        return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
+    else:
+        names = [p.name for p in checkpoint.everything(directory)]
+        match = [n for n in names if n == which or n.lstrip("0") == which.lstrip("0")]
+        if not match:
+            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {', '.join(names) or 'none there yet'}")
+        found = checkpoint.folder(directory) / match[0]
+    wrong = checkpoint.flaw(found)
+    if wrong is not None:
+        raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
+    return found
+
+
+def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
+    """(its system's page, config, options, config.json) of a run. Raises UserError."""
+    kept = record.read_config(directory)
+    page = systems.load(kept["system"])
+    settings = config.from_json(page.Config, kept["config"])
+    options = config.to_json(config.RunOptions()) | kept["options"]  # an option that is newer than the run: its default
+    return page, settings, config.from_json(config.RunOptions, options), kept
+
+
+def new_crew(options: config.RunOptions) -> Crew:
+    """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
+    process.keep_to(options.cores)
+    return Crew(
+        options.seed,
+        options.on,
+        options.serial,
+        trace=options.trace,
+        frames=options.frames,
+        steps=options.steps,
+        step_timeout=options.step_timeout,
+        atari=options.atari,
+        compress=options.compress,
+        precision=options.precision,
+        where=Where(options.device, options.actors_on),
+        reuse=options.reuse,
+    )
+
+
+def weights_digest(found: Path) -> str:
+    """SHA-256 of a checkpoint's policy, by its manifest; "" where that says none."""
+    return str(checkpoint.manifest(found)["files"].get(f"{POLICY}.safetensors", {}).get("sha256", ""))

@@ -1,0 +1,235 @@
+"""From a command line or keywords to one checked configuration, with where each value came from.
+
+A system's page gives `Config` (a frozen dataclass) and `PRESETS`; what every run has is `RunOptions`. Nothing
+here knows any system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from polyplay.runs import flags
+from polyplay.workers import fault_rules
+from polyplay.common.errors import UserError
+
+Page = Any  # a module of polyplay.systems: Config, PRESETS, ROW, build
+T = TypeVar("T")
+EVALS = ("eval_every", 1), ("eval_episodes", 1)
+Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The same for every system. Whole numbers may be written 10_000_000, 10M or 1e7."""
+
+    frames: int | None = None
+    """stop after this many frames of the environment (with frame skip 4: four per agent step)"""
+    steps: int | None = None
+    """stop after this many agent steps (also --total-timesteps, -n); instead of --frames"""
+    minutes: float | None = None
+    """stop after this many minutes of wall time"""
+    until_return: float | None = None
+    """stop when the mean return of the last 100 full games reaches this"""
+    seed: int = 0
+    """seed of everything random"""
+    run: str | None = None
+    """directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)"""
+    preset: str = "paper"
+    """named set of defaults of the system"""
+    serial: bool = False
+    """everything in one process and one thread: deterministic, and a debugger works"""
+    on: Literal["process", "thread"] = "process"
+    """what workers are"""
+    step_timeout: float = 60.0
+    """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
+    atari: str = "auto"
+    """how Atari games are played and shown: the system's own way (auto), or as dqn2015, dqn_zoo, a3c, ga3c, baselines,
+    wrap_deepmind, accel, accel_nearest, impala, apex, r2d2, dopamine; with :plain or :native in that pipeline"""
+    compress: Literal["none", "lz4", "zlib"] = "none"
+    """pack the frames that a replay keeps, each by itself, with this library: less memory, slower (docs/replay.md)"""
+    report_every: float = 5.0
+    """seconds between reports"""
+    checkpoint_every: float = 300.0
+    """seconds between checkpoints"""
+    keep: int = 3
+    """how many of the newest checkpoints to keep, besides the best"""
+    tensorboard: bool = True
+    """write tensorboard/ in the run directory"""
+    trace: bool = False
+    """write the losses of every single update to updates.jsonl"""
+    metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
+    """whose names TensorBoard and W&B show metrics under"""
+    wandb: str | None = None
+    """project of Weights & Biases that metrics go to as well (none: not used)"""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
+    such numbers itself (auto: there only)"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where learners and replicas compute, and GA3C's predictors (auto: on CUDA where there is a GPU); a3c uses
+    the CPU"""
+    actors_on: Literal["cpu", "device"] = "cpu"
+    """where actors of impala and appo compute: on the CPU, a core each, or where learners do (large networks, with few
+    actors of many lanes)"""
+    cores: int | None = None
+    """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
+    replicas and environments' threads, is divided among them"""
+    eval_every: int | None = None
+    """play games beside training every so many frames, with the weights of then (none: not); their scores go to
+    evaluations.jsonl, the best weights to checkpoints/best-…"""
+    eval_episodes: int = 10
+    """how many games these are"""
+    eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
+    """how these games start and end, as `polyplay evaluate --protocol`"""
+    eval_epsilon: float | None = None
+    """the chance of a uniform random action in them (none: the system's own for evaluation, mostly 0)"""
+    reuse: bool = True
+    """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
+    convolutional networks); --no-reuse computes them again"""
+    chaos: str | None = None
+    """harm the run's own workers to see it recover: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, several
+    with commas between; ROLE is a role's name, or any (docs/chaos.md)"""
+    dry_run: bool = False
+    """show the plan, measure the speed for two seconds, write nothing"""
+
+    def __post_init__(self) -> None:
+        if self.frames is not None and self.steps is not None:
+            raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
+        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1), ("cores", 1), *EVALS):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
+        if self.eval_epsilon is not None and not 0 <= self.eval_epsilon <= 1:
+            raise UserError(f"--eval-epsilon: {self.eval_epsilon:g} given, allowed: a number from 0 to 1")
+        if self.chaos is not None:
+            fault_rules.parse(self.chaos)
+            if self.serial or self.on == "thread":
+                how = "--serial" if self.serial else "--on thread"
+                raise UserError(
+                    f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
+                )
+        for name in ("minutes", "step_timeout", "report_every", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"{flags.flag(name)}: {value} given, allowed: a number above 0")
+
+
+def name_of(page: Page) -> str:
+    return page.__name__.rpartition(".")[2]
+
+
+def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Any, RunOptions, Sources]:
+    """(config, options, sources) from the flags after `polyplay train SYSTEM`.
+
+    --help prints and raises SystemExit(0). An unknown flag, a bad value, an unknown preset, values that
+    contradict each other: UserError, one line.
+    """
+    system = name_of(page)
+    groups = {system: page.Config, "run": RunOptions}
+    command = f"polyplay {verb} {system}"
+    given = flags.tokens(args, flags.hints(groups), command)
+    name = given["preset"][0] if "preset" in given else "paper"
+    defaults = {system: preset(page, name), "run": RunOptions(preset=name)}
+    if flags.wants_help(args):
+        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({presets(page)}).")
+    values = flags.convert(defaults, given, command)
+    return values[system], values["run"], _sources(page, values[system], name, given, "command line")
+
+
+def resolve(page: Page, **overrides: Any) -> tuple[Any, RunOptions, Sources]:
+    """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
+    hints = flags.hints({name_of(page): page.Config, "run": RunOptions})
+    given = {}
+    for key, value in overrides.items():
+        name = flags.ALIASES.get(key, key)
+        if name not in hints:
+            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest(key, hints, str)}")
+        given[name] = flags.check(name, value, hints[name])
+    name = given.get("preset", "paper")
+    config = _replace(preset(page, name), given)
+    return config, _replace(RunOptions(), given), _sources(page, config, name, given, "keyword")
+
+
+def presets(page: Page) -> str:
+    return ", ".join(page.PRESETS)
+
+
+def preset(page: Page, name: str) -> Any:
+    """The configuration that preset `name` stands for."""
+    if name in page.PRESETS:
+        return page.PRESETS[name]()
+    near = difflib.get_close_matches(name, page.PRESETS, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {presets(page)}{hint}")
+
+
+def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
+    """Options of a resumed run with `changes`; new frames take the place of old steps, and vice versa."""
+    limits = any(changes.get(k) is not None for k in ("frames", "steps"))
+    cleared = {"frames": None, "steps": None} if limits else {}
+    return dataclasses.replace(options, **{**cleared, **changes})
+
+
+def new_directory(system: str, env: Any, options: RunOptions) -> Path:
+    """Make and return the directory of a new run (a dry one is not made); UserError if it holds a run already or
+    cannot be made.
+    """
+    place = getattr(env, "__name__", None) or str(env)
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", place.removeprefix("ALE/")).strip("-.") or "env"
+    stem = options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, again = Path(stem), 1
+    while options.run is None and path.exists():  # two runs begun within one second
+        again += 1
+        path = Path(f"{stem}-{again}")
+    if (path / "config.json").exists():
+        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
+    if options.dry_run:
+        return path
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"--run: cannot make the directory {path}: {e.strerror}; name another") from None
+    return path
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
+    return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def from_json(cls: type[T], data: Mapping[str, Any], where: str = "config.json") -> T:
+    """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
+    hints = flags.hints({"": cls})
+    unknown, missing = sorted(set(data) - set(hints)), sorted(set(hints) - set(data))
+    wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
+    if wrong:
+        raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
+    return cls(**{k: flags.check(f"{where}: {k}", v, hints[k]) for k, v in data.items()})
+
+
+def _plain(value: Any) -> Any:
+    if callable(value):
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return f"{getattr(value, '__module__', '?')}:{name}"
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _replace(base: Any, given: Mapping[str, Any]) -> Any:
+    names = {f.name for f in dataclasses.fields(base)}
+    return dataclasses.replace(base, **{k: v for k, v in given.items() if k in names})
+
+
+def _sources(page: Page, config: Any, preset_name: str, given: Iterable[str], how: str) -> Sources:
+    """Where each value came from; a preset is named only where it differs from the defaults."""
+    plain, chosen = page.Config(), preset(page, preset_name)
+    sources = {f.name: "default" for f in dataclasses.fields(RunOptions)}
+    for f in dataclasses.fields(config):
+        same = getattr(plain, f.name) == getattr(chosen, f.name)
+        sources[f.name] = "default" if same else f"preset {preset_name}"
+    return sources | dict.fromkeys(given, how)

@@ -1,0 +1,298 @@
+"""The plan of a run, told before anything is started: who works, how much memory, how long, what is exact, what ends an
+episode. Read from the wiring and its specs. A plan that cannot work is refused, with the nearest that can.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyplay.runs import memory_estimate
+from polyplay.workers.crew import apart, cores
+from polyplay.workers.sizing import threads_of
+from polyplay.envs.pool import All, Group
+from polyplay.common.errors import UserError
+from polyplay.runs.memory_estimate import kind_of, size, workers_of
+from polyplay.buffers.replay import replay_of, rng, row_kernels
+from polyplay.buffers.sample_queue import Trays
+
+SECONDS = 2.0  # of the micro-benchmark
+PATIENCE = 120.0  # seconds to wait for the first update in it
+# what may be halved to make a plan fit, in the order in which that is tried
+FIELDS = ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch")
+HALVINGS = 12
+COMPILES = "the replay's loops are compiled on this machine first: about half a minute in which nothing is learnt"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`lines` for people; the rest for whoever decides."""
+
+    memory: Mapping[str, float]  # predicted bytes, by what they are for
+    limit: int  # bytes there are
+    checkpoint: int  # bytes of one
+    frames: int  # in all
+    left: float  # agent steps to go
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    packed: bool = False  # a replay's frames are, to a size that nobody knows before
+
+    @property
+    def needs(self) -> float:
+        """Bytes at least."""
+        return sum(self.memory.values()) - self.packed * self.memory.get("replay", 0.0)
+
+
+def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
+    """The plan of a wired crew that has `done` agent steps behind it."""
+    envs = wired.envs
+    skip = envs.spec.frames_per_step
+    task = next(r.kw["task"] for r in crew.roles if r.learner)
+    with _one_thread():
+        net = wired.policy()
+        parts = memory_estimate.predict(crew, envs.spec, net)
+    total, limit, weights = task.total, memory_estimate.limit(), memory_estimate.bytes_of(net)
+    checkpoint = int(weights * (2 if task.target else 1) + memory_estimate.optimizer(task.update.optim, weights))
+    own = any(apart(r) and "source" not in r.kw for r in crew.roles if r.learner)  # memories that nobody saves
+    checkpoint += int(0 if own else parts["replay"])
+    kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
+    lines = [
+        ("workers", _workers(crew)),
+        *([("cores", crew.divided)] if crew.divided else []),
+        ("memory", _memory(parts, limit)),
+        ("disk", f"{size(checkpoint)} a checkpoint without its environments, {kept}"),
+        ("length", _length(crew, options, total, done, skip)),
+        ("repeat", _repeats(crew)),
+        ("resume", _resumes(crew)),
+        ("episodes", episodes(envs)),
+    ]
+    lines += [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not rng.kept(row_kernels.append) else []
+    packed = options.compress != "none"
+    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines, packed)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Others may be at work on this machine: two compute threads that wait for each other lose most."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# ----------------------------------------------------------------------------------------------------- in words
+
+
+def _workers(crew: Any) -> str:
+    roles = []
+    for role in crew.roles:
+        envs = role.kw.get("envs")
+        roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
+        if (desk := role.kw.get("desk")) is not None:
+            roles[-1] += f" for {desk.envs.active or desk.envs.lanes} agents{_steppers(desk.envs)}"
+    threads = {r.name: threads_of(r, crew) for r in crew.roles}
+    how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
+    if len(set(threads.values())) == 1:
+        most = max(threads.values())
+        how = f"{most} compute thread{'s' * (most > 1)} each"
+    if crew.serial:
+        how = "all take turns in one thread"
+    elif all(r.on == "thread" for r in crew.roles):
+        how = "threads of one process, 1 compute thread each"
+    numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
+    numbers += _places(crew)
+    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
+
+
+def _places(crew: Any) -> str:
+    """Where networks compute, unless it is the CPU because that was asked for or is all there is."""
+    if crew.where.on_cpu:
+        return ""
+    from polyplay.nets.device import title
+
+    acting = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
+    others = acting if crew.where.actors_on == "cpu" else []
+    return f"; on {', '.join(crew.where.devices)}, {title(crew.where.devices[0])}" + (
+        f" ({others[0]} on the CPU)" if others else ""
+    )
+
+
+def _steppers(envs: Any) -> str:
+    n = envs.active or workers_of(envs)
+    some = {"ale": f"{n} ale-py thread{'s' * (n > 1)}", "processes": f"{n} environment process{'es' * (n > 1)}"}
+    by = some.get(kind_of(envs))
+    return f" ({by})" if by else ""
+
+
+def _memory(parts: Mapping[str, float], limit: int) -> str:
+    told = sorted((k for k in parts if parts[k] >= memory_estimate.MB), key=lambda k: -parts[k])
+    text = ", ".join(f"{k} {size(parts[k])}" for k in told)
+    return f"about {size(sum(parts.values()))} of {size(limit)}, predicted: {text}"
+
+
+def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
+    rows = rows_per_update(crew)
+    turns = math.ceil(total / rows)
+    text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
+    replays = [replay_of(r.kw) for r in crew.roles if r.learner]
+    passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
+    if any(replay is not None and replay.ratio is None for replay in replays):
+        text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
+    elif passes is None:
+        each = f", one every {rows:,}" if any(replay is not None for replay in replays) else f" of {rows:,}"
+        text += f"{turns:,} updates{each}"
+    else:
+        text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
+        text += f"{passes.minibatches} updates: at most {turns * passes.epochs * passes.minibatches:,}"
+    text += f"; {done * skip:,} frames are done" if done else ""
+    sooner = [f"{options.minutes:g} minutes"] if options.minutes is not None else []
+    sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
+    return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
+
+
+def rows_per_update(crew: Any) -> int:
+    """Agent steps that one update of all learners together takes, or all passes over one rollout."""
+    role = next(r for r in crew.roles if r.learner)
+    replay = replay_of(role.kw)
+    if replay is not None:
+        rows = replay.batch * max(replay.sequence, 1) * (1 if apart(role) else role.n)
+        return max(1, round(rows / (replay.ratio or 1.0)))
+    if "source" in role.kw:
+        source = role.kw["source"]
+        return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
+    return (1 if apart(role) else role.n) * role.kw["envs"].lanes * role.kw["T"]
+
+
+def _repeats(crew: Any) -> str:
+    fixed = all(isinstance(r.kw["envs"].batching, All | Group) for r in crew.roles if "envs" in r.kw)
+    free = any(apart(r) and r.n > 1 for r in crew.roles)
+    if not crew.where.on_cpu:
+        return "not exact: sums on a GPU have no fixed order"
+    if crew.serial or (fixed and not free and not any("source" in r.kw for r in crew.roles)):
+        return "exact to the bit with the same seed and settings, where the environment is"
+    if fixed and not free and _in_step(crew):
+        return "exact to the bit with the same seed and settings, where the environment is: lag 0"
+    return "not exact: workers run freely; --serial is exact to the bit"
+
+
+def _in_step(crew: Any) -> bool:
+    """Whether acting waits for every update, and every update takes one rollout of each actor."""
+    actors = [r for r in crew.roles if "out" in r.kw]
+    learners = [r for r in crew.roles if "source" in r.kw]
+    if any(replay_of(r.kw) is not None for r in learners):
+        return False
+    waits = all(r.kw.get("lag") == 0 for r in actors)
+    return waits and all(r.kw["source"].n * r.n == sum(a.n for a in actors) for r in learners)
+
+
+def _resumes(crew: Any) -> str:
+    kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
+    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
+    whole = any(getattr(getattr(r.kw.get("task"), "update", None), "whole", False) for r in crew.roles)
+    if whole and not ahead:
+        return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
+    if not whole and any(apart(r) for r in crew.roles):
+        return "weights, optimiser and counters, read while workers change them; lanes begin new games"
+    if not kinds <= {"toy", "processes", "inline"}:
+        return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
+    alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
+    how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
+    return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
+
+
+def episodes(envs: Any) -> str:
+    """What ends an episode, what the value beyond its last state is, and what comes after."""
+    told = envs.spec.describe
+    if envs.title.startswith("ALE/"):
+        life = " or life" if told.get("life loss", "ignored") != "ignored" else ""
+        ends, cut = f"a lost game{life} ends one", f"cut after {_number(told.get('max frames'))} frames"
+    else:
+        ends, cut = "terminated ends one", f"truncated cuts one (time limit: {told.get('time limit', 'its own')})"
+    return (
+        f"{ends}: value 0 beyond; {cut}: value of the real last observation; the next row is a new one's first "
+        "(NEXT_STEP), never learnt across"
+    )
+
+
+def _number(text: str | None) -> str:
+    return f"{int(text):,}" if text and text.isdigit() else str(text)
+
+
+# ------------------------------------------------------------------------------------------------------ refusal
+
+
+def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings."""
+    if plan.needs <= plan.limit:
+        return plan
+    most = max(plan.memory, key=lambda k: plan.memory[k])
+    what = (
+        f"memory: this takes about {size(plan.needs)} ({most} {size(plan.memory[most])}), there are {size(plan.limit)}"
+    )
+    found = nearest(plan, settings, again)
+    given = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in found.items())
+    raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
+
+
+def nearest(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> dict[str, int]:
+    """The fields to change and their values, halved as little as will do; empty if nothing fits."""
+    fixed = plan.memory.get("processes", 0.0)
+    over = (plan.needs - fixed) / (plan.limit - fixed) if fixed < plan.limit else 1.0
+    for k in range(max(1, math.ceil(math.log2(over))), HALVINGS + 1):
+        for names in FIELDS:
+            changed = _halved(settings, names.split(), k)
+            if changed and _fits(changed, settings, again):
+                return changed
+    return {}
+
+
+def _halved(settings: Any, names: list[str], k: int) -> dict[str, int]:
+    values = {name: getattr(settings, name, 0) for name in names}
+    return {n: v >> k for n, v in values.items()} if all(v >> k for v in values.values()) else {}
+
+
+def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) -> bool:
+    try:
+        other = again(dataclasses.replace(settings, **changed))
+    except UserError:
+        return False
+    return other.needs <= other.limit
+
+
+# -------------------------------------------------------------------------------------------------- measured
+
+
+def measure(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
+    """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory."""
+    from polyplay.runs.reports.reporter import memory_mb
+    from polyplay.runs.reports.terminal import clock_text
+
+    crew.start(metrics)
+    try:
+        _until(crew, lambda: crew.meter.column("updates").max() >= 1, PATIENCE)
+        before, steps = time.monotonic(), float(crew.meter.column("steps").sum())
+        _until(crew, lambda: False, SECONDS)
+        rate = (float(crew.meter.column("steps").sum()) - steps) / (time.monotonic() - before)
+        used = memory_mb()
+    finally:
+        crew.stop()
+    if rate <= 0:
+        return [("measured", f"no step within {SECONDS:g} s; {used:,.0f} MB")]
+    text = f"{rate * skip:,.0f} frames/s, {rate:,.0f} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
+    return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at that speed")]
+
+
+def _until(crew: Any, enough: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not enough() and not crew.poll(0.05):
+        pass

@@ -1,0 +1,380 @@
+"""What a person sees while a run goes on: a live panel on a terminal, plain aligned lines anywhere else.
+
+Nothing here waits: if the terminal takes no output (Ctrl-S, a pager) or has gone, the run goes on.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from polyplay.runs.reports.nonblocking import Outlet
+from polyplay.runs.reports.reporter import KINDS, Reporter
+
+EVERY = 0.25  # seconds between two pictures of the live panel
+BACKLOG = 100  # pieces of output on their way at once; lines beyond wait here, the newest 1000 of them
+MOST_ROLES = 4  # keeps the panel within 12 lines
+LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
+MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where the run ends: the first of these."""
+
+    frames: int | None = None
+    minutes: float | None = None
+    until_return: float | None = None
+
+    def done(self, frames: int, seconds: float) -> float | None:
+        """Fraction done, 0 to 1; None if nothing limits the length."""
+        parts = [frames / self.frames] if self.frames else []
+        parts += [seconds / 60 / self.minutes] if self.minutes else []
+        return min(1.0, max(parts)) if parts else None
+
+    def eta(self, frames: int, seconds: float, fps: float | None) -> float | None:
+        """Seconds to go at the present speed."""
+        left = [max(0, self.frames - frames) / fps] if self.frames and fps else []
+        left += [max(0.0, self.minutes * 60 - seconds)] if self.minutes else []
+        return min(left) if left else None
+
+
+class Terminal:
+    """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
+
+    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
+    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
+    """
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        *,
+        system: str,
+        total_frames: int | None = None,
+        live: bool | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.reporter, self.system, self.clock = reporter, system, clock
+        self.console = console or default_console()
+        self.outlet = Outlet(self.console.file)
+        self.console.file = self.outlet  # type: ignore[assignment]
+        live = _is_screen(self.console) if live is None else live
+        self.live = Live(**LIVE, console=self.console) if live else None
+        self.goal = Goal(total_frames)
+        self.title = system
+        self.row: Mapping[str, Any] = {}
+        self.warning = ""
+        self.pending: deque[RenderableType] = deque(maxlen=1000)
+        self.begun = self.at = clock()
+        self.drawn = self.begun - EVERY
+        self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
+
+    def begin(
+        self,
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
+        sources: Mapping[str, str],
+        environment: Mapping[str, str],
+        directory: Any,
+        plan: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """The first lines: every value with its source, what the environment is, where the run is, its plan."""
+        self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
+        if options.get("serial"):
+            self.live = None
+        self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
+        for what in opening(self.system, config, options, sources, environment, directory, plan, self.console):
+            self._print(what)
+
+    def report(self, row: Mapping[str, Any]) -> None:
+        """What `Reporter.report` answered."""
+        self.row, self.at = row, self.clock()
+        if row["fps"] is not None:
+            self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
+        if self.live is None:
+            self._print(Text(line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
+
+    def refresh(self, frames: int | None = None) -> None:
+        """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
+        if self.clock() - self.drawn < EVERY:
+            return
+        self.drawn = self.clock()
+        self._flush()
+        if self.live is not None and not self.outlet.backlog:
+            self._draw(self.live, frames)
+
+    def warn(self, text: str) -> None:
+        """A line that stays; the panel keeps the last one in view."""
+        self.warning = " ".join(text.split())
+        self._print(Text.assemble(("warning ", "bold yellow"), self.warning))
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._print(Text(" ".join(text.split())))
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """The last line: why it ended, what came out, and the command to type next."""
+        self.refresh(summary.get("frames"))
+        self.close()
+        self._print(Text(closing(summary), no_wrap=True))
+        self.outlet.drain(0.5)
+
+    def close(self) -> None:
+        """Give the terminal back. May be called again."""
+        live, self.live = self.live, None
+        if live is not None and live.is_started:
+            live.stop()
+        self._flush()
+        self.outlet.drain(0.5)
+
+    def _draw(self, live: Live, frames: int | None) -> None:
+        if not live.is_started:
+            live.start()
+        live.update(self.panel(frames), refresh=True)
+
+    def panel(self, frames: int | None = None) -> Panel:
+        """The whole picture, at most 12 lines."""
+        row = self.row
+        if not row:
+            starting = Text(f"starting, {clock_text(self.clock() - self.begun)}")
+            return Panel(starting, title=self.title, title_align="left", border_style="blue")
+        seconds = row["wall_seconds"] + max(0.0, self.clock() - self.at)
+        frames = max(row["frames"], frames or 0)
+        lines: list[RenderableType] = [
+            self._bar(frames, seconds),
+            *map(Text, _numbers(row, frames, self.reporter.return_best)),
+        ]
+        lines += [
+            _shares(name, role, self.console.width) for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
+        ]
+        if self.warning:
+            lines.append(Text(f"warning: {self.warning}", style="yellow"))
+        for text in lines:
+            if isinstance(text, Text):
+                text.no_wrap, text.overflow = True, "ellipsis"
+        return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue")
+
+    def _bar(self, frames: int, seconds: float) -> RenderableType:
+        done = self.goal.done(frames, seconds)
+        eta = self.goal.eta(frames, seconds, self.speed)
+        if done is None:
+            return Text(f"{clock_text(seconds)}  {self._until()}")
+        grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(ratio=1)
+        for _ in range(3):
+            grid.add_column(no_wrap=True, justify="right")
+        bar = ProgressBar(total=1.0, completed=done)
+        grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
+        return grid
+
+    def _until(self) -> str:
+        until = self.goal.until_return
+        return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
+
+    def _print(self, what: RenderableType) -> None:
+        """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
+        self.pending.append(what)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self.pending and self.outlet.backlog < BACKLOG:
+            show(self.console, self.pending.popleft())
+
+
+def default_console() -> Console:
+    """Standard output; 120 columns where that is no terminal and COLUMNS does not say."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="replace")
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120
+    return console
+
+
+def _is_screen(console: Console) -> bool:
+    """FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def show(console: Console, what: RenderableType) -> None:
+    console.print(what, soft_wrap=isinstance(what, Text))
+
+
+def opening(
+    system: str,
+    config: Mapping[str, Any],
+    options: Mapping[str, Any],
+    sources: Mapping[str, str],
+    environment: Mapping[str, str],
+    directory: Any,
+    plan: Iterable[tuple[str, str]],
+    console: Console,
+) -> Iterator[RenderableType]:
+    """The first lines of a run, or all there is of one that is only planned."""
+    yield Text.assemble((f"polyplay {system}", "bold"), f"  in {directory}")
+    yield settings(config, options, sources, console.width)
+    yield from facts([("playing", " · ".join(f"{k} {v}" for k, v in environment.items())), *plan], console)
+
+
+def facts(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[RenderableType]:
+    """What is said about a run, under its headings: folded on a terminal, one line each elsewhere."""
+    if not console.is_terminal:
+        yield from (Text(f"{head:<8} {text}") for head, text in lines)
+        return
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="bold", no_wrap=True, min_width=8)
+    table.add_column()
+    for line_ in lines:
+        table.add_row(*line_)
+    yield table
+
+
+def settings(
+    config: Mapping[str, Any], options: Mapping[str, Any], sources: Mapping[str, str], width: int
+) -> RenderableType:
+    """All values of the system and the options that were set, each marked, in as many columns as fit."""
+    shown = dict(config) | {k: v for k, v in options.items() if _told(sources.get(k)) or k == "seed"}
+    cells = [(MARKS[_kind(sources.get(k))], k, _short(v)) for k, v in shown.items()]
+    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(v) for _, k, v in cells))))
+    down = -(-len(cells) // across)
+    table = Table.grid(padding=(0, 1))
+    for _ in range(across):
+        table.add_column(style="bold yellow", no_wrap=True)
+        table.add_column(style="bright_black", no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(width=1)
+    for i in range(down):
+        picked = [cells[j] for j in range(i, len(cells), down)]
+        table.add_row(*(part for mark, key, value in picked for part in (mark, key, value, "")))
+    kinds = {_kind(sources.get(k)) for k in shown}
+    legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
+    legend += ["* given"] if kinds - {"default", "preset", "chosen"} else []
+    legend += ["= chosen for this machine"] if "chosen" in kinds else []
+    return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
+
+
+def _told(source: str | None) -> bool:
+    return _kind(source) != "default"
+
+
+def _kind(source: str | None) -> str:
+    return (source or "default").partition(" ")[0]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(_short, value)) or "()"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def line(row: Mapping[str, Any], goal: Goal, best: float | None, speed: float | None) -> str:
+    """One report as one line whose columns stand under each other."""
+    done = goal.done(row["frames"], row["wall_seconds"])
+    eta = goal.eta(row["frames"], row["wall_seconds"], speed)
+    parts = [
+        f"{clock_text(row['wall_seconds']):>8}",
+        f"{row['frames']:>13,} frames",
+        f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
+        f"{_rate(row['fps']):>7} frames/s",
+        f"{_rate(row['sps']):>7} steps/s",
+        f"return {_number(row['episodic_return_mean']):>9}",
+        f"best {_number(best):>9}",
+        f"lag {_number(row['lag_mean']):>5}",
+        f"queue {_number(row['queue_depth'], 0):>3}",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def _numbers(row: Mapping[str, Any], frames: int, best: float | None) -> list[str]:
+    memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
+    return [
+        f"frames {frames:,}   steps {row['steps']:,}   updates {row['updates']:,}",
+        f"speed  {_rate(row['fps'])} frames/s   {_rate(row['sps'])} steps/s   {memory}",
+        f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
+        f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
+        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most   "
+        f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
+        *([_service(row)] if "agents" in row else []),
+    ]
+
+
+def _service(row: Mapping[str, Any]) -> str:
+    """Of systems whose agents are served (gauges)."""
+    numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
+    batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
+    waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
+    return f"serves {_rate(row['pps'])} PPS, {_rate(row['tps'])} TPS   {batches}{waits}   {numbers}"
+
+
+def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
+    """Where the time of one worker kind went: a bar of a colour for each kind, and the percentages."""
+    shown = [k for k in KINDS if k != "replay" or role[k]]
+    cells = max(4, min(30, width - 23 - sum(len(k) + 7 for k in shown)))
+    text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
+    filled = 0
+    for at, kind in enumerate(KINDS):
+        upto = cells if at == len(KINDS) - 1 else round(cells * sum(role[k] for k in KINDS[: at + 1]))
+        text.append("█" * max(0, upto - filled), style=COLOURS[kind])
+        filled = max(filled, upto)
+    for kind in shown:
+        text.append(f"  {kind} ", style=COLOURS[kind])
+        text.append(f"{100 * role[kind]:.0f}%".rjust(4))
+    return text
+
+
+def evaluated(row: Mapping[str, Any]) -> str:
+    """One line about games that were played beside training."""
+    best = ", the best so far" if row["best"] else ""
+    games = f"{row['episodes']} games ({row['protocol']})"
+    return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
+
+
+def closing(summary: Mapping[str, Any]) -> str:
+    """The last line of a run."""
+    where = shlex.quote(str(summary["directory"]))
+    verb = "resume" if summary["exit_code"] else "evaluate"
+    command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") else ""
+    mean = summary["episodic_return_mean"]
+    return (
+        f"{summary['reason']} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
+        + (f" · return {_number(mean)} (last 100 games)" if mean is not None else "")
+        + command
+    )
+
+
+def clock_text(seconds: float | None) -> str:
+    """h:mm:ss"""
+    if seconds is None:
+        return "-:--:--"
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

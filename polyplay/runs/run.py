@@ -1,0 +1,177 @@
+"""What a person can do with a run: train, resume, evaluate it, draw its system."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from polyplay import systems
+from polyplay.buffers import actor_checkpoint
+from polyplay.common import checkpoint, context
+from polyplay.evaluation import evaluate as evaluating
+from polyplay.runs import directory as record, options as config, plan
+from polyplay.runs.reports import terminal, wandb
+from polyplay.workers import fault_rules, process
+from polyplay.workers.crew import Crew
+from polyplay.common.errors import UserError
+from polyplay.runs.load import choose, new_crew, read
+from polyplay.buffers.replay import codec, replay_of
+from polyplay.runs.session import Session
+
+
+@dataclass
+class Run:
+    """A run that has ended, or failed to: what it left behind and how it went."""
+
+    directory: Path
+    exit_code: int = 0
+    reason: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    settings: Any = None
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+        return evaluate(self.directory, episodes, seed, settings=self.settings, **more)
+
+
+def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
+    """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
+    page = systems.load(system)
+    wandb.check(options.wandb)
+    crew = new_crew(options)
+    crew.measures = True
+    wired = page.build(settings, crew)
+    planned = _planned(page, crew, wired, settings, options)
+    beside = _beside(crew, wired, options)
+    _harm(crew, options)
+    settings = replace(settings, **wired.resolved)
+    sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
+    directory = config.new_directory(system, settings.env, options)
+    if options.dry_run:
+        return _dry(system, settings, options, sources, crew, wired, directory, planned)
+    record.write_config(
+        directory,
+        system,
+        config.to_json(settings),
+        config.to_json(options),
+        sources,
+        wired.envs.spec.describe,
+    )
+    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines + beside))
+
+
+def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
+    """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
+    directory = Path(directory)
+    page, settings, options, kept = read(directory)
+    options = config.override(options, {"run": str(directory), **changes})
+    sources = {**kept["sources"], **dict.fromkeys(changes, "resume")}
+    found = checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
+    counters = checkpoint.manifest(found)["counters"]
+    crew = new_crew(options)
+    crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
+    wired = page.build(settings, crew)
+    planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
+    lines = planned.lines + _beside(crew, wired, options, int(counters["steps"]))
+    _harm(crew, options)
+    if options.dry_run:
+        return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
+    checkpoint.sweep(directory)
+    gone = actor_checkpoint.lost(found, context.keyed(crew.seed, 1000 * crew.resumes))
+    if gone:
+        print(f"polyplay: {gone}", file=sys.stderr)
+    record.rewind(directory, counters)
+    record.amend_config(directory, config.to_json(options), sources)
+    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, lines))
+
+
+def evaluate(directory: Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """Full games with a checkpoint's weights: see evaluating.evaluate."""
+    return evaluating.evaluate(Path(directory), episodes, seed, **more)
+
+
+def export(directory: Path, file: Path, which: str | None = None) -> dict[str, Any]:
+    """Write a checkpoint's policy (default: of the newest whole one) as an ONNX file; what was written."""
+    from polyplay.nets import onnx
+    from polyplay.acting import play
+
+    onnx.check(file)
+    directory = Path(directory)
+    page, settings, options, kept = read(directory)
+    found = choose(directory, which)
+    wired = page.build(settings, new_crew(replace(options, device="cpu")))
+    process.tune(1)
+    spec = wired.envs.spec
+    about = {
+        "polyplay": kept["versions"]["polyplay"],
+        "system": kept["system"],
+        "env": config.to_json(settings)["env"],
+        "environment": dict(spec.describe),
+        "checkpoint": found.name,
+        "counters": checkpoint.manifest(found)["counters"],
+    }
+    return onnx.export(play.load_policy(wired, found), spec, file, about)
+
+
+def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
+    """The figure of a system, drawn from its wiring."""
+    crew = new_crew(options)
+    systems.load(system).build(settings, crew)
+    return crew.diagram()
+
+
+def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
+    """The plan, refused if it cannot work."""
+    if options.compress != "none":
+        codec(options.compress)
+        if not any(replay_of(r.kw) for r in crew.roles):
+            raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
+
+    def again(other: Any) -> plan.Plan:
+        crew = new_crew(options)
+        return plan.make(crew, page.build(other, crew), options, done)
+
+    settings = replace(settings, **wired.resolved) if crew.divided else settings  # `again` measures nothing
+    return plan.checked(plan.make(crew, wired, options, done), settings, again)
+
+
+def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:
+    """Games beside training, where they were asked for: a worker of the crew, and its line of the plan."""
+    if options.eval_every is None:
+        return []
+    from polyplay.workers import evaluator
+
+    return evaluator.add(crew, wired, options, steps)
+
+
+def _harm(crew: Crew, options: config.RunOptions) -> None:
+    """Whether there is somebody to do to what the options ask for. Raises UserError."""
+    if options.chaos is not None:
+        fault_rules.check(fault_rules.parse(options.chaos), crew)
+
+
+def _dry(
+    system: str,
+    settings: Any,
+    options: config.RunOptions,
+    sources: config.Sources,
+    crew: Crew,
+    wired: Any,
+    directory: Path,
+    planned: plan.Plan,
+) -> Run:
+    """Print the plan, and what two seconds of the run tell; nothing is written."""
+    console = terminal.default_console()
+    told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
+    for what in terminal.opening(system, *told, f"{directory} (dry run: nothing is written)", planned.lines, console):
+        terminal.show(console, what)
+    metrics = (*wired.metrics, "grad_norm", "learning_rate")
+    for what in terminal.facts(plan.measure(crew, metrics, planned, wired.envs.spec.frames_per_step), console):
+        terminal.show(console, what)
+    return Run(directory, 0, "dry run", {}, settings)
+
+
+def _go(session: Session) -> Run:
+    summary = session.go()
+    return Run(session.directory, summary["exit_code"], summary["reason"], summary, session.settings)

@@ -1,0 +1,316 @@
+"""How a gradient reaches the weights: Local, AllReduce of equal replicas; more in hogwild, chunked and server.
+
+An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
+is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.common.context import Me
+from polyplay.common.errors import Closed
+from polyplay.common.shared_memory import Block, Layout, Semaphores
+from polyplay.nets.device import Mirror
+from polyplay.weights import nccl, optimizers
+from polyplay.weights.params import Vector, sizes
+
+Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
+Apply = Generator[None, None, "tuple[float, Sums]"]
+Agree = Generator[None, None, "Sums"]
+_LINE = 16  # float32 of a cache line
+
+
+@dataclass(frozen=True)
+class Optim:
+    """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
+
+    name: str = "adam"
+    eps: float = 1e-8
+    alpha: float = 0.99
+    momentum: float = 0.0
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        optimizers.check(self.name)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        return optimizers.statistics(self.name, self.momentum)
+
+    def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        return optimizers.make(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
+
+
+class Counts:
+    """A learner's own count of updates and agent steps. Workers on shared weights have `Central` in its place."""
+
+    fresh = True  # this learner begins with initial weights, or those of a checkpoint
+    ready = True  # the first weights are there
+
+    def __init__(self) -> None:
+        self.version, self.learnt, self.begun = 0, 0.0, 0
+
+    def begin(self, version: int, learnt: float) -> None:
+        """After what was saved was loaded, if anything was."""
+        self.version, self.learnt, self.begun = version, learnt, version
+
+    def newest(self) -> int:
+        """The version of the weights to act with next; they are in the vector then."""
+        return self.version
+
+    def add(self, rows: float) -> int:
+        """One more update, of `rows` agent steps; the version that it was applied to."""
+        self.version += 1
+        self.learnt += rows
+        return self.version - 1
+
+    def rest(self, rows: float) -> None:
+        """Agent steps without an update."""
+        self.learnt += rows
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint has of them beyond `version` and `learnt`; `know` is given what one had."""
+        return {}
+
+    def know(self, kept: dict[str, Any]) -> None:
+        pass
+
+
+class Bound(Protocol):
+    optimizer: torch.optim.Optimizer
+    waited: float  # seconds spent waiting for others, so far
+    counts: Any  # Counts, or what stands in its place
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+
+    def agree(self, sums: Sums) -> Agree:
+        """The sums over all replicas, without an update."""
+        ...
+
+
+class Update(Protocol):
+    """`apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all. `vector`: the
+    module's weights where this update wants them.
+    """
+
+    @property
+    def apart(self) -> bool: ...
+    @property
+    def optim(self) -> Optim: ...
+    def vector(self, me: Me, module: nn.Module) -> Vector: ...
+    def bind(self, me: Me, vector: Vector) -> Bound: ...
+
+
+def clip_(vector: Vector, clip: float) -> float:
+    """Shrink the gradient to a global norm of at most `clip` (0: leave it); its norm before."""
+    norm = float(torch.linalg.vector_norm(vector.grad))
+    if clip and norm > clip and math.isfinite(norm):
+        vector.grad.mul_(clip / (norm + 1e-6))
+    return norm
+
+
+def step_(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
+    """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
+    norm = clip_(vector, clip)
+    if math.isfinite(norm):
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+    return norm
+
+
+@dataclass(frozen=True)
+class Local:
+    """This worker's gradient, applied by this worker."""
+
+    optim: Optim
+    apart: ClassVar[bool] = False
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        return Vector(module)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Local(self, vector)
+
+
+class _Local:
+    def __init__(self, what: Local, vector: Vector):
+        self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector.parameter)
+        self.waited, self.counts = 0.0, Counts()
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        return step_(self.vector, self.optimizer, self.clip, learning_rate), sums
+        yield  # a generator, like its siblings
+
+    def agree(self, sums: Sums) -> Agree:
+        return sums
+        yield
+
+
+class AllReduce:
+    """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
+    by NCCL, in its own, where each replica is a process with a GPU of its own (grouped).
+
+    On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
+    large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
+    memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
+    `size`: of the whole vector (params.sizes).
+    """
+
+    apart = False
+
+    def __init__(self, optim: Optim, replicas: int, size: int):
+        self.optim, self.replicas = optim, replicas
+        layout = Layout()
+        self._fields = (
+            layout.add((replicas, size), np.float32),  # gradients; each replica's vector has its own here
+            layout.add((1 + len(optim.statistics), size), np.float32),  # new weights, the optimiser's statistics
+            layout.add((2, replicas, 8), np.float64),
+            layout.add((replicas + 1, 8), np.int64),
+        )
+        self._block: Block = layout.block()
+        self._bells = Semaphores(replicas)
+        self._place = nccl.meeting_place()
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        gradients, state = self.arrays()[:2]
+        grad, (weights, size) = gradients[me.index], sizes(module)
+        if weights < size or next(module.parameters()).device.type != "cpu":
+            return Vector(module, grad=grad)
+        return Vector(module, memory=state[0], write=me.resume is None, grad=grad)  # not over what another has loaded
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        if vector.flat.device.type == "cpu":
+            return _Parts(self, me.index, vector)
+        return _Whole(self, me.index, vector)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        gradients, state, sums, arrived = (self._block.array(*f) for f in self._fields)
+        return gradients, state, sums, arrived[:, 0]
+
+    def close(self) -> None:
+        self.arrays()[3][self.replicas] = 1
+        for i in range(self.replicas):
+            self._bells[i].post()
+
+
+class _Meeting:
+    """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
+
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        self.vector, self.clip, self.rank, self.n = vector, what.optim.clip, rank, what.replicas
+        self.gradients, self.state, self.sums, self.arrived = what.arrays()
+        self.bells, self.buffers = what._bells, Mirror(vector.flat[vector.weights :])
+        self.turn, self.waited, self.counts = 0, 0.0, Counts()
+        self._fence = threading.Lock()  # taken only for its memory barrier
+
+    def agree(self, sums: Sums) -> Agree:
+        """In fixed order. All have arrived when one goes on."""
+        # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
+        self.turn += 1
+        mine = self.turn % 2
+        self.sums[mine, self.rank, : len(sums)] = sums
+        with self._fence:  # what others read from now on is there
+            self.arrived[self.rank] = self.turn
+        for other in range(self.n):
+            if other != self.rank:
+                self.bells[other].post()
+        before = time.perf_counter()
+        while self.arrived[: self.n].min() < self.turn:
+            if self.arrived[self.n]:
+                raise Closed
+            if not self.bells[self.rank].wait(0.0):
+                yield
+                self.bells[self.rank].wait(0.02)
+        self.waited += time.perf_counter() - before
+        with self._fence:
+            return self.sums[mine, :, : len(sums)].sum(0)
+
+    def _buffers(self) -> None:
+        """The buffers' mean, after everyone's were written."""
+        _mean(self.gradients[:, self.vector.weights :], self.buffers.array)
+        self.buffers.put()
+
+
+class _Parts(_Meeting):
+    """On a CPU: a part of the weights is this replica's to change."""
+
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        super().__init__(what, rank, vector)
+        if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
+            raise ValueError("the vector is not one that this AllReduce made")
+        edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
+        self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
+        self.weights = torch.from_numpy(self.state[0, : vector.weights])
+        if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
+            self.others = []
+        self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
+        statistics = torch.from_numpy(self.state[1:, : vector.weights])
+        optimizers.share(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
+        self.part = optimizers.part(self.optimizer, what.optim.make, self.own)
+        self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
+        self.gradient = torch.from_numpy(self.mean)
+        self.part.param_groups[0]["params"][0].grad = self.gradient
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
+        self.gradients[self.rank, weights:] = self.buffers.array
+        total = yield from self.agree(sums)
+        _mean(self.gradients[:, self.own], self.mean)
+        self._buffers()
+        square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
+        norm = math.sqrt(square[0]) if math.isfinite(square[0]) else float(square[0])
+        if math.isfinite(norm):
+            if self.clip and norm > self.clip:
+                self.mean *= np.float32(self.clip / (norm + 1e-6))
+            self.part.param_groups[0]["lr"] = learning_rate
+            self.part.step()
+        if self.others:
+            self.weights[self.own] = flat[self.own]
+        yield from self.agree(np.zeros(0))
+        for part in self.others:
+            flat[part] = self.weights[part]
+        return norm, total
+
+
+class _Whole(_Meeting):
+    """On a device: everyone's gradients are averaged there, and each replica takes the whole step."""
+
+    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+        super().__init__(what, rank, vector)
+        self.optimizer, self.gradient = what.optim.make(vector.parameter), Mirror(vector.grad)
+        alone = nccl.fits(vector.flat.device, self.n)  # on its GPU
+        self.together = nccl.Together(what._place, rank, self.n, vector) if alone else None
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        if self.together is not None:
+            total, waited = self.together.average(sums)
+            self.waited += waited
+            return step_(self.vector, self.optimizer, self.clip, learning_rate), total
+        weights = self.vector.weights
+        self.gradients[self.rank, :weights] = self.gradient.fetch()
+        self.gradients[self.rank, weights:] = self.buffers.fetch()
+        total = yield from self.agree(sums)
+        _mean(self.gradients[:, :weights], self.gradient.array)
+        self.gradient.put()
+        self._buffers()
+        norm = step_(self.vector, self.optimizer, self.clip, learning_rate)
+        yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
+        return norm, total
+
+
+def _mean(parts: np.ndarray, out: np.ndarray) -> None:
+    """Mean of [replicas, size] over the replicas, added in their order."""
+    np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
+    for part in parts[2:]:
+        out += part
+    out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself

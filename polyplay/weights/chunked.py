@@ -1,0 +1,130 @@
+"""Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
+
+Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another is in. Unlike Hogwild's, every
+chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.common.context import Me
+from polyplay.common.locks import Claims
+from polyplay.common.shared_memory import Block, Layout
+from polyplay.nets.device import Mirror
+from polyplay.weights import optimizers
+from polyplay.weights.allreduce import Agree, Apply, Bound, Optim, Sums, clip_
+from polyplay.weights.hogwild import Central
+from polyplay.weights.params import Vector
+
+POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
+
+
+class Chunked:
+    """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
+
+    `weights`, `size`: of the parameters, and of the whole vector (params.sizes); chunks: accel_rl's are 3. The gradient
+    is clipped by its own global norm, then for each chunk, in the order in which they come free: claim it, apply this
+    worker's gradient to the central weights and statistics, copy the result into this worker's weights, give it back. A
+    chunk whose worker dies in it is free again, half updated.
+    """
+
+    apart, copy = True, True
+
+    def __init__(self, optim: Optim, weights: int, size: int, workers: int, chunks: int = 3):
+        if not 1 <= chunks <= weights:
+            raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
+        self.optim, self.weights, self.size, self.workers, self.chunks = optim, weights, size, workers, chunks
+        layout = Layout()
+        self._fields = (
+            layout.add(size, np.float32),
+            layout.add((len(optim.statistics), weights), np.float32),
+            layout.add(8, np.int64),
+            layout.add((workers, 8), np.int64),
+            layout.add(chunks, np.int64),
+        )
+        self._block: Block = layout.block()
+        self.claims = Claims(chunks)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The vector [size], statistics [n, weights], header, counters [workers, 2], and updates of each chunk."""
+        vector, statistics, head, counters, done = (self._block.array(*f) for f in self._fields)
+        return vector, statistics, head, counters[:, :2], done
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        return Vector(module)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Chunked(self, me, vector)
+
+    def parts(self) -> list[slice]:
+        edges = np.linspace(0, self.weights, self.chunks + 1).astype(int).tolist()
+        return [slice(a, b) for a, b in pairwise(edges)]
+
+
+class _Chunked:
+    def __init__(self, what: Chunked, me: Me, vector: Vector):
+        memory, statistics, head, counters, self.done = what.arrays()
+        self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
+        self.shared, self.gradient = torch.from_numpy(memory), Mirror(vector.grad)
+        self.counts = Central(me, vector, self.shared, head, counters, pushed=True)
+        self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
+        self.parts = what.parts()
+        self.optimizers = [self._make(what, part, statistics, False) for part in self.parts]
+        self.mine, self.before = what.claims.join(me.index), np.zeros(what.chunks, np.int64)
+
+    def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
+        """An optimiser of a part of the central weights, and Adam's count of its updates."""
+        parameter = nn.Parameter(self.shared[part])
+        parameter.grad = torch.from_numpy(self.gradient.array)[part]
+        made = what.optim.make(parameter)
+        optimizers.share(made, torch.from_numpy(statistics)[:, part], fill=fill)
+        return made, optimizers.state(made).get("step")
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        self.counts.observed()
+        sums[2] = self.me.control.finishing
+        norm = clip_(self.vector, self.clip)
+        self.gradient.fetch()
+        n = len(self.parts)
+        left = [(self.me.index + i) % n for i in range(n)] if math.isfinite(norm) else []
+        while left:
+            taken = [chunk for chunk in left if self._visit(chunk, learning_rate)]
+            left = [chunk for chunk in left if chunk not in taken]
+            if left and not taken:
+                yield
+                time.sleep(POLL)
+                self.waited += POLL
+        if self.step is not None:
+            self.step.fill_(int(self.done.max()) + self.counts.begun)
+        if math.isfinite(norm):
+            self.counts.renewed(self.before)
+        return norm, sums
+
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield  # a generator, like its siblings
+
+    def _visit(self, chunk: int, learning_rate: float) -> bool:
+        """Update a chunk and take its weights home, if nobody is in it."""
+        if not self.mine.take(chunk):
+            return False
+        optimizer, step = self.optimizers[chunk]
+        self.before[chunk] = self.done[chunk]
+        if step is not None:
+            step.fill_(int(self.done[chunk]) + self.counts.begun)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+        self.done[chunk] += 1
+        part = self.parts[chunk]
+        self.vector.flat[part] = self.shared[part]
+        self.mine.give(chunk)
+        return True

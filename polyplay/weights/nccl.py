@@ -1,0 +1,53 @@
+"""Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay.weights.params import Vector
+
+
+def meeting_place() -> str:
+    """A file that doesn't exist yet, by which processes find each other; the last one removes it."""
+    return str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
+
+
+def fits(device: torch.device, replicas: int) -> bool:
+    """Whether this worker is one of several processes with a GPU each. NCCL takes no two on one."""
+    if device.type != "cuda" or multiprocessing.parent_process() is None:
+        return False
+    return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
+
+
+class Together:
+    """This process's end. Every replica makes one, with its own rank."""
+
+    def __init__(self, place: str, rank: int, replicas: int, vector: Vector, backend: str = "nccl"):
+        import torch.distributed as dist
+
+        self.vector, self.n, self._all_reduce = vector, replicas, dist.all_reduce
+        store = dist.FileStore(place, replicas)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=replicas)
+        self.flat = torch.empty(vector.size, device=vector.flat.device)
+
+    def average(self, sums: np.ndarray) -> tuple[np.ndarray, float]:
+        """Gradients and buffers become means over the replicas; the totals of float64 `sums`, and seconds waited."""
+        at, flat = self.vector.weights, self.flat
+        flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
+        before = time.perf_counter()
+        told: Any = torch.from_numpy(np.array(sums)).to(flat.device)
+        self._all_reduce(flat)
+        self._all_reduce(told)
+        flat.mul_(1.0 / self.n)
+        self.vector.grad.copy_(flat[:at])
+        self.vector.flat[at:] = flat[at:]
+        total = told.cpu().numpy()
+        return total, time.perf_counter() - before

@@ -1,0 +1,376 @@
+"""A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies what
+gradients come, by its own count of updates and its own statistics. Here is its memory, and a learner's end of it.
+
+A learner pulls the parts, each of whatever version it is, makes a gradient, and leaves every part's slice of it in a
+slot of its own there, with the version of that part that it was made with; `shard` is what takes it. Nobody waits for
+anybody else's rollouts, only for a slot whose last gradient was not taken yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.common.context import Me
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.shared_memory import Block, Layout, Semaphores
+from polyplay.nets.device import Mirror
+from polyplay.weights import optimizers
+from polyplay.weights.allreduce import Agree, Apply, Bound, Optim, Sums, clip_
+from polyplay.weights.outlier_losses import Outliers
+from polyplay.weights.params import Vector
+
+# cells of the header, int64
+READY, BEGUN, LEARNT, HOLD, CLOSED = range(5)
+# of a shard; BEGIN and DONE are per copy
+VERSION, ACTIVE, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, BEGIN, DONE = 0, 1, 2, 3, 4, 5, 6, 8, 10
+# of a slot: the learner writes the first two, the shard the last, a cache line away
+WRITTEN, BASE, TAKEN = 0, 1, 8
+# of a learner: gradients pushed, agent steps learnt from, losses that were outliers
+PUSHED, STEPS, OUTLIERS = 0, 1, 2
+LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
+
+
+class Cells(NamedTuple):
+    """The server's memory. A worker writes where it is named, and reads everywhere."""
+
+    head: np.ndarray  # int64 [8]: worker 0 of the learners
+    shard: np.ndarray  # int64 [shards, 16]: that shard
+    lags: np.ndarray  # int64 [shards, LAGS]: that shard
+    learner: np.ndarray  # int64 [workers, 8]: that learner
+    slot: np.ndarray  # int64 [workers, shards, 16]: both
+    rate: np.ndarray  # float64 [workers, shards], of learning: that learner
+    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: its floating buffers
+    statistics: np.ndarray  # float32 [n, weights]: of each part its shard, in place
+    copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
+
+
+class Server:
+    """One vector and one set of optimiser statistics in `shards` parts, one worker (`shard.shard`) for each.
+
+    `weights`, `size`: of the parameters, and of the whole vector (params.sizes); floating buffers are the last part's,
+    which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
+    made with weights more than so many of *its* updates ago; 0: none. outliers: losses of which learners make no
+    gradient. The gradient is clipped by its own global norm. Worker 0 of the learners brings the first weights.
+
+    It stands in Params' place for those who act (`wait`, `pull`, `publish`), but has no rounds: they run free.
+    Raises UserError: as many shards cannot be.
+    """
+
+    apart, copy, whole = True, True, True
+
+    def __init__(
+        self,
+        optim: Optim,
+        weights: int,
+        size: int,
+        workers: int,
+        shards: int = 1,
+        stale: int = 0,
+        outliers: Outliers | None = None,
+    ):
+        if not 1 <= shards <= weights:
+            raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
+        if stale < 0:
+            raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
+        self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
+        self.shards, self.stale, self.outliers = shards, stale, outliers
+        layout = Layout()
+        self._fields = (
+            layout.add(8, np.int64),
+            layout.add((shards, 16), np.int64),
+            layout.add((shards, LAGS), np.int64),
+            layout.add((workers, 8), np.int64),
+            layout.add((workers, shards, 16), np.int64),
+            layout.add((workers, shards), np.float64),
+            layout.add((workers, size), np.float32),
+            layout.add((len(optim.statistics), weights), np.float32),
+            layout.add((2, size), np.float32),
+        )
+        self._block: Block = layout.block()
+        self._bells = Semaphores(shards + workers)
+        self._attach()
+
+    def _attach(self) -> None:
+        self.cells = Cells(*(self._block.array(*f) for f in self._fields))
+        self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
+        edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
+        self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
+        self._views = [[torch.from_numpy(copy[part]) for copy in self.cells.copies] for part in self.parts]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("cells", "_fence", "parts", "_views")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+    def vector(self, me: Me, module: nn.Module) -> Vector:
+        return Vector(module)
+
+    def bind(self, me: Me, vector: Vector) -> Bound:
+        return _Server(self, me, vector)
+
+    # ------------------------------------------------------------------------------------- in Params' place
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.cells.head[READY])
+
+    @property
+    def version(self) -> int:
+        """Updates that a weight has had, the mean over the parts."""
+        return int(self.cells.shard[:, VERSION].sum()) // self.shards
+
+    @property
+    def learnt(self) -> float:
+        """Agent steps that learners counted, earlier runs' too."""
+        return float(self.cells.head[LEARNT] + self.cells.learner[:, STEPS].sum())
+
+    def wait(self, atleast: int, reader: int, timeout: float) -> bool:
+        """Whether there are weights, after at most `timeout` seconds. Raises Closed, and ValueError: a bounded lag."""
+        if atleast > 0:
+            raise ValueError("a parameter server has no rounds that a lag could be bound to: let actors run free")
+        self.check()
+        if not self.ready:
+            time.sleep(min(timeout, 0.005))
+        return self.ready
+
+    def pull(self, vector: Vector, have: int = -1) -> int:
+        """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
+        self.check()
+        if self.version == have:
+            return have
+        return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
+
+    def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - as Params has it
+        """Nothing: shards publish their parts themselves."""
+
+    def close(self) -> None:
+        self.cells.head[CLOSED] = 1
+        for i in range(self.shards + self.workers):
+            self._bells[i].post()
+
+    # ------------------------------------------------------------------------------------------------ parts
+
+    def fetch(self, vector: Vector, held: np.ndarray) -> np.ndarray:
+        """Copy into `vector` every part that is not of the version that is held [shards] already, in place."""
+        for k, part in enumerate(self.parts):
+            if self.cells.shard[k, VERSION] != held[k]:
+                held[k] = self._part(k, vector.flat[part])
+        return held
+
+    @torch.no_grad()
+    def _part(self, k: int, into: torch.Tensor) -> int:
+        mine = self.cells.shard[k]
+        while True:
+            self.check()
+            at = int(mine[ACTIVE])
+            mark = int(mine[DONE + at])
+            self.barrier()
+            into.copy_(self._views[k][at])  # perhaps torn: then nobody uses it, it is copied again
+            self.barrier()
+            if mine[BEGIN + at] == mark == mine[DONE + at]:
+                return mark - 1
+
+    def fill(self, vector: Vector, versions: list[int], version: int, learnt: float) -> None:
+        """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
+        cells = self.cells
+        vector.save(cells.copies[0])
+        cells.shard[:, VERSION] = versions
+        cells.shard[:, ACTIVE] = 0
+        cells.shard[:, BEGIN] = cells.shard[:, DONE] = cells.shard[:, VERSION] + 1  # zero means never written
+        cells.head[BEGUN], cells.head[LEARNT] = version, learnt
+        self.barrier()
+        cells.head[READY] = 1
+        self.ring()
+
+    def ring(self) -> None:
+        for k in range(self.shards):
+            self._bells[k].post()
+
+    def bell(self, shard: int) -> Any:
+        return self._bells[shard]
+
+    def reply(self, worker: int) -> Any:
+        """The bell of a learner."""
+        return self._bells[self.shards + worker]
+
+    def check(self) -> None:
+        if self.cells.head[CLOSED]:
+            raise Closed
+
+    def barrier(self) -> None:
+        with self._fence:
+            pass
+
+    def totals(self) -> dict[str, np.ndarray]:
+        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
+        shard = self.cells.shard
+        return {
+            "applied": shard[:, APPLIED].copy(),
+            "stale": shard[:, STALE].copy(),
+            "lag_sum": shard[:, LAG_SUM].sum(),
+            "lags": self.cells.lags.sum(0),
+            "lag_max": shard[:, LAG_MAX].max(),
+            "outlier": self.cells.learner[:, OUTLIERS].sum(),
+            "versions": shard[:, VERSION].copy(),
+        }
+
+
+class _Server:
+    """A learner's end: what it pulls, and its slots."""
+
+    def __init__(self, what: Server, me: Me, vector: Vector):
+        cells = what.cells
+        self.what, self.me, self.vector, self.clip, self.waited = what, me, vector, what.optim.clip, 0.0
+        self.gradient, self.bell = Mirror(vector.grad), what.reply(me.index)
+        self.counts = _Pulled(what, me, vector)
+        self.gate = None if what.outliers is None else what.outliers.open()
+        # all parts' at once: for checkpoints, it makes no step
+        self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: what.weights]))
+        optimizers.share(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
+        self.mine, self.rate, self.slots = cells.slot[me.index], cells.rate[me.index], cells.gradient[me.index]
+        if me.index == 0:
+            self._release()  # whoever was here before may have been killed while shards stood still
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        sums[2] = self.me.control.finishing
+        norm = clip_(self.vector, self.clip)
+        if math.isfinite(norm):
+            self.counts.met = self.what.version
+            yield from self._push(learning_rate)
+            yield  # shards that share this thread take their turns
+        return norm, sums
+
+    def agree(self, sums: Sums) -> Agree:
+        sums[2] = self.me.control.finishing
+        return sums
+        yield  # a generator, like its siblings
+
+    def _push(self, learning_rate: float) -> Iterator[None]:
+        """Leave every part's slice in its slot, in the order in which these come free."""
+        gradient, buffers = self.gradient.fetch(), self.counts.told()
+        n, left = self.what.shards, list(range(self.what.shards))
+        left = left[self.me.index % n :] + left[: self.me.index % n]
+        while left:
+            while self.bell.wait(0.0):
+                pass
+            left = [k for k in left if not self._write(k, gradient, buffers, learning_rate)]
+            if left:
+                before = time.perf_counter()
+                yield
+                self.what.check()
+                self.bell.wait(0.02)
+                self.waited += time.perf_counter() - before
+
+    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
+        """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
+        marks, part = self.mine[k], self.what.parts[k]
+        if marks[WRITTEN] != marks[TAKEN]:
+            return False
+        self.what.barrier()
+        end = min(part.stop, self.what.weights)
+        self.slots[part.start : end] = gradient[part.start : end]
+        self.slots[end : part.stop] = buffers[: part.stop - end]
+        self.rate[k], marks[BASE] = learning_rate, self.counts.held[k]
+        self.what.barrier()
+        marks[WRITTEN] += 1
+        self.what.bell(k).post()
+        return True
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """No shard changes anything meanwhile, and this worker's weights are what they all have."""
+        cells = self.what.cells
+        cells.head[HOLD] = 1
+        self.what.barrier()
+        try:
+            while cells.shard[:, BUSY].any():
+                self.me.control.check()
+                self.bell.wait(0.02)
+            self.counts.pull()
+            step = optimizers.state(self.optimizer).get("step")
+            if step is not None:  # Adam's
+                step.fill_(self.counts.at)
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self.what.cells.head[HOLD] = 0
+        self.what.barrier()
+        self.what.ring()
+
+
+class _Pulled:
+    """What a learner holds of the server, and the counts of all learners. See updates.Counts."""
+
+    def __init__(self, what: Server, me: Me, vector: Vector):
+        self.what, self.vector = what, vector
+        self.fresh = me.index == 0 and not what.ready
+        self.mine = what.cells.learner[me.index]
+        self.held = np.full(what.shards, -1)  # the version of each part
+        self.at = self.met = -1  # of all: of the weights held, and when the last gradient was made
+        self.tail = vector.flat[vector.weights :]
+        self.known = self.tail.clone()  # of which the server told, or was told
+        self.saved: list[int] = []  # versions in the checkpoint
+
+    ready = property(lambda self: self.what.ready)
+    version = property(lambda self: self.what.version)
+    begun = property(lambda self: int(self.what.cells.head[BEGUN]))
+    learnt = property(lambda self: self.what.learnt)
+
+    def begin(self, version: int, learnt: float) -> None:
+        if self.fresh:
+            n = self.what.shards
+            self.known.copy_(self.tail)
+            versions = self.saved if len(self.saved) == n else [version] * n
+            self.what.fill(self.vector, versions, sum(versions) // n, learnt)
+
+    def newest(self) -> int:
+        """Takes what is new once an update's worth of it is; the version of what is held then."""
+        if self.what.version != self.at:
+            self.pull()
+        return self.at
+
+    def pull(self) -> None:
+        own, unheard = self.tail.clone(), not torch.equal(self.tail, self.known)
+        self.at = int(self.what.fetch(self.vector, self.held).sum()) // self.what.shards
+        if unheard:
+            self.tail.copy_(own)  # until the server was told: both are averages, their sum is not
+        else:
+            self.known.copy_(self.tail)
+
+    def told(self) -> np.ndarray:
+        """This worker's floating buffers, of which the server is told now."""
+        self.known.copy_(self.tail)
+        return self.known.cpu().numpy().copy()
+
+    def add(self, rows: float) -> int:
+        """One more gradient; the server's version when it was made."""
+        self.mine[PUSHED] += 1
+        self.mine[STEPS] += int(rows)
+        return self.met
+
+    def rest(self, rows: float) -> None:
+        self.mine[STEPS] += int(rows)
+
+    def reject(self) -> None:
+        """A loss was an outlier."""
+        self.mine[OUTLIERS] += 1
+
+    def kept(self) -> dict[str, Any]:
+        return {"shards": self.held.tolist()}
+
+    def know(self, kept: dict[str, Any]) -> None:
+        self.saved = [int(v) for v in kept.get("shards", [])]

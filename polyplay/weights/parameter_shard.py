@@ -1,0 +1,140 @@
+"""The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
+
+It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
+dropped as a whole. Of its two copies one is read meanwhile: the sweep's first gradient is applied from that one into
+the other, which the next ones change in place; then that is the one to read. Only behind that are the slots free again,
+so that a learner whose slot is free finds its gradient in what it pulls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.common.context import Me
+from polyplay.weights import optimizers
+from polyplay.weights.parameter_server import (
+    ACTIVE,
+    APPLIED,
+    BASE,
+    BEGIN,
+    BUSY,
+    DONE,
+    HOLD,
+    LAG_MAX,
+    LAG_SUM,
+    LAGS,
+    STALE,
+    TAKEN,
+    VERSION,
+    WRITTEN,
+    Server,
+)
+
+
+def shard(me: Me, *, server: Server) -> Iterator[None]:
+    """Part `me.index` of a server; ends when the crew does."""
+    bell = server.bell(me.index)
+    while not server.ready:
+        bell.wait(me.patience)
+        yield
+    part = Part(server, me.index)
+    while True:
+        before = time.perf_counter()
+        taken = part.sweep()
+        after = time.perf_counter()
+        me.meter.add("learn", after - before)
+        yield
+        server.check()
+        if not taken:
+            bell.wait(me.patience)
+            me.meter.add("wait", time.perf_counter() - after)
+
+
+class Part:
+    """Weights, statistics and count of updates of one part, which nobody else writes."""
+
+    def __init__(self, server: Server, k: int):
+        cells, part = server.cells, server.parts[k]
+        self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
+        self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
+        own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
+        self.copies = [torch.from_numpy(copy)[own] for copy in cells.copies]
+        self.weights = nn.Parameter(self.copies[int(self.mine[ACTIVE])])
+        self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
+        self.weights.grad = self.gradients[0]
+        self.optimizer = server.optim.make(self.weights)
+        optimizers.share(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
+        self.step = optimizers.state(self.optimizer).get("step")  # Adam's count of updates: this part's
+        self.version = int(self.mine[VERSION])
+        self.heard = set[int]()  # learners whose floating buffers are in the average
+
+    def sweep(self) -> int:
+        """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
+        server, head = self.server, self.cells.head
+        while self.bell.wait(0.0):
+            pass
+        self.mine[BUSY] = 1
+        server.barrier()  # seen by who wants all to stand still, before we look whether somebody does
+        there = [] if head[HOLD] else np.flatnonzero(self.slots[:, WRITTEN] != self.slots[:, TAKEN]).tolist()
+        server.barrier()
+        before = self.version
+        for w in there:
+            self._take(w, first=self.version == before)
+        if self.version > before:
+            self._publish()
+        for w in there:
+            self.slots[w, TAKEN] = self.slots[w, WRITTEN]
+        server.barrier()
+        self.mine[BUSY] = 0
+        server.barrier()
+        for w in there:
+            server.reply(w).post()
+        if head[HOLD]:
+            server.reply(0).post()
+        return len(there)
+
+    def _take(self, w: int, first: bool) -> None:
+        """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
+        lag = self.version - int(self.slots[w, BASE])
+        self.lags[min(lag, LAGS - 1)] += 1
+        self.mine[LAG_SUM] += lag
+        self.mine[LAG_MAX] = max(int(self.mine[LAG_MAX]), lag)
+        if self.server.stale and lag > self.server.stale:
+            self.mine[STALE] += 1
+            return
+        self.weights.grad = self.gradients[w]
+        if self.step is not None:
+            self.step.fill_(self.version)
+        self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
+        at = int(self.mine[ACTIVE])
+        if first:
+            self.mine[BEGIN + 1 - at] = self.version + 2  # whoever still reads there reads again
+            self.server.barrier()
+            optimizers.step_into(self.optimizer, self.copies[1 - at])
+        else:
+            self.optimizer.step()
+        self._average(w, of=at if first else 1 - at, into=1 - at)
+        self.version += 1
+        self.mine[APPLIED] += 1
+
+    def _average(self, w: int, of: int, into: int) -> None:
+        """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
+        (nets.running). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        """
+        self.heard.add(w)
+        held = self.cells.copies[of, self.tail]
+        self.cells.copies[into, self.tail] = held + (self.cells.gradient[w, self.tail] - held) / len(self.heard)
+
+    def _publish(self) -> None:
+        mine, into = self.mine, 1 - int(self.mine[ACTIVE])
+        mine[BEGIN + into] = self.version + 1
+        self.server.barrier()
+        mine[DONE + into] = self.version + 1
+        mine[ACTIVE] = into
+        mine[VERSION] = self.version
+        self.server.barrier()

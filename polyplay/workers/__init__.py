@@ -1,0 +1,1 @@
+"""The crew of a run: starts, places, watches, replaces, scales and stops its workers."""

@@ -1,0 +1,1 @@
+"""How many workers of each kind are best, found while a run goes on."""

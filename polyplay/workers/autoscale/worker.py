@@ -1,0 +1,154 @@
+"""The scheduler of a run: a worker that turns dials by a rule and reads the meter. For any role and any number.
+
+    dials ─► rule: a Trial ─► set ─► arrived? ─► settle ─► count ─► Reading ─► rule        one decision per trial
+
+Setting a dial only asks: a worker that has to leave does so in its own time, and a dial that never arrives holds the
+rule up for `arrive` seconds, once. Every decision goes to the main process, as one line of JSON. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.workers.autoscale.climb import climb
+from polyplay.workers.autoscale.ga3c import Decision, Reading, Rule, Trial, annealing, released
+
+RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released}
+
+
+def rule(name: str, lag: float) -> Rule:
+    """The rule of that name; `climb` lets the mean lag grow to `lag` updates."""
+    return partial(climb, lag=float(lag)) if name == "climb" else RULES[name]
+
+
+@dataclass(frozen=True)
+class Dial:
+    """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
+
+    `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.
+    """
+
+    name: str
+    low: int
+    high: int
+    get: Callable[[], int]
+    set: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the run has counted so far; only differences are used."""
+
+    rows: float  # trained
+    updates: float
+    predictions: float
+    lag_sum: float  # over the rows whose lag was counted,
+    lag_count: float  # and how many these were
+    depth_sum: float  # queue depths, and how many times they were looked at
+    depth_count: float
+
+
+def totals(meter: Meter) -> Totals:
+    """All workers' counts: a learner counts the lag of every row that it learns from, an actor every agent step. Every
+    learner knows of all updates.
+    """
+    columns = ("lag_count", "steps", "lag_sum", "lag_count", "depth_sum", "depth_count")
+    rows, steps, *rest = (float(meter.column(name).sum()) for name in columns)
+    return Totals(rows, float(meter.column("updates").max()), steps, *rest)
+
+
+def between(old: Totals, new: Totals, seconds: float) -> Reading:
+    """What was counted from `old` to `new`, `seconds` later."""
+    lags, depths = new.lag_count - old.lag_count, new.depth_count - old.depth_count
+    return Reading(
+        seconds,
+        rows=(new.rows - old.rows) / seconds,
+        updates=(new.updates - old.updates) / seconds,
+        lag=(new.lag_sum - old.lag_sum) / lags if lags > 0 else 0.0,
+        predictions=(new.predictions - old.predictions) / seconds,
+        queue=(new.depth_sum - old.depth_sum) / depths if depths > 0 else 0.0,
+    )
+
+
+def schedule(
+    me: Me,
+    *,
+    dials: Sequence[Dial],
+    rule: Rule = climb,
+    read: Callable[[Meter], Totals] = totals,
+    arrive: float = 10.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """A worker that seeks the best numbers with `rule`, from those the dials have, as soon as something is trained.
+
+    `read`: where rows, updates and lags are counted; `arrive`: seconds that dials get until their numbers are there.
+    """
+    while not read(me.meters).updates:
+        yield from _wait(me, clock() + 0.1, clock)
+    bounds = {d.name: (d.low, d.high) for d in dials}
+    steps = rule({d.name: d.get() for d in dials}, bounds, me.seed)
+    trial, asked, late = next(steps), {d.name: d.get() for d in dials}, set[str]()
+    while True:
+        if trial.decided is not None:
+            me.say("decision", json.dumps(row(trial.decided, sorted(late))))
+            late.clear()
+        if trial.config != asked:
+            asked = dict(trial.config)
+            late |= yield from _turn(me, dials, trial, clock() + arrive, clock)
+        yield from _wait(me, clock() + trial.settle, clock)
+        old, began = read(me.meters), clock()
+        yield from _wait(me, began + trial.measure, clock)
+        trial = steps.send(between(old, read(me.meters), max(clock() - began, 1e-9)))
+
+
+def _turn(
+    me: Me, dials: Sequence[Dial], trial: Trial, until: float, clock: Callable[[], float]
+) -> Generator[None, None, set[str]]:
+    """Ask for the trial's numbers; the dials that had not arrived when time was up."""
+    for dial in dials:
+        dial.set(trial.config[dial.name])
+    while late := {d.name for d in dials if d.get() != trial.config[d.name]}:
+        if clock() >= until:
+            return late
+        yield from _wait(me, min(until, clock() + 0.02), clock)
+    return set()
+
+
+def _wait(me: Me, until: float, clock: Callable[[], float]) -> Iterator[None]:
+    """Turns of a worker until then, one at least."""
+    while True:
+        left = until - clock()
+        if left > 0.0 and me.patience > 0.0:
+            time.sleep(min(me.patience, left))
+        yield
+        if clock() >= until:
+            return
+
+
+def row(decided: Decision, late: Sequence[str] = ()) -> dict:
+    """A decision as a line of decisions.jsonl has it, less the time. `late`: dials whose number had not arrived."""
+    return {
+        "from": decided.old,
+        "to": decided.new,
+        "before": round(decided.before, 3),
+        "after": round(decided.after, 3),
+        "kept": decided.kept,
+        "why": decided.why,
+        "late": list(late),
+    }
+
+
+def told(decision: dict) -> str:
+    """The same in a line for people."""
+    old, new = decision["from"], decision["to"]
+    moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
+    late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
+    what = "kept" if decision["kept"] else "taken back"
+    before, after = decision["before"], decision["after"]
+    return f"schedule: {', '.join(moves)}: {before:.4g} → {after:.4g}, {what} ({decision['why']}){late}"

@@ -1,0 +1,399 @@
+"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+
+A worker is a generator function `work(me, **kw)`; every `yield` is a turn taken. Processes and threads just run it;
+`serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Literal
+
+from polyplay.common.context import SEATS, Headcount, Me, reborn
+from polyplay.common.counters import Meter
+from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.common.shared_memory import Control
+from polyplay.workers.autoscale.worker import Dial
+from polyplay.workers.placement import Where
+from polyplay.workers.process import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
+from polyplay.workers.sizing import threads_of
+
+ROWS = 64  # of the meter: workers a crew can have at once
+GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
+REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value made per worker, in the main process: each(lambda i: …)."""
+
+    make: Callable[[int], Any]
+
+
+each = Each
+
+
+@dataclass
+class Role:
+    name: str
+    work: Callable[..., Iterator[None]]
+    n: int
+    on_loss: Literal["fail", "replace"]
+    kw: dict[str, Any]
+    learner: bool  # decides when the run is done, and saves
+    on: Literal["process", "thread"]
+    drain: bool  # workers that have to leave end by themselves
+    heads: Headcount
+    threads: int  # compute threads of each worker, 0: its share
+    workers: dict[int, Worker] = field(default_factory=dict)
+    leaving: dict[int, Worker] = field(default_factory=dict)
+    most: int = 0  # workers there is room for
+    past: dict[int, Me] = field(default_factory=dict)  # who had each seat last
+    lost: int = 0
+    falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
+
+
+@dataclass
+class Worker:
+    me: Me
+    role: Role
+    runs: Any  # Process, Thread, or the generator itself when serial
+    pipe: Any = None  # what it says: (kind, text)
+    done: bool = False
+    until: float = 0.0  # when a leaving one's time is up
+    spared: bool = False  # it is lost on purpose (havoc)
+
+
+class Crew:
+    """Holds the workers. Wire with `add`, then `start`, `poll` until `done`, `stop`."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        on: Literal["process", "thread"] = "process",
+        serial: bool = False,
+        directory: Path | None = None,
+        resume: Path | None = None,
+        resumes: int = 0,
+        trace: bool = False,
+        frames: int | None = None,
+        steps: int | None = None,
+        step_timeout: float = 60.0,
+        atari: str = "auto",
+        compress: str = "none",
+        precision: str = "float32",
+        where: Where | None = None,
+        reuse: bool = True,
+        room: Mapping[str, int] | None = None,
+        say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
+    ):
+        self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
+        self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
+        self.frames, self.steps, self.where = frames, steps, where or Where()
+        self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
+        self.precision, self.reuse, self.control = precision, reuse, Control()  # of networks: nets.precision; see Me
+        self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
+        self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
+        self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
+        self.meter: Meter | None = None
+        self._rows = iter(range(ROWS))
+
+    # --------------------------------------------------------------------------------------------- wiring
+
+    def total(self, envs: Any, budget: int) -> float:
+        """Agent steps to learn from: what the run was asked for, else `budget` frames."""
+        return self.steps if self.steps is not None else (self.frames or budget) / envs.spec.frames_per_step
+
+    def add(
+        self,
+        work: Callable[..., Iterator[None]],
+        /,
+        n: int = 1,
+        *,
+        name: str | None = None,
+        on_loss: Literal["fail", "replace"] = "fail",
+        learner: bool = False,
+        drain: bool = False,
+        on: Literal["process", "thread"] | None = None,
+        threads: int = 0,
+        **kw: Any,
+    ) -> Role:
+        """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker. `on`: what they are, if
+        not what the crew's workers are otherwise.
+
+        `drain`: one that has to leave sees `me.leaving`, brings what it holds to its end and returns; without, it is
+        ended at its next turn, a process at once.
+        """
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, Headcount(n), threads)
+        self._reserve(role, n)
+        self.roles.append(role)
+        return role
+
+    def _reserve(self, role: Role, n: int) -> None:
+        """Places for up to `n` workers of a role."""
+        if sum(r.most for r in self.roles if r is not role) + n > ROWS:
+            raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
+        role.most = max(role.most, n)
+
+    def places(self, name: str, n: int) -> int:
+        """How many workers of a role to make room for in the wiring: `n`, or more where `room` says so."""
+        return max(n, self.room.get(name, 0))
+
+    def scale(self, role: Role, n: int) -> None:
+        """Change how many workers a running role has. The wiring must have room for them (producers, readers)."""
+        self._reserve(role, n)
+        role.heads.ask(n)
+        self._resize(role)
+
+    def dial(self, role: Role, low: int, high: int) -> Dial:
+        """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
+        if not 0 < low <= role.n <= high <= SEATS:
+            raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
+        self._reserve(role, high)
+        return Dial(role.name, low, high, role.heads.get, role.heads.ask)
+
+    # -------------------------------------------------------------------------------------------- running
+
+    def start(self, metrics: tuple[str, ...] = ()) -> None:
+        self.meter = Meter(ROWS, metrics)
+        threads = self.serial or any(r.on == "thread" for r in self.roles)
+        if threads:
+            self._objects("patience", 0.0 if self.serial else 0.05)
+        prepare()
+        if threads:
+            tune(1)  # workers are threads already
+        for role in self.roles:
+            for index in range(role.n):
+                self._start(role, index)
+
+    def poll(self, timeout: float) -> bool:
+        """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
+
+        Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
+        """
+        for role in self.roles:
+            if role.leaving or role.heads.wanted != role.n:
+                self._resize(role)
+        if self.serial:
+            return self._run_serial(timeout)
+        pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
+        ends = {w.runs.sentinel: w for w in self._workers() if not w.done and hasattr(w.runs, "sentinel")}
+        for ready in connection.wait([*pipes, *ends], timeout):
+            if ready in pipes:
+                self._listen(pipes[ready])
+            elif ready in ends:
+                self._ended(ends[ready])
+        return self.done
+
+    @property
+    def done(self) -> bool:
+        learners = [w for r in self.roles if r.learner for w in r.workers.values()]
+        return bool(learners) and all(w.done for w in learners)
+
+    def rows(self, role: Role, past: bool = False) -> list[int]:
+        """Of the meter; `past`: also those of workers that have left."""
+        return [me.row for me in role.past.values()] if past else [w.me.row for w in role.workers.values()]
+
+    def savers(self) -> list[int]:
+        """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
+        learners = [r for r in self.roles if r.learner]
+        return [row for r in learners for row in self.rows(r)[: 1 if apart(r) else None]]
+
+    def stop(self) -> None:
+        """Close everything and see every worker off, gently and then not."""
+        self.control.halt()
+        self._objects("close")
+        until = time.monotonic() + GRACE
+        for worker in self._workers():
+            if self.serial:
+                with contextlib.suppress(Exception):
+                    worker.runs.close()
+            else:
+                worker.runs.join(max(0.0, until - time.monotonic()))
+        for worker in self._workers():
+            if isinstance(worker.runs, multiprocessing.process.BaseProcess):
+                if worker.runs.is_alive():
+                    worker.runs.kill()
+                    worker.runs.join()
+                worker.runs.close()
+            if worker.pipe is not None:
+                worker.pipe.close()
+        for role in self.roles:
+            role.workers.clear()
+            role.leaving.clear()
+
+    # ------------------------------------------------------------------------------------------- innards
+
+    def _workers(self) -> list[Worker]:
+        return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
+
+    def _objects(self, what: str, value: Any = None) -> None:
+        """Close, or set an attribute of, every object that workers share."""
+        shared = {id(v): v for r in self.roles for v in [*r.kw.values(), getattr(r.kw.get("task"), "update", None)]}
+        for thing in shared.values():
+            inner = getattr(thing, "stream", thing)
+            if what == "close" and hasattr(inner, "close"):
+                inner.close()
+            elif what != "close" and hasattr(inner, what):
+                setattr(inner, what, value)
+
+    def _start(self, role: Role, index: int) -> None:
+        assert self.meter is not None
+        old = role.past.get(index)
+        role.heads.seat(index, dismissed=False)
+        me = Me(
+            role=role.name,
+            index=index,
+            n=role.n,
+            row=old.row if old else next(self._rows),
+            seed=self.seed,
+            meters=self.meter,
+            control=self.control,
+            directory=self.directory,
+            resume=self.resume,
+            incarnation=reborn(old.incarnation if old else None, self.resumes),
+            threads=threads_of(role, self),
+            trace=self.trace,
+            precision=self.precision,
+            device=self.where.of(role.kw, index, role.on == "process"),
+            reuse=self.reuse,
+            heads=role.heads,
+            drains=role.drain,
+            patience=0.0 if self.serial else 0.1,
+        )
+        role.past[index] = me
+        kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
+        worker = role.workers[index] = Worker(me, role, None)
+        if self.serial:
+            me.say = self.say
+            worker.runs = role.work(me, **kw)
+            return
+        worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
+        if role.on == "thread":
+            worker.runs = threading.Thread(target=as_thread, args=(me, role.work, kw, theirs), daemon=True)
+            worker.runs.start()
+        else:
+            with no_main():
+                context = multiprocessing.get_context("forkserver")
+                name = f"polyplay {role.name} {index}"
+                worker.runs = context.Process(target=as_process, args=(Cargo((me, role.work, kw)), theirs), name=name)
+                worker.runs.start()
+            theirs.close()
+
+    def _run_serial(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.done:
+            for worker in self._workers():
+                if worker.done:
+                    continue
+                try:
+                    next(worker.runs)
+                    worker.me.turn()
+                except StopIteration:
+                    worker.done = True
+                except (UserError, EnvFailure, NotFinite, Closed):
+                    raise
+                except Exception:
+                    raise WorkerLost(_lost(worker, traceback.format_exc())) from None
+        return self.done
+
+    def _listen(self, worker: Worker) -> None:
+        try:
+            kind, text = worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.pipe.close()
+            return
+        if kind == "done":
+            worker.done = True
+        elif kind in KINDS:
+            raise KINDS[kind](text)
+        elif kind == "error":
+            raise WorkerLost(_lost(worker, text))
+        else:
+            self.say(kind, text)
+
+    def _ended(self, worker: Worker) -> None:
+        """A process is gone. What it said last comes first; one that said nothing was killed."""
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._listen(worker)
+        if worker.done or worker.me.index in worker.role.leaving:
+            worker.done = True
+            return
+        code = worker.runs.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
+        role, now = worker.role, time.monotonic()
+        role.falls = [t for t in role.falls if t > now - HOUR] + [now] * (not worker.spared)
+        if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
+            many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
+            raise WorkerLost(f"worker {role.name} {worker.me.index} {how}{many}; the run cannot go on without it")
+        role.lost += 1
+        self.say("warning", f"worker {role.name} {worker.me.index} {how}; a new one takes its place")
+        worker.pipe.close()
+        worker.runs.close()
+        self._start(role, worker.me.index)
+
+    def _resize(self, role: Role) -> None:
+        """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
+        for index in range(role.n - 1, role.heads.wanted - 1, -1):
+            role.leaving[index] = worker = role.workers.pop(index)
+            worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
+            role.heads.seat(index, dismissed=True)
+            role.n = index
+        for worker in list(role.leaving.values()):
+            if self._left(worker):
+                del role.leaving[worker.me.index]
+                for thing in role.kw.values():
+                    if hasattr(thing, "leave"):
+                        thing.leave(worker.me.index)
+        while role.n < role.heads.wanted and role.n not in role.leaving:
+            self._start(role, role.n)
+            role.n += 1
+        role.heads.count(role.n + len(role.leaving))
+
+    def _left(self, worker: Worker) -> bool:
+        """See a leaving worker off; False while it still runs."""
+        if self.serial:
+            if not worker.role.drain:
+                worker.runs.close()
+            return worker.done or not worker.role.drain
+        process = isinstance(worker.runs, multiprocessing.process.BaseProcess)
+        if process and worker.runs.is_alive() and time.monotonic() >= worker.until:
+            worker.runs.kill()
+            worker.runs.join()
+        if worker.runs.is_alive():
+            return False
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._listen(worker)
+        worker.pipe.close()
+        if process:
+            worker.runs.close()
+        return True
+
+    def diagram(self) -> str:
+        from polyplay.workers.diagram import draw
+
+        return draw(self)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def apart(role: Role) -> bool:
+    """Whether a role's workers learn without waiting for each other (Hogwild, Chunked, Server)."""
+    return bool(getattr(getattr(role.kw.get("task"), "update", None), "apart", False))
+
+
+def _lost(worker: Worker, text: str) -> str:
+    return f"worker {worker.role.name} {worker.me.index} raised:\n{text.rstrip()}"

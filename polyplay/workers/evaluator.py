@@ -1,0 +1,124 @@
+"""Evaluation beside training: a worker of its own plays full games with the weights of then, every so many frames.
+
+It asks the learner for its weights (params.Show): one copy at the learner's next update. So it is the same in every
+system, whether weights travel through Params, stay in a replica or lie in shared memory; no checkpoint need be written
+for it, which a replay would make large; and a score belongs to exactly one version of the weights. Games are played
+with the same seed each time, in environments of its own; training goes on meanwhile, and what came due while games were
+played is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from polyplay.acting import play
+from polyplay.common import checkpoint
+from polyplay.common.context import Me
+from polyplay.common.statistics import mean_interval
+from polyplay.envs.atari import protocols
+from polyplay.learning.learner import build
+from polyplay.runs import load
+from polyplay.weights.params import Show, Vector, sizes
+from polyplay.workers.crew import Crew
+
+REST = 0.1  # seconds between two looks at the counters
+
+
+def add(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[str, str]]:
+    """Put the evaluator into a wired crew if the options ask for one; its line of the plan. steps: agent steps that a
+    resumed run has behind it. Raises UserError: a protocol that the environment doesn't have.
+    """
+    if options.eval_every is None:
+        return []
+    how = protocols.protocol(options.eval_protocol)
+    envs, _ = protocols.apply(how, wired.envs)
+    epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
+    crew.control.show = Show(sizes(wired.policy())[1])
+    asked = play.How(options.eval_episodes, options.seed, epsilon=epsilon)
+    crew.add(
+        evaluate,
+        name="evaluator",
+        on_loss="replace",
+        games=envs,
+        policy=wired.policy,
+        asked=asked,
+        protocol=how.name,
+        every=options.eval_every,
+        steps=steps,
+    )
+    return [("evaluation", f"every {options.eval_every:,} frames {asked.episodes} games: {how.what}; ε {epsilon:g}")]
+
+
+def evaluate(
+    me: Me, *, games: Any, policy: Any, asked: play.How, protocol: str, every: int, steps: int
+) -> Iterator[None]:
+    """Wait for the next multiple of `every` frames, take the weights, play, tell; and so on."""
+    net = build(policy, me.seed)
+    vector, show, skip = Vector(net), me.control.show, games.spec.frames_per_step
+    due = _next(steps * skip, every)
+    while True:
+        if _steps(me, steps) * skip < due:
+            time.sleep(min(me.patience, REST))
+            yield
+            continue
+        show.ask()
+        while show.asked:
+            time.sleep(min(me.patience, REST))
+            yield
+        version, now = show.params.pull(vector), _steps(me, steps)
+        played: list[play.Game] = []
+        for found in play.turns(games, net, asked):
+            played += found
+            yield
+        row = _row(played, asked, protocol, {"frames": now * skip, "steps": now, "updates": version})
+        row["best"] = _best(me, net, row)
+        me.say("evaluation", json.dumps(row))
+        due = _next(_steps(me, steps) * skip, every)
+
+
+def _next(frames: int, every: int) -> int:
+    return (frames // every + 1) * every
+
+
+def _steps(me: Me, before: int) -> int:
+    """Agent steps of the run."""
+    return before + int(me.meters.column("steps").sum())
+
+
+def _row(played: list[play.Game], asked: play.How, protocol: str, at: dict[str, int]) -> dict[str, Any]:
+    returns = [g.ret for g in sorted(played, key=lambda g: g.number)]
+    return {
+        **at,
+        "protocol": protocol,
+        "episodes": len(played),
+        "seed": asked.seed,
+        "epsilon": asked.epsilon,
+        "episodic_return_mean": float(np.mean(returns)),
+        "episodic_length_mean": float(np.mean([g.length for g in played])),
+        "interval": mean_interval(returns),
+        "returns": returns,
+    }
+
+
+def _best(me: Me, net: Any, row: dict[str, Any]) -> bool:
+    """Keep the weights if no evaluation was better; whether they were kept."""
+    if me.directory is None:
+        return False
+    where = checkpoint.kept_best(me.directory)
+    old = {} if where is None else checkpoint.manifest(where)["counters"]
+    same = old.get("protocol") == row["protocol"]  # scores of another protocol say nothing
+    if same and old["episodic_return_mean"] >= row["episodic_return_mean"]:
+        return False
+    counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
+    try:
+        arrays = {k: v.numpy() for k, v in net.state_dict().items()}
+        checkpoint.keep_best(me.directory, load.POLICY, arrays, counters)
+    except OSError as e:
+        me.say("warning", f"the best weights were not kept: {e.strerror or e}")
+        return False
+    return True

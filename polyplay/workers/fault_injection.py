@@ -1,0 +1,238 @@
+"""What `chaos` says, done to a running crew: kill, stop, let go on; and what became of it, in chaos.jsonl and a report.
+
+All of it happens in the main process between two looks at the crew. Workers know nothing of it: what is counted is read
+from the meter and from shared memory. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from polyplay.runs.directory import Lines, Row
+from polyplay.workers.fault_rules import Rule, Schedule, stands
+
+if TYPE_CHECKING:
+    from polyplay.workers.crew import Crew, Role, Worker
+
+PACE = 0.02  # seconds between two looks at the crew of such a run
+CYCLE = 0.4  # seconds in which a slowed worker runs once and rests once
+DEATH = 5.0  # seconds to wait for a killed process to be gone
+DONE = {"kill": "killed", "hang": "hung", "slow": "slowed"}
+
+
+@dataclass
+class Event:
+    """One fault. Seconds are those of the clock."""
+
+    number: int
+    rule: Rule
+    worker: Worker
+    turns: float  # that its seat had taken, when it was killed or could go on
+    began: float  # from then on its recovery counts
+    until: float = 0.0  # when a stopped one may go on; 0: it may
+    lost: Row | None = None  # of a kill: rollouts and agent steps that were never handed over; None: not known
+    seconds: float | None = None  # until the seat's next turn
+
+
+class Havoc:
+    """Does to a running crew what the rules say. `tick` it between two looks; `release` before the crew is stopped."""
+
+    def __init__(self, rules: list[Rule], crew: Crew, directory: Path, clock: Callable[[], float] = time.monotonic):
+        self.crew, self.clock, self.rules = crew, clock, rules
+        self.schedule = Schedule(rules, crew.seed, crew.resumes)
+        self.events, self.open, self.begun = list[Event](), list[Event](), clock()  # open: those that are not over
+        self.slowed: list[tuple[Role, int, float, Event]] = []
+        self._stopped: set[int] = set()  # processes that a slow rule has stopped
+        self._file = Lines(directory / "chaos.jsonl")
+        self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
+
+    def tick(self, saved: bool) -> None:
+        """saved: there is a checkpoint of this run, so that workers may be killed whose loss ends it."""
+        self._settle()
+        now = self.clock() - self.begun
+        for i in self.schedule.due(now):
+            victims = self._victims(self.schedule.rules[i], saved)
+            if victims:
+                self._strike(self.schedule.rules[i], victims[self.schedule.strike(i, len(victims), now)])
+        for role, index, factor, _ in self.slowed:
+            self._brake(role, index, resting=now % CYCLE > CYCLE / factor)
+
+    def release(self) -> None:
+        """The run is ending: whoever is stopped goes on, nothing more is done to anybody."""
+        self.schedule.at = [math.inf] * len(self.schedule.at)
+        for event in self.open:
+            event.until = min(event.until, self.clock())
+        self._settle()
+        for role, index, *_ in self.slowed:
+            self._brake(role, index, resting=False)
+        self.slowed.clear()
+
+    # ------------------------------------------------------------------------------------------------ innards
+
+    def _settle(self) -> None:
+        for event in self.open:
+            self._follow(event)
+        self.open = [event for event in self.open if event.seconds is None]
+
+    def _victims(self, rule: Rule, saved: bool) -> list[Worker]:
+        busy = {(e.worker.me.role, e.worker.me.index) for e in self.open}
+        roles = [r for r in self.crew.roles if stands(rule, r)]
+        ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
+        found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.me.index) not in busy]
+        return [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
+
+    def _strike(self, rule: Rule, worker: Worker) -> None:
+        now = self.clock()
+        event = Event(len(self.events) + 1, rule, worker, worker.me.meter.get("stamps"), now)
+        self.events.append(event)
+        if rule.kind != "slow":
+            self.open.append(event)
+        if rule.kind == "kill":
+            worker.spared = True  # the limit is for what nobody asked for
+            _send(worker, signal.SIGKILL)
+            connection.wait([worker.runs.sentinel], DEATH)  # from now on it changes nothing, and is not yet replaced
+            event.turns, event.lost = worker.me.meter.get("stamps"), unfinished(worker)
+        elif rule.kind == "hang":
+            event.until = now + rule.amount
+            _send(worker, signal.SIGSTOP)
+        else:
+            self.slowed.append((worker.role, worker.me.index, rule.amount, event))
+        more = {} if rule.kind != "kill" else {"lost": event.lost}
+        self._write({"event": event.number, "what": DONE[rule.kind], **_who(worker), "rule": str(rule), **more})
+
+    def _follow(self, event: Event) -> None:
+        """A stopped worker goes on when its time is up; a fault is over with the next turn at its seat."""
+        worker, now = event.worker, self.clock()
+        if event.until > now:
+            return
+        if event.until:
+            event.until, event.began, event.turns = 0.0, now, worker.me.meter.get("stamps")
+            if self._there(worker):
+                _send(worker, signal.SIGCONT)
+        row = worker.me.meter  # also of who takes its place
+        if row.get("stamps") > event.turns or worker.done:
+            event.seconds = max(0.0, min(now, row.get("stamp")) - event.began)
+            back = {"event": event.number, "what": "back", **_who(worker), "seconds": round(event.seconds, 4)}
+            self._write({**back, "incarnation": worker.role.past[worker.me.index].incarnation})
+
+    def _brake(self, role: Role, index: int, resting: bool) -> None:
+        worker = role.workers.get(index)
+        if worker is None or worker.done or not self._there(worker):
+            return
+        if any(e.worker is worker and e.until for e in self.open):
+            return  # it hangs anyway
+        pid = worker.runs.pid
+        if resting != (pid in self._stopped):
+            _send(worker, signal.SIGSTOP if resting else signal.SIGCONT)
+            (self._stopped.add if resting else self._stopped.discard)(pid)
+
+    def _there(self, worker: Worker) -> bool:
+        seats = worker.role.workers, worker.role.leaving
+        held = any(s.get(worker.me.index) is worker for s in seats)
+        return held and not connection.wait([worker.runs.sentinel], 0)
+
+    def _write(self, row: Row) -> None:
+        now = {"seconds_run": round(self.clock() - self.begun, 3)}
+        with contextlib.suppress(OSError):  # a full disk: the summary still has the counts
+            self._file.write({**now, **row})
+
+    # ------------------------------------------------------------------------------------------------ telling
+
+    def report(self, behind: int | None = None) -> Row:
+        """What was done and what became of it; closes the file. behind: agent steps since the newest checkpoint, where
+        the run failed: lost, if one of these faults ended it.
+        """
+        self._file.close()
+        fatal = [e for e in self.open if e.rule.kind == "kill" and e.worker.role.on_loss == "fail"]
+        ended = {**_who(fatal[-1].worker), "event": fatal[-1].number, "steps_lost": behind} if fatal else None
+        roles = list(dict.fromkeys(e.worker.role.name for e in self.events))
+        return {
+            "rules": ",".join(map(str, self.rules)),
+            "seconds": round(self.clock() - self.begun, 3),
+            "events": len(self.events),
+            "roles": {role: _summed([e for e in self.events if e.worker.role.name == role]) for role in roles},
+            "ended_by": ended,
+        }
+
+
+def unfinished(worker: Worker) -> Row | None:
+    """What a dead worker had not handed over, where what its role writes into (`out`) can tell."""
+    out: Any = worker.role.kw.get("out")
+    if not hasattr(out, "unfinished"):
+        return None
+    rollouts, steps = out.unfinished(worker.me.index)
+    return {"rollouts": rollouts, "steps": steps}
+
+
+def _summed(events: list[Event]) -> Row:
+    """One role's row of the report."""
+    kinds = {kind: [e for e in events if e.rule.kind == kind] for kind in DONE}
+    row: Row = {DONE[kind]: len(found) for kind, found in kinds.items()}
+    lost = [e.lost for e in kinds["kill"]]
+    known = [x for x in lost if x is not None]
+    row["replaced"] = sum(e.seconds is not None for e in kinds["kill"])
+    row["recovery_seconds"] = spread(e.seconds for e in kinds["kill"] if e.seconds is not None)
+    row["wakeup_seconds"] = spread(e.seconds for e in kinds["hang"] if e.seconds is not None)
+    row["rollouts_lost"] = sum(x["rollouts"] for x in known) if known else None
+    row["steps_lost"] = sum(x["steps"] for x in known) if known else None
+    row["losses_unknown"] = len(lost) - len(known)
+    return row
+
+
+def spread(seconds: Iterable[float]) -> Row | None:
+    """Median, 95th percentile and greatest; None of nothing."""
+    found = sorted(seconds)
+    if not found:
+        return None
+    at = math.ceil(0.95 * len(found)) - 1
+    return {"median": round(median(found), 4), "p95": round(found[at], 4), "max": round(found[-1], 4)}
+
+
+def told(report: Row) -> list[str]:
+    """The report in lines for people."""
+    lines = [f"chaos {report['rules']}: {report['events']} faults in {report['seconds']:.0f} s"]
+    for name, row in report["roles"].items():
+        did = ", ".join(f"{row[word]} {word}" for word in DONE.values() if row[word])
+        lines.append(f"chaos {name}: {did}{_recovered(row)}{_lost(row)}")
+    ended = report["ended_by"]
+    if ended:
+        steps = "the agent steps since then" if ended["steps_lost"] is None else f"{ended['steps_lost']:,} agent steps"
+        lines.append(f"chaos ended the run with {ended['role']} {ended['index']}: {steps} are to be done again")
+    return lines
+
+
+def _recovered(row: Row) -> str:
+    text = f"; {row['replaced']} replaced" if row["replaced"] else ""
+    for key, what in (("recovery_seconds", "back at work"), ("wakeup_seconds", "at work once they may go on")):
+        s = row[key]
+        text += f", {what} after {s['median']:.2f} s (p95 {s['p95']:.2f}, most {s['max']:.2f})" if s else ""
+    return text
+
+
+def _lost(row: Row) -> str:
+    if not row["killed"]:
+        return ""
+    parts = []
+    if row["steps_lost"] is not None:
+        parts.append(f"{row['steps_lost']:,} agent steps of {row['rollouts_lost']} unfinished rollouts not learnt")
+    parts += [f"what {row['losses_unknown']} of them had open is not known"] if row["losses_unknown"] else []
+    return "; " + ", ".join(parts)
+
+
+def _who(worker: Worker) -> Row:
+    return {"role": worker.me.role, "index": worker.me.index}
+
+
+def _send(worker: Worker, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.runs.pid, number)

@@ -1,0 +1,163 @@
+"""How a worker begins, as a thread or a process, and what it tells the crew last.
+
+A pipe to the main process carries pairs (kind, text): "warning", "unsaved" and "decision" at any time, and at the end
+"done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing import connection, forkserver
+from pathlib import Path
+from typing import Any
+
+from polyplay.common.context import Me
+from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError
+
+_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
+KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
+
+
+class Cargo:
+    """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __reduce__(self) -> tuple:
+        import cloudpickle
+
+        return _unpack, (cloudpickle.dumps(self.value),)
+
+
+def _unpack(data: bytes) -> Any:
+    import cloudpickle
+
+    return cloudpickle.loads(data)
+
+
+@contextlib.contextmanager
+def no_main() -> Iterator[None]:
+    """Workers never import the user's main script: what they need of it travels with cloudpickle."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def prepare() -> None:
+    """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
+
+
+def _run(me: Me, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str]:
+    try:
+        turns = work(me, **kw)
+        for _ in turns:
+            me.turn()
+            if me.leaving and not me.drains:
+                turns.close()
+                break
+    except Closed:
+        return "closed", ""
+    except UserError as e:
+        return "user", str(e)
+    except EnvFailure as e:
+        return "env", str(e)
+    except NotFinite as e:
+        return "finite", str(e)
+    except Exception:
+        return "error", traceback.format_exc()
+    return "done", ""
+
+
+def as_thread(me: Me, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
+    me.say = lambda kind, text: pipe.send((kind, text))
+    with contextlib.suppress(OSError):
+        pipe.send(_run(me, work, kw))
+
+
+def as_process(cargo: Any, pipe: Any) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
+        signal.signal(ignored, signal.SIG_IGN)
+    _end_with_parent()
+    me, work, kw = cargo
+    _name(f"pp-{me.role}")
+    me.say = lambda kind, text: pipe.send((kind, text))
+    tune(me.threads)
+    last = _run(me, work, kw)
+    with contextlib.suppress(OSError):
+        pipe.send(last)
+    pipe.close()
+
+
+def _name(title: str) -> None:
+    """What `top` and `ps` call this process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(title[:15])
+
+
+def tune(threads: int) -> None:
+    """Compute threads of this process, and an allocator that keeps what it has."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if sys.platform.startswith("linux"):
+        # Keep freed memory: tensors of some MB come and go at every update, and giving them back costs page faults.
+        libc = ctypes.CDLL(None)
+        with contextlib.suppress(AttributeError):
+            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+def keep_to(cores: int | None) -> None:
+    """This process, and those that it will start, run on that many of the cores that it may use. Raises UserError."""
+    if cores is None:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError(f"--cores: {cores} given, but {sys.platform} binds no process to cores: leave it out")
+    there = sorted(os.sched_getaffinity(0))
+    if cores > len(there):
+        raise UserError(f"--cores: {cores} given, allowed: 1 to {len(there)}, as many as this process may use")
+    os.sched_setaffinity(0, there[:cores])
+
+
+def _end_with_parent() -> None:
+    """If the main process dies, however, so do we."""
+    _end_though_stopped()
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_though_stopped() -> None:
+    """A stopped process sees nothing: the system has to end it. Our parent is the fork server, which ends with the last
+    holder of its lifeline; every worker is given that too, and lets go of it here.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    held, server._forkserver_alive_fd, server._forkserver_address = server._forkserver_alive_fd, None, None
+    if held is not None:
+        os.close(held)

@@ -1,0 +1,168 @@
+"""The parts of a system in this process, with one compute thread: what each costs when nothing else is done.
+
+They are the library's own functions: one step of the environments (pictures prepared, without the processes around
+them), an acting forward pass, an update: unroll, loss, backward, norm of the gradient, optimiser; with several passes
+over a batch all of them. No queue, no copy between processes, no bootstrap value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyplay.acting.rows import HEARD
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common import tree
+from polyplay.common.errors import EnvFailure
+from polyplay.common.tree import Batch
+from polyplay.envs import Envs
+from polyplay.envs.check.random_play import draws
+from polyplay.learning.epochs import several
+from polyplay.learning.learner import build, unrolled
+from polyplay.learning.losses.policy_gradient import Scored
+from polyplay.nets.activation_reuse import joined
+from polyplay.weights.params import Vector
+
+BLOCK = 0.02  # CPU seconds measured at once
+DRAWN = 64  # batches of random actions, again and again
+
+
+def cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+    """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
+    began = time.perf_counter()
+    for warm in range(5):
+        if warm >= 2 and time.perf_counter() - began > seconds:
+            break
+        turn()
+    before = clock()
+    turn()
+    times = max(1, round(BLOCK / max(clock() - before, 1e-6)))
+    found: list[float] = []
+    until = time.perf_counter() + seconds
+    while (now := time.perf_counter()) < until or len(found) < (5 if now < until + seconds else 3):
+        before = clock()
+        for _ in range(times):
+            turn()
+        found.append((clock() - before) / times * 1e6)
+    return statistics.median(found)
+
+
+def between(at: float, step: int, measured: Callable[[int], float]) -> float:
+    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
+    low = max(step, int(at // step) * step)
+    here = measured(low)
+    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
+
+
+class Parts:
+    """Of a system with these environments, policy and task."""
+
+    def __init__(
+        self,
+        envs: Envs,
+        policy: Callable[[], Any],
+        task: Any,
+        precision: str = "float32",
+        reuse: bool = False,
+        clock: Callable[[], float] = time.process_time,
+    ):
+        """reuse: what was computed while acting is not computed again while learning (nets.recall)."""
+        self.clock = clock
+        torch.set_num_threads(1)
+        self.envs, self.task = envs, task
+        self.policy = build(policy, 0, precision)
+        self.reuse = reuse and task.acted and task.passes is None and getattr(self.policy, "recalls", False)
+        self.vector = Vector(self.policy)
+        self.optimizer = task.update.optim.make(self.vector.parameter)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-6
+        self.me, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
+
+    def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
+        """µs of a step of `lanes` lanes together, random actions."""
+        patience = self.envs.step_timeout
+        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
+        pool, turns = few.open(0), iter(range(1 << 40))
+
+        def step() -> None:
+            at, _ = pool.recv()
+            pool.send(at, drawn[next(turns) % DRAWN])
+
+        try:
+            drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
+            return cost(step, seconds, self.clock)
+        finally:
+            with contextlib.suppress(EnvFailure):
+                pool.recv()
+            pool.close()
+
+    def infer(self, n: int, seconds: float) -> float:
+        """µs of an acting forward pass for n lanes."""
+        row = tree.map(torch.from_numpy, self._rows((n,)))
+        row["noise"] = torch.rand(n, self.policy.noise)
+        state = self.policy.initial(n)
+        if hasattr(self.policy, "hold"):
+            self.policy.hold()
+
+        def act() -> None:
+            with torch.no_grad():
+                self.policy.act(row, state)
+
+        return cost(act, seconds, self.clock)
+
+    def learn(self, T: int, B: int, seconds: float) -> float:
+        """µs of learning from [T, B] rows: one update, or all passes over them."""
+        passes = self.task.passes is not None
+        rows = self._rows((T + (passes or self.reuse), B))  # there the last row only says a value
+        batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
+        tape = self._tape(batch, state, T) if self.reuse else None
+
+        def score() -> Scored:
+            out = self.policy.unroll(batch, state) if tape is None else unrolled(self.policy, batch, state, tape)
+            return self.task.loss(out, batch, self.task.knobs)
+
+        def update() -> None:
+            if passes:
+                for _ in several(self, batch, state, rows["version"]):
+                    pass
+                return
+            for _ in self.descend(score):
+                pass
+
+        return cost(update, seconds, self.clock)
+
+    def _tape(self, batch: Batch, state: Batch, T: int) -> Any:
+        """What acting in rows 0..T-1 leaves to learning."""
+        tapes: list[Any] = [[] for _ in range(T)]
+        with torch.no_grad():
+            for t, tape in enumerate(tapes):
+                row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in HEARD if k in batch}
+                _, state = self.policy.act(row, state, tape)
+        return joined(tapes)
+
+    def descend(self, score: Callable[[], Scored], *_: Any) -> Generator[None, None, float]:
+        """An update as `several` asks its learner for one, of nothing but what must be computed."""
+        scored = score()
+        self.vector.zero_grad()
+        scored.loss.backward()
+        torch.linalg.vector_norm(self.vector.grad)
+        self.optimizer.step()
+        yield
+        return 0.0
+
+    def _rows(self, shape: tuple[int, ...]) -> Any:
+        """Rows of noise; every action is legal."""
+        spec, rng = self.envs.spec, np.random.default_rng(0)
+        rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask), shape)
+        for _, x in tree.leaves(rows["obs"]):
+            x[...] = rng.integers(0, 256, x.shape, np.uint8) if x.dtype == np.uint8 else 0
+        for _, x in tree.leaves(rows.get("mask", {})):
+            x[...] = True
+        return rows

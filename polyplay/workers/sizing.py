@@ -1,0 +1,112 @@
+"""Cores, divided between acting and learning, by measurement: once, before the workers of a run are started.
+
+A row costs acting `act` seconds of a core: a step of its environment, its share of a forward pass. Learning takes
+`learn` seconds a row with one compute thread, and learn / t^log2(gain) with t: `gain` is what a second thread brings.
+Then n actors of one thread and learners of t handle at most
+
+    min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
+
+and the fewest actors that come near the best of that are taken. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.envs.pools.client import cores
+
+FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there is room for
+NEAR = 0.97  # of the best rate
+SECONDS = 0.2  # for each part of acting
+LANES, ROWS = 64, 128  # that are measured with, at most
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of a row, in seconds of one core; gain: how many times as fast learning is with two threads."""
+
+    act: float
+    learn: float
+    gain: float
+
+    def learning(self, threads: int) -> float:
+        return self.learn / threads ** math.log2(min(max(self.gain, 1.0), 2.0))
+
+
+def threads_beside(n: int, among: int, learners: int = 1) -> int:
+    """Compute threads of each learner, where n actors have one each."""
+    return max(1, (among - n) // learners)
+
+
+def rate(costs: Costs, n: int, among: int, learners: int = 1) -> float:
+    """Rows a second of n actors at most."""
+    learning = costs.learning(threads_beside(n, among, learners))
+    return min(n / costs.act, learners / learning, among / (costs.act + costs.learn))
+
+
+def few(learners: int) -> int:
+    """The fewest actors: two, and as many for each learner."""
+    return learners * -(-FEW // max(1, learners))
+
+
+def best(costs: Costs, among: int, learners: int = 1) -> int:
+    """Actors, a multiple of the learners."""
+    least = few(learners)
+    choices = range(least, max(min(among, MOST), least) + 1, learners)
+    enough = NEAR * max(rate(costs, n, among, learners) for n in choices)
+    return next(n for n in choices if rate(costs, n, among, learners) >= enough)
+
+
+def actors(crew: Any, envs: Any, policy: Callable[[], Any], task: Any, T: int, batch: int, learners: int) -> int:
+    """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
+    learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
+    divided: two actors and a learner that share them were the fastest (bench/results/compare).
+    """
+    free = cores() - learners
+    if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
+        return few(learners)
+    if not crew.where.on_cpu:
+        return few(learners) if crew.where.actors_on == "device" else max(few(learners), min(free, MOST))
+    try:
+        found = measure(envs, policy, task, T, batch // learners, crew.precision)
+    except (UserError, EnvFailure):
+        raise
+    except Exception as e:  # the worker whose network it is will tell of it
+        crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+        return few(learners)
+    learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
+    crew.divided = f"measured: acting {found.act * 1e3:.2f} ms a row, {learning}"
+    return best(found, cores(), learners)
+
+
+def measure(envs: Any, policy: Callable[[], Any], task: Any, T: int, B: int, precision: str) -> Costs:
+    """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
+    import torch
+
+    from polyplay.workers.profile import Parts
+
+    before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
+    try:
+        parts = Parts(envs, policy, task, precision, clock=time.perf_counter)
+        act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
+        one = parts.learn(T, B, 0.0)
+        torch.set_num_threads(2)
+        return Costs(act / lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, 0.0))
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_of(role: Any, crew: Any) -> int:
+    """Compute threads of each of a role's workers: never more runnable than cores; two threads on one forward pass give
+    only 1.5 times. Roles that say how many they want have them, the others share what is left; but all have the same
+    where the run is traced, so that one thread can repeat it to the bit.
+    """
+    roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
+    said = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
+    left = cores() - sum(r.n * said[r.name] for r in roles)
+    return said[role.name] or max(1, left // max(1, sum(r.n for r in roles if not said[r.name])))

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import builtins
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.acting import play
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+
+SPACE = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float32), "n": gymnasium.spaces.Discrete(3)})
+
+
+class Shown(gymnasium.Env):
+    """Dict observations; renders 31×20 pictures whose red tells the step. An episode is 7 steps."""
+
+    observation_space, action_space = SPACE, gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, picture: Any = (31, 20, 3)):
+        self.render_mode, self.picture = render_mode, picture
+
+    def _obs(self) -> dict[str, Any]:
+        return {"at": np.zeros(2, np.float32), "n": 0}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.step_number += 1
+        return self._obs(), 1.0, self.step_number == 7, False, {}
+
+    def render(self) -> Any:
+        assert self.render_mode == "rgb_array"
+        shown = np.zeros(self.picture, np.uint8)
+        shown[..., 0] = 30 * self.step_number
+        return shown
+
+
+def blind() -> gymnasium.Env:
+    return Shown()
+
+
+def envs(name: Any, **options: Any) -> Envs:
+    return Envs(name, 2, options=options)
+
+
+def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
+    policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
+    made = play.Film(path)
+    try:
+        return play.play(of, policy, episodes, 0, film=made)
+    finally:
+        made.close()
+
+
+def watch(path: Path) -> tuple[list[np.ndarray], float]:
+    import av
+
+    with av.open(str(path)) as file:
+        rate = float(file.streams.video[0].average_rate or 0)
+        return [f.to_ndarray(format="rgb24") for f in file.decode(video=0)], rate
+
+
+def test_an_environment_with_dict_observations_is_filmed_as_it_renders(tmp_path: Path):
+    assert film(tmp_path / "x.mp4", envs(Shown)) == [(7.0, 7)] * 3
+    pictures, rate = watch(tmp_path / "x.mp4")
+    assert rate == 10
+    assert len(pictures) == 8  # the first game alone, from its reset to its end
+    assert pictures[0].shape == (30, 20, 3)  # H.264 has no odd sides
+    assert [round(p[..., 0].mean() / 30) for p in pictures] == list(range(8))
+
+
+def test_an_atari_game_is_filmed_as_it_is_seen(tmp_path: Path):
+    of = replace(envs("ALE/Pong-v5", max_frames=40), lanes=2)
+    film(tmp_path / "x.mp4", of, episodes=2)
+    pictures, rate = watch(tmp_path / "x.mp4")
+    assert rate == play.Film.RATE
+    assert (len(pictures), pictures[0].shape) == (11, (336, 336, 3))
+
+
+@pytest.mark.parametrize(
+    ("of", "says"),
+    [
+        (envs(blind), r"--video: needs an environment that takes render_mode='rgb_array'; blind: could not be built"),
+        (envs("toy:cartpole"), r"--video: needs image observations .*; these are none"),
+        (envs(Shown, picture=(31, 20)), r"--video: render\(\) gave uint8 \[31, 20\]; it must give uint8 \[H, W, 3\]"),
+        (envs(Shown, picture="x"), r"--video: rendering failed: TypeError"),
+    ],
+)
+def test_what_is_missing_is_said_and_no_film_is_left(tmp_path: Path, of: Envs, says: str):
+    with pytest.raises(UserError, match=says):
+        film(tmp_path / "x.mp4", of)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    known = builtins.__import__
+
+    def without(name: str, *more: Any) -> Any:
+        if name == "av":
+            raise ImportError(name)
+        return known(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r"--video: needs the package av; `pip install 'polyplay\[video\]'`"):
+        play.Film(tmp_path / "x.mp4")
+
+
+# ------------------------------------------------------------------------------------------------- ε, and whose games
+
+
+class Constant(torch.nn.Module):
+    """A policy that always does the same, and says what it heard."""
+
+    noise = 1
+
+    def __init__(self, action: int):
+        super().__init__()
+        self.action, self.heard = action, []  # type: int, list[Any]
+
+    def initial(self, lanes: int) -> Any:
+        return {"action": torch.zeros(lanes, dtype=torch.int64)}
+
+    def act(self, step: Any, state: Any) -> Any:
+        self.heard.append(state["action"].clone())
+        said = torch.full((len(step["first"]),), self.action)
+        return {"action": said}, {"action": said}
+
+
+class Counts(gymnasium.Env):
+    """Rewards every action with its number; an episode is 8 steps."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32), gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 8
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return np.zeros(1, np.float32), float(action), self.left == 0, False, {}
+
+
+def mean_reward(epsilon: float, seed: int = 0) -> float:
+    games = play.play(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
+    assert [length for _, length in games] == [8] * 32
+    return sum(ret for ret, _ in games) / (32 * 8)
+
+
+def test_epsilon_mixes_uniform_actions_with_the_policys_own():
+    assert mean_reward(0.0) == 3.0
+    assert mean_reward(1.0) == pytest.approx(1.5, abs=0.15)
+    assert mean_reward(0.5) == pytest.approx(2.25, abs=0.2)
+    assert mean_reward(0.5) == mean_reward(0.5)
+    assert mean_reward(0.5) != mean_reward(0.5, seed=1)
+
+
+def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
+    policy = Constant(3)
+    play.play(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
+    assert {int(a) for heard in policy.heard[1:] for a in heard} == {0, 1, 2, 3}
+
+
+def test_without_epsilon_games_are_what_they_were_whatever_epsilon_draws():
+    envs_ = Envs("toy:catch", 4)
+    policy = nets.make("mlp", envs_.spec)
+    assert play.play(envs_, policy, 12, 3) == play.play(envs_, policy, 12, 3, epsilon=0.0)
+
+
+def test_games_come_in_the_order_of_their_numbers_not_of_their_ends():
+    games = [g for found in play.turns(Envs(Counts, 4, inline=True), Constant(1), play.How(6)) for g in found]
+    assert sorted(g.number for g in games) == [0, 1, 2, 3, 4, 5]
+    lanes = play.lanes_of(Envs(Counts, 4, inline=True), 40)
+    assert lanes == play.LANES

@@ -1,0 +1,180 @@
+"""Lanes at their own pace: chunks end with their episodes, and every transition is learnt exactly once, whatever comes,
+goes, is killed or waits.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.acting.predictor import Desk
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.training_queue import Queue
+from polyplay.common.shared_memory import Knobs
+from polyplay.envs import Envs, Greedy
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.sources import learn
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
+from tests.census import census
+
+ROOM = 6
+
+
+@dataclass(frozen=True)
+class Register:
+    """A loss that writes down every transition it is given."""
+
+    inner: Any = field(default_factory=policy_gradient.a2c)
+    seen: list = field(default_factory=list, hash=False, compare=False)
+    off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
+    metrics: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def __call__(self, out, batch, knobs):
+        obs, valid = batch["obs"], ~batch["first"][1:]
+        self.seen.append(torch.cat([obs[:-1][valid], obs[1:][valid]], 1).clone())
+        for k in ("value", "logp"):
+            self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
+        self.inner(out, batch, knobs)
+        return policy_gradient.Scored(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
+
+    def transitions(self) -> list[tuple]:
+        return [tuple(map(int, row)) for row in torch.cat(self.seen).tolist()]
+
+
+def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 0, total: float = 1e9, **net: Any):
+    policy = nets.Factory("mlp", envs.spec, {"hidden": (8,), **net})
+    module = policy()
+    weights = Hogwild(Optim("adam"), *sizes(module), workers=4, copy=False)
+    loss = Register()
+    task = Task(policy, loss, weights, Knobs(learning_rate=0.0, entropy_cost=0.0), total=total)
+    queue = Queue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
+    desk = Desk(envs, queue)
+    batches = queue.batches(rows)
+    predictors = crew.add(act, n=2, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
+    trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, task=task)
+    return desk, predictors, trainers, loss, batches
+
+
+def poll(crew: Crew, until, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        crew.poll(0.01)
+        assert time.monotonic() < end, "the service stands still"
+
+
+def steps(crew: Crew) -> int:
+    return int(crew.meter.column("steps").sum())
+
+
+def drain(crew: Crew, desk: Desk, loss: Register, batches: Any) -> list[tuple]:
+    """Let every agent leave, and everything be learnt."""
+    desk.pool.scale(0)
+    batches.rows = 0
+    poll(crew, lambda: desk.pool.present == 0 and sum(map(len, loss.seen)) == steps(crew))
+    return loss.transitions()
+
+
+def check(crew: Crew, seen: list[tuple]) -> None:
+    """Every transition once, and of each episode all from its first step on."""
+    assert len(seen) == len(set(seen)) == steps(crew)
+    last: dict[tuple, int] = collections.Counter()
+    for *before, age, process, env, episode, after in seen:
+        assert before == [process, env, episode]
+        assert after == age + 1
+        last[process, env, episode] += 1
+    ages = collections.defaultdict(set)
+    for a in seen:
+        ages[a[:3]].add(a[3])
+    assert all(found == set(range(len(found))) for found in ages.values())
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_every_transition_is_learnt_exactly_once(core):
+    envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4))
+    crew = Crew(seed=1)
+    desk, _, _, loss, batches = service(crew, envs, rows=7, core=core)
+    crew.start(("loss",))
+    try:
+        poll(crew, lambda: steps(crew) > 1500)
+        check(crew, drain(crew, desk, loss, batches))
+        assert max(loss.off) < 1e-4, "a chunk begins with the state that its lane had there"
+    finally:
+        crew.stop()
+
+
+def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
+    envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4), active=2)
+    crew, draw = Crew(seed=2), random.Random(3)
+    desk, predictors, trainers, loss, batches = service(crew, envs, rows=7)
+    crew.start(("loss",))
+    here = psutil.Process()
+    try:
+        poll(crew, lambda: steps(crew) > 50)
+        before = len(here.children(recursive=True))
+        for turn in range(300):
+            what = draw.choice(["agents", "predictors", "trainers"])
+            if what == "agents":
+                desk.pool.scale(draw.randint(1, ROOM))
+            else:
+                crew.scale(predictors if what == "predictors" else trainers, draw.randint(1, 4))
+            crew.poll(0.01)
+            if turn % 50 == 49:
+                now = steps(crew)
+                poll(crew, lambda now=now: steps(crew) > now + 50)
+        crew.scale(trainers, 1)
+        check(crew, drain(crew, desk, loss, batches))
+        poll(crew, lambda: not predictors.leaving and not trainers.leaving)
+        threads = [t for t in crew._workers() if t.runs.is_alive()]
+        assert len(threads) == predictors.n + trainers.n
+        poll(crew, lambda: not desk.pool._leaving)
+        assert len(here.children(recursive=True)) == before - 2
+    finally:
+        crew.stop()
+
+
+def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice():
+    envs = Envs(census, 3, workers=3, batching=Greedy(3))
+    told = []
+    crew = Crew(seed=1, say=lambda kind, text: told.append(text))
+    desk, _, _, loss, batches = service(crew, envs)
+    crew.start(("loss",))
+    try:
+        for _ in range(3):
+            now = steps(crew)
+            poll(crew, lambda now=now: steps(crew) > now + 100)
+            os.kill(desk.pool._workers[1].process.pid, signal.SIGKILL)
+            poll(crew, lambda now=len(told): len(told) > now)
+        seen = drain(crew, desk, loss, batches)
+        assert len(seen) == len(set(seen)) == steps(crew)
+        assert "SIGKILL" in told[0]
+        assert "restarted" in told[0]
+    finally:
+        crew.stop()
+
+
+def test_a_predictor_that_raises_ends_the_run_with_its_traceback():
+    envs = Envs("toy:catch", 4, batching=Greedy(4))
+    crew = Crew(seed=1)
+    desk, *_ = service(crew, envs)
+    desk.leaves = lambda numbers: 1 / 0
+    crew.start(("loss",))
+    try:
+        with pytest.raises(Exception, match="ZeroDivisionError"):
+            poll(crew, lambda: False)
+    finally:
+        crew.stop()

@@ -1,0 +1,217 @@
+"""The contests of bench/compare.py: their table is well-formed, ratios are taken within a round."""
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyplay import systems
+from polyplay.runs.options import RunOptions
+
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path.append(str(BENCH))
+
+import compare  # noqa: E402
+import contest_limits  # noqa: E402
+import contest_report  # noqa: E402
+import contests  # noqa: E402
+import measure  # noqa: E402
+
+ALL = {f"{name}: {c.name}": c for name, contest in contests.CONTESTS.items() for c in contest.contenders}
+
+
+def keys(setting):
+    return {word.split("=", 1)[0] for word in setting.split()}
+
+
+@pytest.mark.parametrize("name", [n for n, c in ALL.items() if c.ours and c.program in systems.names()])
+def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
+    who = ALL[name]
+    allowed = {f.name for kind in (systems.load(who.program).Config, RunOptions) for f in dataclasses.fields(kind)}
+    for setting in (who.fixed, *who.settings):
+        assert keys(setting) <= allowed
+
+
+@pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
+def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
+    who = ALL[name]
+    script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
+    text = (BENCH / script).read_text()
+    text += (BENCH / "peers" / "logs.py").read_text()
+    if "parse_known_args" in text:  # the rest is the library's own
+        return
+    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
+    for setting in (who.fixed, *who.settings):
+        assert keys(setting) <= known
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_contender_has_four_settings_or_follows_another_of_its_contest(name):
+    who = ALL[name]
+    if who.like:
+        assert f"{name.split(':')[0]}: {who.like}" in ALL
+        assert not who.settings
+    else:
+        assert len(set(who.settings)) >= 4
+        assert len({frozenset(keys(s)) & keys(who.fixed) for s in who.settings} - {frozenset()}) == 0
+
+
+@pytest.mark.parametrize("contest", contests.CONTESTS.values(), ids=contests.CONTESTS)
+def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
+    names = [c.name for c in contest.contenders]
+    assert len(set(names)) == len(names)
+    assert {c.ours for c in contest.contenders} == {True, False}
+    assert any(c.limit for c in contest.contenders) == (contest.share is not None)
+
+
+def test_flags_are_written_as_the_program_has_them():
+    assert contests.flags("n_envs=16 threads=2") == ["--n-envs", "16", "--threads", "2"]
+    assert contests.flags("num_workers=2", dashes=False) == ["--num_workers", "2"]
+
+
+ROWS = [
+    {"who": who, "round": k, "sps": sps}
+    for k, each in enumerate([{"a2c": 200.0, "sb3": 100.0, "rlpyt": 90.0}, {"a2c": 300.0, "rlpyt": 150.0}], 1)
+    for who, sps in each.items()
+]
+
+
+def test_ratios_are_taken_within_a_round_to_the_peer_with_the_best_median():
+    found = contest_report.rates(ROWS)
+    assert list(found) == ["a2c", "rlpyt", "sb3"]
+    assert contest_report.best_peer(found, contests.CONTESTS["a2c-nature"]) == "rlpyt"
+    assert contest_report.ratios(ROWS, "a2c", "rlpyt") == pytest.approx([200 / 90, 2.0])
+    assert contest_report.ratios(ROWS, "a2c", "sb3") == [2.0]
+
+
+def test_a_slow_peer_plays_no_second_round_ours_always_do():
+    who = [c for c in contests.CONTESTS["a2c-nature"].contenders if c.name in ("a2c", "sb3", "rlpyt")]
+    rows = [{"who": w, "round": 1, "sps": s} for w, s in (("a2c", 10.0), ("sb3", 40.0), ("rlpyt", 100.0))]
+    assert compare.dropped(who, {"rows": rows, "probe": []}, 0.6) == {"sb3"}
+    assert compare.dropped(who, {"rows": rows, "probe": []}, 0.0) == set()
+
+
+def test_float32_follows_the_setting_that_the_probe_chose():
+    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
+    probe = [{"who": "a2c", "setting": "lanes=32", "sps": 1.0}, {"who": "a2c", "setting": "lanes=64", "sps": 2.0}]
+
+    class Asked:
+        setting: tuple = ()
+
+    assert compare.choices(who, {"probe": probe, "rows": []}, Asked) == {"a2c": "lanes=64", "a2c, float32": "lanes=64"}
+
+
+def test_after_an_interruption_a_contender_goes_on_with_the_setting_it_has_played():
+    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
+
+    class Asked:
+        setting: tuple = ("a2c: lanes=64",)
+
+    rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
+    assert compare.choices(who, {"probe": [], "rows": rows}, Asked) == {"a2c": "lanes=16", "a2c, float32": "lanes=16"}
+
+
+DQN = [
+    {"who": who, "round": 1, "sps": sps}
+    for who, sps in (("dqn", 180.0), ("sb3", 90.0), ("rlpyt", 80.0), ("ceiling", 200.0))
+]
+
+
+def test_a_limit_is_no_peer_and_ours_are_held_against_it():
+    contest, found = contests.CONTESTS["dqn-nature"], contest_report.rates(DQN)
+    assert contest_report.best_peer(found, contest) == "sb3"
+    assert contest_report.highest(found, contest) == "ceiling"
+    text = contest_report.judged(DQN, contest, found, "sb3")
+    assert [line.split("**")[1] for line in text] == ["2", "0.9"]
+    assert all(line.endswith("met") and "NOT" not in line for line in text)
+    rows = contest_report.medians(DQN, contest, found, "sb3", {"choices": {}})
+    assert [r[""] for r in rows] == ["limit", "Polyplay", "peer", "peer"]
+    assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
+
+
+def test_contests_without_limits_have_none():
+    contest, found = contests.CONTESTS["a2c-nature"], contest_report.rates(ROWS)
+    assert contest_report.highest(found, contest) is None
+    assert contest_report.shares(ROWS, contest, found) == []
+
+
+def test_steps_an_update_are_those_of_the_window():
+    lines = [{"steps": 100, "updates": 20}, {"steps": 300, "updates": 50}, {"steps": 500, "updates": 120}]
+    assert compare.per_update(lines) == {"steps_per_update": 4.0}
+    assert compare.per_update([{"steps": 1}, {"steps": 9}]) == {}
+
+
+def test_a_limit_runs_with_our_python_and_tells_a_log(tmp_path):
+    who = next(c for c in contests.CONTESTS["dqn-nature"].contenders if c.limit)
+    line, log = contests.words(who, "threads=2 net=ours", tmp_path, 3, tmp_path, 1.0)
+    assert line[0] == sys.executable
+    assert line[1].endswith("dqn_ceiling.py")
+    assert line[2:] == [*contests.flags(f"{who.fixed} threads=2 net=ours"), "--seed", "3", "--log", str(log)]
+    assert contests.missing(who, tmp_path, []) == ""
+
+
+PLAYER = """
+import json, sys, time
+with open(sys.argv[1], "a", buffering=1) as file:
+    for i in range(400):
+        updates = max(0, i - 40)
+        steps = 1000 * min(i, 40) + 4 * updates
+        file.write(json.dumps({"wall_seconds": i / 100, "steps": steps, "updates": updates}) + chr(10))
+        time.sleep(0.005)
+"""
+
+
+def test_a_window_begins_when_there_are_updates(tmp_path):
+    log = tmp_path / "log.jsonl"
+    found = measure.measure([sys.executable, "-c", PLAYER, str(log)], log, 0.0, 1.0, tmp_path, stop=True)
+    assert found["lines"][0]["updates"] >= 1
+    assert found["sps"] == pytest.approx(400.0)
+    assert compare.per_update(found["lines"]) == {"steps_per_update": 4.0}
+
+
+def test_what_the_parts_allow_is_the_other_half_of_a_target():
+    contest = contests.CONTESTS["a2c-nature"]
+    assert "allow" not in contest_report.judged(ROWS, contest, contest_report.rates(ROWS), "rlpyt")[0]
+    rows = [{**r, **({"limit": 330.0} if r["who"] == "a2c" else {})} for r in ROWS]
+    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
+    rows[0]["limit"] = 165.0  # the machine was slower then
+    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
+    (line,) = contest_report.judged(rows, contest, contest_report.rates(rows), "rlpyt")
+    assert line.endswith("what its parts allow ≥ 0.88: **0.76**: NOT met")
+    rows[0]["limits"] = [170.0, 160.0]  # and was so on both sides of the window
+    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 165, 300 / 330])
+    rows = [{**r, **({"limit": 270.0} if r["who"] == "a2c" else {})} for r in ROWS]
+    assert contest_report.enough(rows, "a2c", contest).endswith("**0.93**: met")
+    assert contest_report.enough(rows, "rlpyt", contest) == ""
+
+
+def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
+    ours = [c for contest in contests.CONTESTS.values() for c in contest.contenders if not c.limit and c.settings]
+    turns = {(c.name, c.settings[0]): contest_limits.turn_of(c, c.settings[0]) for c in ours}
+    assert {name for (name, _), n in turns.items() if n > 1} == {"ppo", "accel, PPO"}
+    assert set(turns.values()) == {1, 16}
+    ppo = next(c for c in ours if c.name == "ppo")
+    assert contest_limits.turn_of(ppo, "lanes=3 replicas=2") == 1
+
+
+def test_the_parts_of_a_contender_are_those_of_its_setting():
+    """Real processes and a real game, measured for an instant."""
+    given = contest_limits.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
+    assert {k: given[k] for k in ("network", "unroll", "lanes", "sync", "precision")} == {
+        **{"network": "nature", "unroll": 5, "lanes": 64},
+        **{"sync": "chunked", "precision": "float32"},
+    }
+    who = contests.Contender("a2c", "a2c", "network=a3c unroll=5 precision=float32")
+    with contest_limits.Limits(0.01) as limits:
+        row = limits.row(who, "lanes=4 replicas=1")
+    assert set(row["parts_us"]) == {"env", "infer", "learn"}
+    assert row["limit"] == pytest.approx(contest_limits.cores() * 1e6 / sum(row["parts_us"].values()))
+    assert limits.row(who, "lanes=3 replicas=2") == {}  # what cannot be has no limit
+    twice = contest_limits.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
+    assert twice["limit"] == pytest.approx(1.5 * row["limit"])
+    assert twice["limits"] == [row["limit"], 2 * row["limit"]]
+    assert twice["parts_us"] == pytest.approx({k: v / 2 for k, v in row["parts_us"].items()})
+    assert contest_limits.around({}, row)["limits"] == [row["limit"]]
+    assert contest_limits.around({}, {}) == {}

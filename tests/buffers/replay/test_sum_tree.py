@@ -1,0 +1,86 @@
+"""The tree: every leaf in proportion, none that is 0, sums that do not depend on the past."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.buffers.replay.rng import Draws
+from polyplay.buffers.replay.sum_tree import SumTree
+
+QUICK = settings(max_examples=100, deadline=None, derandomize=True)
+VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))
+
+
+def filled(values: list[float]) -> SumTree:
+    tree = SumTree(len(values))
+    tree.load(np.array(values))
+    return tree
+
+
+@QUICK
+@given(st.lists(VALUES, min_size=1, max_size=700), st.integers(0, 2**32), st.booleans())
+def test_no_leaf_of_zero_is_ever_drawn(values, seed, stratified):
+    tree = filled(values)
+    if not any(values):
+        assert tree.total == 0
+        return
+    draws = Draws(seed)
+    at = tree.draw(draws.key, draws.take(64), 64, stratified)
+    assert (tree.leaves[at] > 0).all()
+    edge = np.array([0.0, np.nextafter(tree.total, 0), tree.total, tree.total * 2])  # beyond the end, too
+    assert (tree.leaves[tree.find(edge)] > 0).all()
+
+
+@QUICK
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=300))
+def test_every_leaf_has_its_share(values):
+    """Whole numbers are exact: the leaf of mass x + ½ is the one in whose part of Σ it lies."""
+    tree = filled([float(v) for v in values])
+    assert tree.total == sum(values)
+    if tree.total:
+        masses = np.arange(sum(values)) + 0.5
+        want = np.searchsorted(np.cumsum(values), masses, side="right")
+        assert np.array_equal(tree.find(masses), want)
+
+
+@QUICK
+@given(st.integers(1, 600), st.integers(0, 2**32 - 1))
+def test_sums_are_the_same_bits_whatever_was_written_before(n, seed):
+    rng = np.random.default_rng(seed)
+    tree, last = SumTree(n), np.zeros(n)
+    for _ in range(20):
+        at = rng.integers(0, n, rng.integers(1, 80))
+        values = rng.random(len(at)) ** 8
+        tree.put(at, values)
+        for i, v in zip(at, values, strict=True):
+            last[i] = v
+    assert np.array_equal(tree.leaves, last)
+    assert np.array_equal(tree.nodes, filled(last.tolist()).nodes)
+
+
+def test_draws_follow_the_distribution():
+    values = [0.0, 1.0, 2.0, 0.0, 4.0, 0.5, 8.0, 0.0, 0.25, 3.0] + [0.0] * 60 + [1.25]
+    tree, draws, n = filled(values), Draws(3), 200_000
+    for stratified in (False, True):
+        counts = np.bincount(tree.draw(draws.key, draws.take(n), n, stratified), minlength=len(values))
+        expected = n * np.array(values) / sum(values)
+        some = expected > 0
+        assert counts[~some].sum() == 0
+        assert ((counts[some] - expected[some]) ** 2 / expected[some]).sum() < 30  # χ² of 7 degrees
+    assert np.abs(counts - expected).max() <= 2  # stratified: all but exact
+
+
+def test_a_stratified_batch_has_one_of_each_segment():
+    tree, draws = filled([1.0] * 64), Draws(1)
+    assert tree.draw(draws.key, draws.take(64), 64, True).tolist() == list(range(64))
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 65, 4097])
+def test_nodes_are_a_cache_line(n):
+    tree = SumTree(n)
+    assert tree.nodes.ctypes.data % 64 == 0
+    assert (tree.offsets % 8 == 0).all()
+    assert tree.nbytes <= 8 * (n * 8 / 7 + 8 * len(tree.offsets) + 8)

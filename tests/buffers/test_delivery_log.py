@@ -1,0 +1,92 @@
+"""The log of deliveries, and what is said of one that no run wrote."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from polyplay.buffers import delivery_log
+from polyplay.buffers.delivery_log import Rollout
+from polyplay.buffers.rollout_queue import Stream
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Control
+from polyplay.common.tree import Field
+
+HEAD = {"from": 0, "threads": 1, "length": 100.0}
+
+
+def read(tmp_path, *lines, end: str = "\n", each: int = 1):
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (tmp_path / "deliveries-0.jsonl").write_text(text + end)
+    return delivery_log.read(tmp_path, 0, actors=2, n=2, each=each)
+
+
+def test_it_says_who_made_what_with_which_weights(tmp_path):
+    more = {**HEAD, "from": 1}
+    found = read(tmp_path, HEAD, [1, [0, 0], [1, 0]], more, [2, [1, 0], [0, 1, 1000]], "[3,[0,1],[1", end="")
+    assert found.batches == [[Rollout(0, 0), Rollout(1, 0)], [Rollout(1, 0), Rollout(0, 1, 1000)]]
+    assert found.threads == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([HEAD, [2, [0, 0], [1, 0]]], "line 2: update 2 where update 1 was due"),
+        ([HEAD, [1, [0, 0]]], "line 2: 1 rollouts, a batch has 2"),
+        ([HEAD, [1, [0, 0], [2, 0]]], "line 2: actor 2, there are 2"),
+        ([HEAD, [1, [0, 0], [1, 1]]], "line 2: a rollout of version 1 in update 1"),
+        ([HEAD, [1, [0, 0], [1]]], "line 2: .*it is not what a run wrote"),
+        ([HEAD, "[1, what"], "line 2: .*it is not what a run wrote"),
+        ([{"from": 0}], "line 1: 'threads'"),
+        ([{**HEAD, "from": 5}, [6, [0, 0], [1, 0]]], "does not begin with|update 6 where"),
+        ([HEAD, {**HEAD, "threads": 4}], "compute threads changed from 1 to 4"),
+        ([HEAD, {**HEAD, "length": 200.0}], "the run's length, .* changed from 100 to 200"),
+    ],
+)
+def test_one_that_no_run_wrote_is_one_clear_line(lines, said, tmp_path):
+    with pytest.raises(UserError, match=said) as caught:
+        read(tmp_path, *lines)
+    assert "\n" not in str(caught.value)
+
+
+def test_with_several_updates_from_a_batch_a_line_has_the_last_of_them(tmp_path):
+    lines = [HEAD, [4, [0, 0], [1, 0]], {**HEAD, "from": 4}, [8, [1, 4], [0, 0]], [12, [1, 4], [0, 8]]]
+    found = read(tmp_path, *lines, each=4)
+    assert [[r.version for r in batch] for batch in found.batches] == [[0, 0], [4, 0], [4, 8]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([HEAD, [1, [0, 0], [1, 0]]], "line 2: update 1 where update 4 was due"),
+        ([HEAD, [4, [0, 0], [1, 0]], [5, [0, 0], [1, 0]]], "line 3: update 5 where update 8 was due"),
+        ([HEAD, [4, [0, 0], [1, 0]], [8, [0, 0], [1, 5]]], "line 3: a rollout of version 5 in update 8"),
+    ],
+)
+def test_one_of_another_number_of_updates_is_one_clear_line(lines, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        read(tmp_path, *lines, each=4)
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    stream = Stream({"version": Field((), "int64")}, {}, 1, 1, slots=4, producers=2)
+    stream.rows["version"][:] = np.array([0, 3, 0, 0]).reshape(4, 1, 1)
+    stream.by[3] = 1000
+    me = Me("learn", 0, 1, 0, 1, Meter(1, ()), Control(), directory=tmp_path)
+    note = delivery_log.writer(me, stream, 0, 2, 50.0, each=3)
+    note([0, 2])
+    note([3, 1])
+    found = delivery_log.read(tmp_path, 0, actors=2, n=2, each=3)
+    assert found.batches == [[Rollout(0, 0), Rollout(1, 0)], [Rollout(1, 0, 1000), Rollout(0, 3)]]
+    assert found.threads == 2
+    with pytest.raises(UserError, match="update 3 where update 1 was due"):
+        delivery_log.read(tmp_path, 0, actors=2, n=2)
+
+
+def test_there_must_be_one(tmp_path):
+    with pytest.raises(UserError, match=r"has no deliveries-0\.jsonl: only runs of asynchronous systems"):
+        delivery_log.read(tmp_path, 0, 2, 2)

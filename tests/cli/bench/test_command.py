@@ -1,0 +1,155 @@
+"""Options, table, picture and recap of `polyplay bench`."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from polyplay.cli import main
+from polyplay.cli.bench import measure, picture, recap, settings, table
+from polyplay.cli.bench.command import BenchOptions, command
+from polyplay.cli.bench.measure import Bench
+from polyplay.common.errors import UserError
+
+from . import fakes
+
+
+@pytest.fixture
+def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(measure, "cores", lambda: 2)
+    asked = BenchOptions(env="toy:catch", precision="float32", without=("env", "network"))
+    monkeypatch.setitem(fakes.RUN, "others_cores", 0.25)
+    return Bench(["a2c", "ga3c", "ppo"], asked, fakes.means()).run()
+
+
+def shown(document: dict[str, Any], width: int) -> list[str]:
+    file = io.StringIO()
+    table.show(document, Console(file=file, width=width, highlight=False))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits(document: dict[str, Any], width: int):
+    lines = shown(document, width)
+    assert max(map(len, lines)) <= width
+    assert "\x1b" not in "\n".join(lines)
+    (a2c,) = [x.split() for x in lines if x.split()[:2] == ["a2c", "2,000"]]
+    #     steps/s  limit    of it  env   act  learn dearer over idle others waits
+    assert a2c == ["a2c", "2,000", "5,714", "35%", "20", "5", "10", "7", "8", "38", "12", "10%"]
+    assert any(x.split() == ["ga3c", "failed"] for x in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "waiting takes 38 % of the core time: try --groups 2" in text
+    assert "without env: 2,000 → 4,000 steps/s, 2.00 times as fast, more than predicted (1.61)" in text
+    assert "without network: 2,000 → 4,000 steps/s, 2.00 times as fast, " in text
+    assert "--preset quick --lanes 32 --replicas 2 --inputs raw; acts for 16 at once, learns from 128" in text
+    assert "in 3 passes" in text
+    assert "note a2c: other programs used 0.2 cores meanwhile" in text
+
+
+def test_the_picture(document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[dict[str, float]] = []
+    bar = picture._bar
+    monkeypatch.setattr(picture, "_bar", lambda *a: (drawn.append(dict(a[3])), bar(*a))[1])
+    out = picture.draw(document, tmp_path / "b.png")
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert len(drawn) == 4  # two systems that did not fail, each with its limit
+    assert sum(drawn[0].values()) == pytest.approx(1000.0)
+    assert drawn[1] == {"environment": 200.0, "acting": 50.0, "learning": 100.0}
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install 'polyplay\[plots\]'"):
+        picture.check("b.png")
+
+
+def test_every_published_row_has_a_source():
+    rows = recap.published()
+    assert {"DQN", "A3C", "GA3C", "Ape-X DQN", "R2D2", "Accel RL, A2C"} <= {r["system"] for r in rows}
+    for row in rows:
+        assert row.keys() <= {"system", "hardware", "generated", "trained", "source", "note", "at_least"}
+        assert all(row[k] for k in ("system", "hardware", "source"))
+        assert row["generated"] is None or row["generated"] > 0
+
+
+def test_the_recap_puts_ours_beside_the_published(document: dict[str, Any]):
+    lines = recap.markdown(document)
+    assert lines[0].startswith("| system | hardware | frames/s generated | frames/s trained |")
+    assert "| DQN | 1 CPU, 1 GPU | 230 | 1,800 | Mnih et al. 2015" in "\n".join(lines)
+    ours = [x.split(" | ") for x in lines if "polyplay" in x]
+    assert [x[0] for x in ours] == ["| **polyplay a2c**", "| **polyplay ppo**"]
+    assert [x[2:4] for x in ours] == [["2,000", "–"], ["2,000", "6,000"]]  # ppo learns from each row in 3 passes
+    assert len({x.count(" | ") for x in lines[2:-2]}) == 1
+    assert not any("polyplay" in x for x in recap.markdown(None))
+
+
+def test_an_earlier_document_is_read(document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture):
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(document))
+    assert command(["--read", str(file), "--recap"]) == 1  # ga3c had failed
+    assert "**polyplay a2c**" in capsys.readouterr().out
+    assert command(["--read", str(file), "--json", str(tmp_path / "c.json"), "--picture", str(tmp_path / "c.svg")]) == 1
+    assert json.loads((tmp_path / "c.json").read_text()) == document
+    assert "<svg" in (tmp_path / "c.svg").read_text()
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    asked: list[Any] = []
+
+    class Listening:
+        def __init__(self, names: Any, options: Any, means: Any):
+            asked.append((list(names), options))
+
+        def run(self) -> Any:
+            raise UserError("heard")
+
+    monkeypatch.setattr(measure, "Bench", Listening)
+    assert (
+        main.main(["bench"])
+        == main.main(["bench", "ppo", "a2c", "--network", "a3c", "mlp", "--without", "env", "network"])
+        == 2
+    )
+    assert asked[0] == (settings.MEASURED, BenchOptions())
+    assert asked[1] == (["ppo", "a2c"], BenchOptions(network=("a3c", "mlp"), without=("env", "network")))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
+        ("bench dqn", "bench: dqn given, which learns from a replay: not measured yet; allowed: a2c, a3c, "),
+        ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
+        ("bench --seconds 0", "--seconds: 0 given, allowed: a number above 0"),
+        ("bench --cores 0", "--cores: 0 given, allowed: a whole number from 1 up"),
+        ("bench --seconds x", "--seconds: 'x' given, allowed: a finite number"),
+        ("bench --without cpu", "--without: 'cpu' given, allowed: any number of values, each env, network"),
+        ("bench --precision half", "--precision: 'half' given, allowed: float32, bfloat16, auto"),
+        ("bench --json nowhere/b.json", "--json: nowhere/b.json given, but there is no directory nowhere"),
+        ("bench --picture b.txt", "--picture: b.txt given, allowed: a file .png, .svg or .pdf"),
+        ("bench --read nowhere.json", "--read: nowhere.json given: No such file or directory"),
+        ("bench --read pyproject.toml", "--read: pyproject.toml is no JSON"),
+        ("bench --read polyplay/bench/recap.json", "is no document of `polyplay bench` with schema 1"),
+        ("bench --secs 3", "unknown option --secs for polyplay bench"),
+        ("bench --env toy:cacth a2c", "unexpected 'a2c' for polyplay bench"),
+        ("bench --env toy:cacth", "unknown toy 'toy:cacth'"),
+    ],
+)
+def test_mistakes_are_one_line(line: str, says: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert main.main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.startswith("polyplay: error: ")
+    assert told.count("\n") == 1
+
+
+def test_the_documentation_has_the_table_as_it_is_printed():
+    text = (Path(__file__).parents[3] / "docs" / "bench.md").read_text()
+    for line in recap.markdown(None):
+        assert line in text
+    for heading in (*table.HEADS.values(), "waits", "others", "of it"):
+        assert heading in text

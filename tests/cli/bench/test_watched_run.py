@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import pytest
+
+from polyplay.cli.bench import watched_run
+from polyplay.cli.bench.process_watch import begun, rate
+from polyplay.common.errors import UserError, WorkerLost
+
+
+def mark(wall: float, steps: int, own: float, busy: float, **more: Any) -> Any:
+    return {"wall_seconds": wall, "steps": steps, **more}, (100.0 + wall, own, busy)
+
+
+MARKS = [
+    mark(1.0, 0, 1.0, 5.0),
+    mark(2.0, 100, 2.0, 6.5, time_env=1.0, predict_batch=9.0),
+    mark(3.0, 1100, 3.5, 8.25, time_env=0.5, time_wait=0.5, predict_batch=None),
+    mark(4.0, 2100, 5.0, 10.0, time_env=0.25, time_wait=0.75, predict_batch=3.0),
+    mark(9.0, 2100, 5.0, 10.0),
+]
+
+
+def test_the_rate_of_a_window():
+    assert begun(MARKS) == 2.0
+    assert rate(MARKS, 5.0, 60.0) is None
+    assert rate([], 0.0, 1.0) is None
+    found = rate(MARKS, 2.0, 2.0)
+    assert found is not None
+    assert (found["sps"], found["window_s"], found["own_cores"], found["others_cores"]) == (1000.0, 2.0, 1.5, 0.25)
+    assert found["core_ms_per_step"] == 1.5
+    one = watched_run.summed(found)
+    assert one["time"] == {"env": 0.375, "infer": 0.0, "learn": 0.0, "replay": 0.0, "wait": 0.625}
+    assert (one["predict_batch"], one["lag_mean"]) == (3.0, None)
+    assert "lines" not in one
+
+
+def test_a_window_is_of_whole_turns_of_acting_and_learning():
+    # 2 s of acting at 1,000 steps/s, then 4 updates in 2 s, for ever: 500 steps/s, whatever a window of 5 s would say
+    steps = {t: 2000 * (t // 4) + 1000 * min(t % 4, 2) for t in range(1, 16)}
+    marks = [mark(t, n, t, t, updates=4 * (t // 4) + 2 * max(t % 4 - 2, 0)) for t, n in steps.items()]
+    loose, whole = rate(marks, 1.0, 5.0), rate(marks, 1.0, 5.0, turn=4)
+    assert loose is not None
+    assert whole is not None
+    assert loose["sps"] != 500.0
+    assert (whole["sps"], whole["window_s"]) == (500.0, 8.0)
+    assert [whole["lines"][i]["wall_seconds"] for i in (0, -1)] == [4, 12]
+
+
+def test_a_run_that_cannot_begin_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch):
+    told = watched_run._complaint("a2c", 2, "noise\nmistake: --lanes 3 does not divide\n")
+    assert isinstance(told, UserError)
+    assert str(told) == "--lanes 3 does not divide"
+    lost = watched_run._complaint("a2c", -9, "a\nb\n")
+    assert isinstance(lost, WorkerLost)
+    assert str(lost) == "a2c: its run gave no reports (exit status -9):\na\nb"
+
+
+def test_a_run_ends_with_who_watches_it():
+    left, pipe = threading.Event(), io.StringIO("")
+    watched_run.lifeline(pipe, lambda status: left.set()).join(10)
+    assert left.is_set()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polyplay.cli import doctor, main
+from polyplay.common.findings import Finding
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_command_tells_all_is_well():
+    """The whole command once, with its training."""
+    done = subprocess.run(
+        [sys.executable, "-m", "polyplay", "doctor", "--json"], capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["ok"] is True
+    lines = {f["name"]: f for f in told["lines"]}
+    assert {"polyplay", "packages", "platform", "cpu", "memory", "open files", "disk", "torch", "gpu"} <= set(lines)
+    assert {f["level"] for f in told["lines"]} <= {"ok", "warning"}
+    for name in ("shared memory", "environments", "training"):
+        assert lines[name]["level"] == "ok", lines[name]
+    for secret in (str(ROOT), str(Path.home()) + "/", os.uname().nodename):
+        assert secret not in done.stdout
+
+
+def test_what_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    def breaks() -> Iterator[Finding]:
+        yield Finding("first", "ok", "fine")
+        raise OSError(f"no\nspace in {Path.home()}/x")
+
+    monkeypatch.setattr(doctor, "LOOKS", {"odd": breaks})
+    assert main.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("polyplay doctor: odd failed\n")
+    assert "OSError: no space in ~/x" in out
+    assert "fix: report it" in out
+
+
+def test_packages_are_those_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(lines: list[str]) -> set[str]:
+        return {re.split(r"[<>=\[]", line)[0] for line in lines}
+
+    assert names(project["dependencies"]) == set(doctor.NEEDED)
+    for name, extra in doctor.EXTRAS.items():
+        assert name in names(project["optional-dependencies"][extra])
+
+
+def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("tyro", "av") else "1.0")
+    _, packages, extras = doctor.versions()
+    assert (packages.level, packages.fix) == ("failed", "pip install tyro")
+    assert (extras.level, "polyplay[video]" in extras.seen) == ("ok", True)
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    (atari,) = doctor.atari()
+    assert (atari.level, "polyplay[atari]" in atari.fix) == ("warning", True)
+
+
+def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
+    assert doctor.open_files(256, 4096) == Finding("open files", "warning", "256 (at most 4,096)", "ulimit -n 4096")
+    assert doctor.open_files(20_000, 20_000).level == "ok"
+    assert doctor.open_files(-1, -1).level == "ok", "without a limit"
+    assert doctor.cpu_quota("150000 100000\n") == 1.5
+    assert doctor.cpu_quota("max 100000\n") is None
+    assert doctor.cpu_quota("") is None
+    files = {"/sys/fs/cgroup/memory.max": "536870912", "/sys/fs/cgroup/memory.current": "1048576"}
+    monkeypatch.setattr(doctor, "_read", lambda path: files.get(path, ""))
+    memory = doctor.memory()
+    assert memory.level == "warning"
+    assert "the container's limit is 0.5 GB" in memory.seen
+    files["/sys/fs/cgroup/cpu.max"] = "50000 100000"
+    assert [f.level for f in doctor.machine() if f.name == "cpu"] == ["warning"]
+
+
+def test_mistakes(capsys: pytest.CaptureFixture):
+    assert main.main(["doctor", "--jsn"]) == 2
+    assert "unknown option --jsn for polyplay doctor; did you mean --json?" in capsys.readouterr().err

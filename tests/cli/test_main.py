@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.cli import main
+from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.runs import directory
+from polyplay.runs.options import RunOptions
+from tests.fakepage import Config, page
+
+Calls = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the command line asked of a `polyplay.runs.run` that only listens; the one system is `fake`."""
+    heard: Calls = []
+    run: Any = types.ModuleType("polyplay.runs.run")
+
+    def note(verb: str, answer: Any) -> Any:
+        def hear(*given: Any, **more: Any) -> Any:
+            heard.append((verb, *given, *([more] if more else [])))
+            return answer
+
+        return hear
+
+    run.train = note("train", types.SimpleNamespace(exit_code=0))
+    run.resume = note("resume", types.SimpleNamespace(exit_code=143))
+    run.evaluate = note("evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
+    run.export = note("export", {"file": "p.onnx", "bytes": 9})
+    run.diagram = note("diagram", "a ─► b")
+    monkeypatch.setitem(sys.modules, "polyplay.runs.run", run)
+    monkeypatch.setattr(polyplay, "run", run, raising=False)
+    monkeypatch.setattr(systems, "names", lambda: ["fake"])
+    load = systems.load
+    monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))
+    return heard
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    directory.write_config(tmp_path, "fake", {}, {"seed": 0}, {}, {})
+    return str(tmp_path)
+
+
+def test_train_passes_what_was_said(calls: Calls):
+    assert main.main(["train", "fake", "--env-id", "CartPole-v1", "-n", "5", "--preset", "quick"]) == 0
+    [(verb, system, settings, options, sources)] = calls
+    assert (verb, system) == ("train", "fake")
+    assert settings == Config(env="CartPole-v1", lanes=32, learning_rate=1e-3)
+    assert options == RunOptions(steps=5, preset="quick")
+    assert (sources["env"], sources["lanes"]) == ("command line", "preset quick")
+
+
+def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run: str):
+    assert main.main(["resume", run, "--frames", "2M", "--keep", "5"]) == 143
+    assert main.main(["resume", run]) == 143
+    assert calls == [("resume", Path(run), {"frames": 2_000_000, "keep": 5}), ("resume", Path(run), {})]
+
+
+def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    assert main.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
+    more = {"video": True, "greedy": False, "protocol": "run", "starts": None, "epsilon": None, "device": "auto"}
+    more["which"] = "best"
+    assert calls == [("evaluate", Path(run), 3, 7, more)]
+    out = capsys.readouterr().out
+    assert "episodic_return_mean  20.50" in out
+    assert "episodes              3" in out
+    assert "video                 none" in out
+
+
+def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
+    main.show({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
+    assert capsys.readouterr().out == "epsilon  0.001\nmean     -13.80\nnone     none\nzero     0.00\n"
+
+
+def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    assert main.main(["export", run, "--onnx", "p.onnx", "--checkpoint", "best"]) == 0
+    assert calls == [("export", Path(run), Path("p.onnx"), "best")]
+    assert capsys.readouterr().out == "file   p.onnx\nbytes  9\n"
+
+
+def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
+    assert main.main(["systems"]) == 0
+    out = capsys.readouterr().out
+    for words in ("system", "policy runs", "fake", "one pool", "nobody 2026"):
+        assert words in out
+    assert "\x1b" not in out
+    assert main.main(["diagram", "fake", "--lanes", "3"]) == 0
+    assert capsys.readouterr().out == "a ─► b\n"
+    assert calls[0][2].lanes == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("trian fake", "unknown verb trian; did you mean train?"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, verify, scores, starts, export, replay, check"),
+        ("play", "play comes in a later version; this one has train, resume, evaluate, verify, scores, starts, export"),
+        ("train", "train takes a system first, nothing given; allowed: fake"),
+        ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
+        ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
+        ("train fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
+        ("train fake --network x", "--network: 'x' given, allowed: nature, impala, mlp"),
+        ("train fake --preset x", "--preset: 'x' given, allowed for fake: paper, quick"),
+        ("train fake Breakout", "did you mean --env Breakout?"),
+        ("diagram fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
+        ("resume", "resume takes the directory of a run first"),
+        ("resume --frames 3", "resume takes the directory of a run first"),
+        ("resume nowhere", "no run at nowhere (it has no config.json)"),
+        (
+            "resume RUN --lanes 3",
+            "unknown option --lanes for polyplay resume RUN; it takes --frames, --steps",
+        ),
+        ("evaluate nowhere", "no run at nowhere"),
+        ("evaluate RUN --episodes 0", "--episodes: 0 given, allowed: a whole number from 1 up"),
+        ("evaluate RUN --seed -2", "--seed: -2 given, allowed: a whole number from 0 up"),
+        ("evaluate RUN --episode", "did you mean --episodes?"),
+        ("evaluate RUN --epsilon 2", "--epsilon: 2 given, allowed: a number from 0 to 1"),
+        ("evaluate RUN --protocol no-op", "--protocol: 'no-op' given, allowed: run, null-op, null-op-30min"),
+        ("verify", "verify takes the directory of a run first"),
+        ("verify nowhere", "no run at nowhere"),
+        ("verify RUN", "has no evaluation to verify; `polyplay evaluate"),
+        ("starts", "starts takes the directory of a run first"),
+        ("starts RUN", "starts takes the file to write"),
+        ("starts RUN --number 0", "--number: 0 given, allowed: a whole number from 1 up"),
+        ("scores nowhere", "no run at nowhere"),
+        ("check", "check takes an environment first: polyplay check CartPole-v1"),
+        ("check --steps 3", "check takes an environment first"),
+        ("check CartPole-v1 --step 3", "did you mean --steps?"),
+        ("check CartPole-v1 --steps 0", "--steps: 0 given, allowed: a whole number from 1 up"),
+        ("check CartPole-v1 --seed -1", "--seed: -1 given, allowed: a whole number from 0 up"),
+        ("check CartPole-v1 --step-timeout 0", "--step-timeout: 0 given, allowed: a number above 0"),
+        ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
+        ("doctor now", "unexpected 'now' for polyplay doctor"),
+        ("systems now", "unexpected 'now': systems takes nothing but --matrix"),
+        ("export", "export takes the directory of a run first"),
+        ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),
+    ],
+)
+def test_every_mistake_is_one_line_on_stderr_and_status_2(
+    calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, says: str
+):
+    assert main.main(line.replace("RUN", run).split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("polyplay: error: ")
+    assert says in err.replace(run, "RUN")
+    assert err.count("\n") == 1
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", ["alphago_zero"])
+def test_a_system_to_come_is_not_in_this_version(name: str, capsys: pytest.CaptureFixture):
+    assert main.main(["train", name]) == 2
+    err = capsys.readouterr().err
+    assert name in err
+    assert "not in this version" in err
+
+
+def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
+    assert main.main(["train", "impalla"]) == 2
+    assert "did you mean impala?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (UserError("--env: one\nline"), 2, "polyplay: error: --env: one line\n"),
+        (EnvFailure("lane 3\nTraceback"), 1, "polyplay: failed: lane 3\nTraceback\n"),
+        (WorkerLost("actor 0: signal 9"), 1, "polyplay: failed: actor 0: signal 9\n"),
+        (NotFinite("loss is NaN"), 1, "polyplay: failed: loss is NaN\n"),
+        (OSError(28, "No space left on device"), 1, "polyplay: failed: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(5), 5, ""),
+    ],
+)
+def test_what_a_run_raises_becomes_a_status(
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    raised: BaseException,
+    status: int,
+    says: str,
+):
+    def fail(*_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(sys.modules["polyplay.runs.run"], "train", fail)
+    assert main.main(["train", "fake"]) == status
+    assert capsys.readouterr().err == says
+
+
+def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sys.modules["polyplay.runs.run"], "train", fail)
+    with pytest.raises(ZeroDivisionError):
+        main.main(["train", "fake"])
+
+
+def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixture):
+    for line, says in {
+        "": "usage: polyplay VERB",
+        "--help": "evaluate RUN [--protocol NAME]",
+        "-h": "systems",
+        "train --help": "usage: polyplay train SYSTEM",
+        "train fake --help": "step size (default: 0.0006)",
+        "train fake --preset quick -h": "step size (default: 0.001)",
+        "diagram fake --help": "polyplay diagram fake",
+        "resume --help": "seconds between checkpoints",
+        "evaluate --help": "how many full games",
+        "verify --help": "which: a file of the run's directory",
+        "scores --help": "random and human scores to normalise with",
+        "starts --help": "the file to write",
+        "evaluate RUN --help": "how many full games",
+        "check --help": "seconds that a step or a reset may take",
+        "check CartPole-v1 -h": "how many steps of a trial",
+        "doctor --help": "What a bug report needs.",
+    }.items():
+        assert main.main(line.replace("RUN", run).split()) == 0
+        assert says in capsys.readouterr().out
+    assert calls == []
+
+
+def python(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = (
+        "import sys; from polyplay.cli.main import main; main(['--help']); main(['--version'])\n"
+        "sys.exit(', '.join({'torch', 'numpy', 'gymnasium', 'tyro', 'rich'} & set(sys.modules)) or 0)"
+    )
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"polyplay {polyplay.__version__}" in done.stdout
+
+
+def test_python_dash_m_polyplay():
+    done = subprocess.run([sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=150)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "polyplay: error: unknown verb trian; did you mean train?\n"
+
+
+def test_a_reader_that_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "polyplay", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=150)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

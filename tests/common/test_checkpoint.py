@@ -1,0 +1,133 @@
+"""Complete or absent, checked, and the one before when the newest is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+
+ARRAYS = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "flag": np.array([True, False]),
+    "n": np.array(3),
+}
+
+
+def _save(directory, version, score=None):
+    part = checkpoint.Part(directory, version)
+    part.arrays("agents/0/policy", {**ARRAYS, "version": np.array(version)})
+    part.json("agents/0/learner", {"version": version})
+    return checkpoint.complete(directory, version, {"episodic_return_mean": score})
+
+
+def test_round_trip(tmp_path):
+    path = _save(tmp_path, 12)
+    found = checkpoint.open_checkpoint(path)
+    back = found.arrays("agents/0/policy")
+    assert all(np.array_equal(back[k], v) and back[k].dtype == v.dtype for k, v in ARRAYS.items())
+    assert found.json("agents/0/learner") == {"version": 12}
+    assert checkpoint.flaw(path) is None
+    assert path.name == "000000000012"
+
+
+def test_parts_alone_are_no_checkpoint_and_are_swept(tmp_path):
+    checkpoint.Part(tmp_path, 5).arrays("x", ARRAYS)
+    assert checkpoint.everything(tmp_path) == []
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        checkpoint.newest(tmp_path, print)
+    checkpoint.sweep(tmp_path)
+    assert list(checkpoint.folder(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "manifest", "schema"])
+def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, damage):
+    old, new = _save(tmp_path, 1), _save(tmp_path, 2)
+    file, said = new / "agents/0/policy.safetensors", []
+    data = bytearray(file.read_bytes())
+    if damage == "flip":
+        data[-1] ^= 1
+        file.write_bytes(data)
+    elif damage == "cut":
+        file.write_bytes(data[:-8])
+    elif damage == "gone":
+        file.unlink()
+    elif damage == "manifest":
+        (new / "manifest.json").write_text("{")
+    else:
+        manifest = json.loads((new / "manifest.json").read_text())
+        (new / "manifest.json").write_text(json.dumps({**manifest, "schema": 99}))
+    assert checkpoint.newest(tmp_path, said.append) == old
+    assert len(said) == 1
+    assert "going back to the one before" in said[0]
+
+
+def test_the_last_and_the_best_are_kept(tmp_path):
+    for version, score in enumerate([None, 5.0, 1.0, 2.0, 3.0]):
+        _save(tmp_path, version, score)
+    checkpoint.prune(tmp_path, 2)
+    assert [int(p.name) for p in checkpoint.everything(tmp_path)] == [1, 3, 4]
+    assert int(checkpoint.best(tmp_path).name) == 1
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from polyplay import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+part = checkpoint.Part(Path(sys.argv[1]), 7)
+try:
+    part.arrays("agents/0/policy", {"w": np.zeros(100_000, np.float32)})
+except OSError as e:
+    print("refused", e.errno)
+"""
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.startswith("refused"), done.stderr
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096
+
+
+def test_fit_copies_in_place_and_names_what_differs():
+    net = nn.Linear(3, 2)
+    storage = net.weight.data_ptr()
+    checkpoint.fit(net, {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)})
+    assert net.weight.data_ptr() == storage
+    assert bool((net.weight == 1).all())
+    assert torch.equal(net.bias, torch.zeros(2))
+    with pytest.raises(UserError, match="weight is \\(2, 4\\) there and \\(2, 3\\) here"):
+        checkpoint.fit(net, {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)})
+    with pytest.raises(UserError, match="missing \\['bias'\\]"):
+        checkpoint.fit(net, {"weight": np.ones((2, 3), np.float32)})
+
+
+def test_files_are_replaced_at_once(tmp_path):
+    path = tmp_path / "x.json"
+    checkpoint.write_json(path, {"a": 1})
+    checkpoint.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 2}
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_what_a_killed_worker_had_begun_is_no_part_of_a_checkpoint(tmp_path):
+    part = checkpoint.Part(tmp_path, 3)
+    part.json("workers/act-0", {"steps": 1})
+    begun = part.root / "workers" / ".act-1.safetensors.4711"
+    begun.write_bytes(b"half")
+    final = checkpoint.complete(tmp_path, 3, {"updates": 3})
+    assert not list(final.rglob(".*"))
+    assert list(checkpoint.manifest(final)["files"]) == ["workers/act-0.json"]
+    assert checkpoint.flaw(final) is None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from polyplay.common import findings
+from polyplay.common.findings import Finding
+
+FOUND = [
+    Finding("one", "ok", "all of it", "never shown"),
+    Finding("two", "warning", "some of it", "do this"),
+    Finding("three", "unseen", "nothing"),
+]
+
+
+def test_the_status_is_that_of_the_worst():
+    assert findings.status(FOUND) == 0
+    assert findings.status([*FOUND, Finding("four", "failed", "")]) == 1
+    assert findings.status([]) == 0
+
+
+def test_json_has_everything():
+    told = json.loads(findings.as_json(FOUND, {"what": "x"}, "lines"))
+    assert (told["what"], told["ok"], len(told["lines"])) == ("x", True, 3)
+    assert told["lines"][1] == {"name": "two", "level": "warning", "seen": "some of it", "fix": "do this"}
+
+
+def test_what_was_not_looked_at_is_one_row(capsys: pytest.CaptureFixture):
+    unseen = [Finding(name, "unseen", "no step was made") for name in ("a", "b")]
+    findings.show("title", [*unseen, *FOUND], {}, "rule")
+    out = capsys.readouterr().out
+    assert "2 others   –         no step was made: a, b" in out
+    assert out.index("two") < out.index("others")
+    assert out.index("two") < out.index("three")
+
+
+def test_a_table_says_what_to_do_where_something_is_wrong(capsys: pytest.CaptureFixture):
+    findings.show("title", FOUND, {"key": "value", "longer": "v"}, "rule")
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == "title"
+    assert [line.split() for line in lines[3:7]] == [
+        ["one", "ok", "all", "of", "it"],
+        ["two", "warning", "some", "of", "it"],
+        ["fix:", "do", "this"],
+        ["three", "–", "nothing"],
+    ]
+    assert lines[-2:] == ["key     value", "longer  v"]

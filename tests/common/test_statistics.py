@@ -1,0 +1,100 @@
+"""Aggregates against slow plain twins, and what must hold for any scores."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.common.statistics import Estimate, aggregate, agree, mean_interval, trimmed_mean
+
+NUMBER = st.floats(-1e4, 1e4)
+RUNS = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(NUMBER, min_size=1, max_size=5), min_size=1)
+
+
+def twin(games: dict[str, list[float]]) -> dict[str, float]:
+    """Sorted lists and sums; nothing shared with the package."""
+    means = sorted(sum(runs) / len(runs) for runs in games.values())
+    everything = sorted(x for runs in games.values() for x in runs)
+    cut = len(everything) // 4
+    middle = everything[cut : len(everything) - cut]
+    return {
+        "median": statistics.median(means),
+        "mean": math.fsum(means) / len(means),
+        "iqm": math.fsum(middle) / len(middle),
+    }
+
+
+@given(RUNS)
+@settings(deadline=None)
+def test_the_values_are_the_plain_twins(games):
+    plain, made = twin(games), aggregate(games, reps=10)
+    for name, value in plain.items():
+        assert made[name].value == pytest.approx(value, rel=1e-9, abs=1e-6)
+
+
+@given(RUNS, st.integers(0, 5))
+@settings(deadline=None, max_examples=50)
+def test_intervals_are_deterministic_ordered_and_within_the_scores(games, seed):
+    once, again = aggregate(games, seed, 50), aggregate(dict(reversed(games.items())), seed, 50)
+    assert once == again
+    low, high = (pick(x for runs in games.values() for x in runs) for pick in (min, max))
+    for name, estimate in once.items():
+        if all(len(runs) == 1 for runs in games.values()):
+            assert estimate == Estimate(estimate.value)
+        else:
+            assert estimate.low is not None
+            assert estimate.high is not None
+            assert low - 1e-6 <= estimate.low <= estimate.high <= high + 1e-6, name
+
+
+@given(st.lists(NUMBER, min_size=2, max_size=4), st.integers(2, 4))
+@settings(deadline=None, max_examples=25)
+def test_the_bootstrap_never_leaves_a_game(values, copies):
+    """Every game's runs are alike, so drawing within games changes nothing, while drawing games would."""
+    games = {str(i): [x] * copies for i, x in enumerate(values)}
+    for estimate in aggregate(games, reps=20).values():
+        assert estimate.low == pytest.approx(estimate.value, abs=1e-6)
+        assert estimate.high == pytest.approx(estimate.value, abs=1e-6)
+
+
+def test_an_interval_covers_as_often_as_it_says():
+    rng, hits = np.random.default_rng(0), 0
+    for i in range(200):
+        low, high = mean_interval(rng.normal(3.0, 1.0, 40).tolist(), seed=i, reps=300)
+        hits += low <= 3.0 <= high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_bootstrap_means_spread_as_the_standard_error_says():
+    x = np.random.default_rng(1).normal(0.0, 2.0, 100)
+    low, high = mean_interval(x.tolist(), reps=5000)
+    assert (high - low) / 2 == pytest.approx(1.96 * x.std() / 10, rel=0.1)
+
+
+def test_one_game_has_no_interval():
+    assert mean_interval([3.0]) is None
+    assert mean_interval([3.0, 3.0]) == (3.0, 3.0)
+
+
+def test_trimmed_mean_drops_a_quarter_at_each_end():
+    assert trimmed_mean(np.arange(8.0)) == 3.5
+    assert trimmed_mean(np.array([5.0, -100.0, 7.0])) == pytest.approx(-88 / 3)  # three are too few to drop any
+
+
+def test_two_evaluations_agree_unless_their_means_are_far_apart():
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(0, 1, 50), rng.normal(0, 1, 50)
+    assert agree(a.tolist(), b.tolist())
+    assert not agree(a.tolist(), (b + 2).tolist())
+    assert agree([1.0], [1.0])
+    assert not agree([1.0], [2.0])
+
+
+def test_a_game_without_a_score_is_refused():
+    with pytest.raises(ValueError, match="at least one score"):
+        aggregate({"pong": []})

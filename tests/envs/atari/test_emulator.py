@@ -1,0 +1,236 @@
+"""The plain emulator plays what ale-py's vector environment plays, all that it cannot, and can be saved."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.atari.emulator import AtariEnv, script
+from polyplay.envs.atari.native import actions_of
+from polyplay.envs.atari.presets import preset
+from polyplay.envs.pool import CUT
+
+# no-ops are drawn as libstdc++ does; elsewhere ale-py draws its own way
+SURE = {} if sys.platform == "linux" else {"noop_max": 1}
+
+
+def rows(game, options, steps, seed=5, **how):
+    """What a lane shows under random actions, row by row."""
+    pool = Envs(f"ALE/{game}-v5", 1, options=options, **how).open(seed)
+    rng = np.random.default_rng(1)
+    try:
+        for _ in range(steps):
+            lanes, row = pool.recv()
+            yield {k: v.copy() for k, v in row.items()}
+            pool.send(lanes, rng.integers(0, pool.spec.action.n, 1))
+    finally:
+        pool.close()
+
+
+def agree(game, options, steps):
+    """Both pipelines, in all fields; how many rows were ends and firsts."""
+    native = rows(game, {**options, **SURE, "pipeline": "native"}, steps, workers=1)
+    plain = rows(game, {**options, **SURE, "pipeline": "plain"}, steps, inline=True)
+    ends = firsts = 0
+    for t, (a, b) in enumerate(zip(native, plain, strict=True)):
+        for key in a:
+            assert a[key].dtype == b[key].dtype
+            assert (a[key] == b[key]).all(), f"{key} of row {t}"
+        ends, firsts = ends + int(a["over"][0]), firsts + int(a["first"][0])
+    return ends, firsts
+
+
+@pytest.mark.parametrize("name", ["baselines", "dopamine"])
+@pytest.mark.parametrize("game", ["Breakout", "Pong", "SpaceInvaders"])
+def test_both_pipelines_show_the_same(game, name):
+    """A thousand steps: no-ops, FIRE and lost lives in one, sticky actions in the other."""
+    ends, firsts = agree(game, preset(name), 1000)
+    assert ends >= 1
+    assert firsts > ends + 1 or name == "dopamine" or game == "Pong"
+
+
+@pytest.mark.parametrize("name", ["impala", "apex", "r2d2"])
+def test_so_they_do_in_the_other_presets(name):
+    assert agree("Breakout", preset(name), 150)[1] >= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_frames": 202, "sticky": 0.25, "life_loss": "terminate"},
+        {"maxpool": False, "frameskip": 3, "size": 64, "width": 50, "stack": 2},
+        {"frameskip": 1, "full_actions": True, "noop_max": 0, "fire_reset": False},
+        {"size": 105, "width": 80, "stack": 1, "stack_reset": "repeat"},
+    ],
+    ids=["truncated", "no maximum", "every frame", "halved"],
+)
+def test_so_they_do_with_other_options(options):
+    assert agree("Breakout", options, 150)[1] >= 1
+
+
+def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
+    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 80}, 60)
+    assert ends >= 1
+    assert firsts >= 2
+    assert agree("AirRaid", {}, 40)[1] == 1
+
+
+def test_environment_processes_play_it_too():
+    options = {**preset("accel"), "max_frames": 80}
+    inline = rows("Breakout", options, 50, inline=True)
+    for a, b in zip(inline, rows("Breakout", options, 50, workers=1), strict=True):
+        assert all((a[key] == b[key]).all() for key in a)
+
+
+# ------------------------------------------------------------------------------------ its own options
+
+
+def test_a_script_leaves_out_buttons_that_a_game_lacks():
+    breakout, freeway = actions_of("breakout", False), actions_of("freeway", False)
+    assert script("noops FIRE*4,#2*4", breakout, "x") == [None, (1, 4), (3, 4)]  # RIGHT is its third
+    assert script("noops FIRE*4,#2*4", freeway, "x") == [None], "the third goes with FIRE"
+    assert script("NOOP FIRE UP noops", breakout, "x") == [(0, 1), (1, 1), None]
+    assert script("NOOP FIRE UP noops", freeway, "x") == [(0, 1), (2, 1), None]
+    assert script("#2 #9", freeway, "x") == [(5, 1)]
+    assert script("", breakout, "x") == []
+
+
+@pytest.mark.parametrize("word", ["FIER", "fire", "FIRE*x", "#", "#x", "FIRE,,UP", "noops*3"])
+def test_other_words_are_refused(word):
+    with pytest.raises(UserError, match="start or life_start"):
+        script(word, ("NOOP", "FIRE"), "ALE/Pong-v5")
+
+
+def test_a_size_beyond_the_screen_is_refused():
+    with pytest.raises(UserError, match="size=211x84 is larger than the screen of 210x160"):
+        AtariEnv("ALE/Pong-v5", {"size": 211, "width": 84})
+
+
+def frames(env):
+    return env._ale.getEpisodeFrameNumber()
+
+
+def starts(game, **options):
+    """Frames before the first row of 24 games."""
+    env = AtariEnv(f"ALE/{game}-v5", options)
+    env.reset(seed=2)
+    return [env.reset() and frames(env) for _ in range(24)]
+
+
+def test_how_many_no_ops_there_are():
+    assert set(starts("Pong", noop_max=4, fire_reset=False)) == {0, 1, 2, 3}
+    assert set(starts("Pong", noop_max=4, fire_reset=True)) == {1, 2, 3}, "FIRE is one of them, and always pressed"
+    assert set(starts("Pong", noop_max=4, noop_min=2, fire_reset=False)) == {2, 3}
+    assert set(starts("Pong", noop_max=0, fire_reset=False)) == {0}
+    assert set(starts("Pong", noop_max=3, fire_reset=False, start="NOOP FIRE UP noops")) == {2, 3, 4}
+    dqn = starts("Pong", **preset("dqn2015"))
+    assert (min(dqn) >= 2, max(dqn) <= 31, max(dqn) - min(dqn) > 15) == (True, True, True)
+
+
+def lose_a_life(env):
+    """Serve and stand still; the row that says so."""
+    for _ in range(60):
+        obs, _, _, _, info = env.step(1)
+        if info.get(CUT):
+            return obs
+    raise AssertionError("no life was lost")
+
+
+@pytest.mark.parametrize(("name", "pressed", "empty"), [("accel", 2, 3), ("wrap_deepmind", 12, 3), ("baselines", 4, 0)])
+def test_how_a_game_goes_on_after_a_lost_life(name, pressed, empty):
+    """accel presses NOOP and FIRE for a frame each, baselines NOOP, FIRE and RIGHT for four; ale-py's way is a NOOP."""
+    env = AtariEnv("ALE/Breakout-v5", preset(name))
+    env.reset(seed=0)
+    before, last = frames(env), lose_a_life(env)
+    before = frames(env)
+    obs, _, terminated, truncated, info = env.step(3)
+    assert frames(env) - before == pressed
+    assert (terminated, truncated, info) == (False, False, {})
+    assert not obs[:empty].any()
+    assert obs[empty:].any((1, 2)).all()
+    assert empty or (obs[:3] == last[1:]).all()
+
+
+def test_a_stack_may_be_filled_by_playing():
+    env = AtariEnv("ALE/Breakout-v5", preset("ga3c"))
+    obs, _ = env.reset(seed=0)
+    assert frames(env) == 12
+    assert obs.any((1, 2)).all()
+
+
+def test_lost_lives_may_be_ignored():
+    env = AtariEnv("ALE/Breakout-v5", {"noop_max": 0, "max_frames": 4000})
+    env.reset(seed=0)
+    steps = [env.step(1) for _ in range(130)]
+    assert any(s[2] for s in steps)
+    assert not any(s[4] for s in steps)
+
+
+# -------------------------------------------------------------------------------------------- its state
+
+
+def follow(env, actions):
+    trace = []
+    for action in actions:
+        trace.append(env.step(action))
+        if trace[-1][2] or trace[-1][3]:
+            trace.append((*env.reset(), False))
+    return trace
+
+
+def same_trace(a, b):
+    return len(a) == len(b) and all((x[0] == y[0]).all() and x[1:] == y[1:] for x, y in zip(a, b, strict=True))
+
+
+STICKY = {"sticky": 0.25, "life_loss": "terminate", "max_frames": 400}
+STATES = [
+    ("Breakout", STICKY, 37),
+    ("Breakout", {**STICKY, **preset("accel")}, 30),
+    ("Pong", STICKY, 120),
+    ("Qbert", STICKY, 11),  # in these two an emulator that has run goes on otherwise than a fresh one
+    ("Tetris", {"noop_max": 0, "fire_reset": False}, 0),
+]
+
+
+@pytest.mark.parametrize(("game", "options", "steps"), STATES)
+def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
+    """In a fresh one and in one that is somewhere else; through the ends of games, with sticky actions."""
+    one, fresh, used = (AtariEnv(f"ALE/{game}-v5", options) for _ in range(3))
+    actions = np.random.default_rng(4).integers(0, one.action_space.n, (3, 150))
+    one.reset(seed=9)
+    follow(one, actions[0][:steps])
+    used.reset(seed=77)
+    follow(used, actions[1][:50])
+    state = one.get_state()
+    assert all(isinstance(v, np.ndarray) for v in state.values())
+    want = follow(one, actions[2])
+    for other in (fresh, used):
+        other.set_state(state)
+        assert same_trace(follow(other, actions[2]), want)
+        after, others = one.get_state(), other.get_state()
+        assert all(np.array_equal(after[k], others[k]) for k in after)
+
+
+def test_a_state_holds_a_life_that_was_just_lost():
+    one, other = (AtariEnv("ALE/Breakout-v5", preset("accel")) for _ in range(2))
+    one.reset(seed=1)
+    lose_a_life(one)
+    other.set_state(one.get_state())
+    assert same_trace(follow(other, [0, 1, 2]), follow(one, [0, 1, 2]))
+
+
+def test_sticky_actions_are_ours_and_as_frequent_as_asked():
+    env = AtariEnv("ALE/Pong-v5", {"sticky": 0.25})
+    env.reset(seed=0)
+    kept = 0
+    for i in range(3000):
+        button = env._moves[i % 6]
+        env._act(button)
+        kept += env._last != button
+        if env._ale.game_over():
+            env.reset()
+    assert 0.22 < kept / 3000 < 0.28

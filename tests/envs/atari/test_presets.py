@@ -1,0 +1,123 @@
+"""Each paper's frames, pinned; and what a preset may say."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.atari.presets import PRESETS, Atari, preset
+from polyplay.runs.options import RunOptions
+
+FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed actions
+    "dqn2015": "7c567212800ffe11",
+    "dqn_zoo": "ac014bff1a4754ef",
+    "a3c": "f434358cd8ff1e57",
+    "ga3c": "5f81346ac1270201",
+    "baselines": "951dfe18e42e8395",
+    "wrap_deepmind": "cf2fb9ce4b132cc9",
+    "accel": "0ac1812664b8bdfe",
+    "accel_nearest": "50648582bed38b0b",
+    "impala": "b172642fab01e075",
+    "apex": "6bd4b73606c1ef3a",
+    "r2d2": "8b3b91fafb568219",
+    "dopamine": "a6c4e14971adde34",
+}
+HELP = inspect.getsource(RunOptions)
+PAGE = (Path(__file__).parents[3] / "docs" / "atari.md").read_text()
+NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
+
+
+def fingerprint(name, pipeline="plain", **how):
+    pool = Envs("ALE/Breakout-v5", 2, options={**preset(name), "pipeline": pipeline}, **how).open(11)
+    actions = np.random.default_rng(3).integers(0, pool.spec.action.n, (60, 2))
+    seen = hashlib.sha256()
+    try:
+        for action in actions:
+            lanes, row = pool.recv()
+            for key in ("obs", "reward", "terminated", "truncated", "first", "over"):
+                seen.update(np.ascontiguousarray(row[key]).tobytes())
+            pool.send(lanes, action)
+    finally:
+        pool.close()
+    return seen.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_frames_of_a_preset_are_pinned(name):
+    assert fingerprint(name, inline=True, workers=1) == FRAMES[name]
+
+
+def test_they_do_not_depend_on_threads_or_processes():
+    assert fingerprint("accel", workers=2) == FRAMES["accel"]
+    assert fingerprint("baselines", "native", workers=2) == fingerprint("baselines", "native", workers=1)
+
+
+def test_presets_differ():
+    assert len(set(FRAMES.values())) == len(FRAMES) == len(PRESETS)
+
+
+def test_every_preset_says_all_that_concerns_frames_and_where_it_is_from():
+    fixed = {"frameskip", "sticky", "full_actions", "size", "stack", "maxpool", "max_frames"}
+    fixed |= {"noop_max", "fire_reset", "stack_reset", "life_loss"}
+    for name, found in PRESETS.items():
+        assert fixed <= set(found.options), name
+        assert len(found.source) > 20
+        assert Atari(**found.options).native == (name in NATIVE)
+        assert f"`{name}`" in PAGE
+        assert name in HELP
+
+
+def test_the_pages_of_systems_play_as_before():
+    common = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "life_loss": "terminate"}
+    assert Atari(**preset("baselines")) == Atari(**common, stack_reset="zero")
+    assert Atari(**preset("impala")) == Atari(**common, stack_reset="repeat")
+
+
+def test_an_unknown_preset_is_one_line_with_the_nearest():
+    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
+        preset("dopamin")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"gray": "green"}, "gray='green' must be one of ale, opencv"),
+        ({"resize": "cubic"}, "resize='cubic' must be one of area"),
+        ({"pipeline": "fast"}, "one of auto, native, plain"),
+        ({"noop_min": 30}, "noop_min=30, noop_max=30: the first must be smaller"),
+        ({"crop": -1}, "crop=-1 must be at least 0"),
+        ({"pipeline": "native", "crop": 2}, "has no crop=2; use 'plain'"),
+        ({"pipeline": "native", "stack_reset": "play"}, "has no stack_reset='play'; use 'plain'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, says):
+    with pytest.raises(UserError, match=says) as e:
+        Envs("ALE/Pong-v5", 1, options=options).spec  # noqa: B018
+    assert "\n" not in str(e.value)
+
+
+def test_the_pipeline_is_the_native_one_where_it_can():
+    assert Atari().native
+    assert not Atari(pipeline="plain").native
+    assert not Atari(resize="bilinear").native
+    assert Atari(width=60, stack=2, maxpool=False).native
+
+
+def test_a_run_is_told_what_is_played():
+    spec = Envs("ALE/Breakout-v5", 1, options=preset("accel")).spec
+    assert spec.describe["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
+    assert spec.describe["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
+    assert (
+        spec.describe["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
+    )
+    assert spec.describe["pipeline"] == "ale-py's plain emulator, in our processes"
+    assert (
+        Envs("ALE/Pong-v5", 1, options=preset("ga3c")).spec.describe["stack"]
+        == "4, filled by steps of NOOP after a reset"
+    )

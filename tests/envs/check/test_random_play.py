@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyplay.envs import Envs
+from polyplay.envs.check import random_play
+from polyplay.envs.check.trial import Order
+from polyplay.envs.check.watchdog import watch
+from polyplay.envs.pools.lane import Job
+from tests.envs import broken
+
+
+def test_a_pool_is_driven_whatever_its_actions_are():
+    envs = random_play.wandering(Envs(broken.Sound, 4, workers=2))
+    assert envs.title == "Sound"
+    assert envs.spec.action.n == 1
+    pool = envs.open(0)
+    assert random_play.pace(pool, 0.1) > 0
+    pool.close()
+    with pytest.raises(Exception, match=r"Sound, lane|OneSeed, lane"):
+        random_play.pace(random_play.wandering(Envs(broken.OneSeed, 4, workers=2)).open(0), 0.1)
+
+
+class Choosy(broken.Sound):
+    """Raises at an action that its mask, in info, forbids."""
+
+    def reset(self, **kw):
+        self.legal = 0
+        return super().reset(**kw)[0], {"action_mask": np.array([1, 0], np.int8)}
+
+    def step(self, action):
+        assert action == self.legal
+        self.legal = 1 - self.legal
+        return *super().step(action)[:-1], {"action_mask": np.eye(2, dtype=np.int8)[self.legal]}
+
+
+def test_masks_are_heard_by_the_one_who_draws_alone():
+    envs = random_play.wandering(Envs(Choosy, 2, workers=1, max_restarts=0))
+    assert envs.spec.mask is None
+    pool = envs.open(0)
+    for _ in range(12):
+        lanes, _ = pool.recv(60)
+        pool.send(lanes, np.zeros(2, np.int64))
+    pool.close()
+
+
+@pytest.mark.parametrize("name", ["toy:traits+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+def test_polyplays_own_pools_keep_to_the_rules(name: str):
+    envs = Envs(name, 1)
+    job = Job(b"", name, envs.spec, 3, 0, 60.0, 0)
+    tried, again = (watch(random_play.play, Order(job, 60, 60.0), envs) for _ in range(2))
+    assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
+    assert tried.facts.prints == again.facts.prints
+    if name == "toy:catch":
+        assert set(tried.facts.ends) == {(9, True)}
+
+
+def test_flaws_of_rows():
+    envs = Envs("toy:catch", 1)
+    pool = envs.open(0)
+    _, row = pool.recv()
+    assert random_play.flaws(envs, row, over=True) == []
+    wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
+    assert [rule for rule, _ in random_play.flaws(envs, wrong, over=True)] == [
+        "shape",
+        "dtype",
+        "finite",
+        "reward",
+        "autoreset",
+    ]

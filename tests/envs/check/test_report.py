@@ -1,0 +1,141 @@
+"""Every rule has an environment that breaks it: `check` finds it, and a run ends with a line that names it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay.cli import main
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.common.findings import Finding
+from polyplay.envs.check import report as checking
+from polyplay.envs.rules import RULES
+from tests.envs import broken
+
+TESTS = Path(__file__).parent
+QUICK: dict[str, Any] = {"steps": 40, "step_timeout": 60.0, "measure": 0.05}
+REPAIRED = ("reset", "step", "hang", "crash")
+
+
+def levels(report: checking.Report) -> dict[str, str]:
+    return {f.name: f.level for f in report.findings}
+
+
+def test_a_sound_environment_keeps_to_all_rules():
+    report = polyplay.check(broken.Sound, **QUICK)
+    assert report.status == 0
+    assert levels(report) == dict.fromkeys(RULES, "ok")
+    assert report.card["observation"] == "float32 [4]"
+    assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
+    assert {"time limit", "autoreset", "truncation", "one lane"} <= set(report.card)
+    assert any("steps/s in" in v for k, v in report.card.items() if k.startswith("pool of"))
+
+
+@pytest.mark.parametrize("rule", broken.RULES)
+def test_check_finds_what_breaks_a_rule(rule: str):
+    report = checking.check(broken.RULES[rule], **{**QUICK, "step_timeout": 1.0 if rule == "hang" else 60.0})
+    assert [f.name for f in report.findings if f.level == "failed"] == [rule]
+    assert report.status == 1
+    (found,) = [f for f in report.findings if f.name == rule]
+    assert found.fix == RULES[rule].fix
+    assert "polyplay check" not in found.seen
+
+
+@pytest.mark.parametrize("rule", broken.RULES)
+def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
+    """Environments in processes; the worker in one for `finite`, else in a thread, which starts sooner."""
+    kind = UserError if RULES[rule].run == "does not begin" else EnvFailure
+    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "workers": 1, "network": "mlp", "tensorboard": False}
+    how = {"on": "process" if rule == "finite" else "thread", "step_timeout": 0.25 if rule == "hang" else 60.0}
+    with pytest.raises(kind, match=rf"\(rule {rule}; polyplay check ENV explains\)") as e:
+        polyplay.train("a2c", env=broken.RULES[rule], steps=10_000, run=str(tmp_path / "run"), **how, **small)
+    head, *rest = str(e.value).split("\n")
+    assert f"rule {rule};" in head
+    if rule in REPAIRED:
+        assert "environments failed 11 times, more than max_restarts=10; the last: " in head
+    else:
+        assert rest == []
+
+
+def test_what_only_check_sees():
+    report = checking.check(broken.ResetsItself, **QUICK)
+    assert levels(report)["autoreset"] == "failed"
+    report = checking.check(broken.Unrepeatable, **QUICK)
+    assert (levels(report)["determinism"], report.status) == ("warning", 0)
+    assert levels(checking.check(broken.OneGenerator, **QUICK))["seed"] == "failed"
+
+
+def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
+    """The second copy on the machine cannot be built."""
+    (tmp_path / "taken").touch()
+
+    def make() -> Any:
+        (tmp_path / "taken").unlink(missing_ok=False)
+        env = broken.Sound()
+        env.close = (tmp_path / "taken").touch  # type: ignore[method-assign]
+        return env
+
+    report = checking.check(make, **QUICK)
+    failed = [f for f in report.findings if f.level == "failed"]
+    assert [f.name for f in failed] == ["build"]
+
+
+@pytest.mark.parametrize("name", ["toy:catch", "CartPole-v1"])
+def test_names_are_checked(name: str):
+    report = checking.check(name, **QUICK)
+    assert (report.environment, report.status) == (name, 0)
+    assert "failed" not in levels(report).values()
+
+
+def test_mistakes_are_the_users():
+    for name, says in (("CartPoel-v1", "did you mean 'CartPole-v1'"), ("nowhere:make", "no module 'nowhere'")):
+        with pytest.raises(UserError, match=says):
+            checking.check(name, **QUICK)
+
+
+def check(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "polyplay", "check", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=TESTS / "envs")
+
+
+def test_the_command_prints_a_table_and_its_status():
+    done = check("broken:NotFinite", "--steps", "30")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("broken:NotFinite: 1 rule broken\n")
+    assert "\x1b" not in done.stdout
+    (line,) = [x for x in done.stdout.splitlines() if x.strip().startswith("finite")]
+    assert "FAILED" in line
+    assert "nan at [2]" in line
+    assert "fix: find the division" in done.stdout
+    assert "final-observation   ok" in done.stdout
+    assert "observation  float32 [4]" in done.stdout
+
+
+def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    asked: list[Any] = []
+
+    def look(*given: Any, **more: Any) -> checking.Report:
+        asked.append((given, more))
+        return checking.Report("x", [Finding("seed", "warning", "seen", "fix")], {"a": "b"})
+
+    monkeypatch.setattr(checking, "check", look)
+    assert main.main(["check", "CartPole-v1", "-n", "1k", "--step-timeout", "3", "--seed", "7", "--json"]) == 0
+    assert asked == [(("CartPole-v1",), {"steps": 1000, "step_timeout": 3.0, "seed": 7})]
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is True
+    assert told["rules"] == [{"name": "seed", "level": "warning", "seen": "seen", "fix": "fix"}]
+    assert (told["environment"], told["card"]) == ("x", {"a": "b"})
+
+
+def test_the_verdict_in_words():
+    def of(*kinds: Any) -> str:
+        return checking.verdict(checking.Report("x", [Finding("r", kind, "") for kind in kinds], {}))
+
+    assert of("ok", "unseen") == "keeps to every rule that was seen"
+    assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"

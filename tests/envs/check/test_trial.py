@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+from polyplay.envs.check import trial
+from polyplay.envs.pool import lane_seeds
+from tests.envs import broken
+from tests.envs.broken import look
+
+
+def test_a_sound_environment_breaks_nothing_and_repeats_itself():
+    tried, again, other = look(broken.Sound), look(broken.Sound), look(broken.Sound, lane=1)
+    assert (tried.broke, tried.odd, tried.whole) == ({}, {}, True)
+    facts = tried.facts
+    assert (facts.steps, facts.resets) == (30, 4)
+    assert [n for n, _ in facts.ends] == [8, 8, 8]
+    assert len(facts.prints) == 34
+    assert facts.prints == again.facts.prints != other.facts.prints
+    assert facts.generator == lane_seeds(3, 0, 1)[0] != other.facts.generator
+    assert facts.step_most >= facts.step_sum / 30 > 0
+
+
+def test_a_trial_goes_on_after_what_is_wrong_and_tells_it_once():
+    tried = look(broken.NotFinite)
+    assert tried.broke == {"finite": "step 3: nan at [2] of an observation, 1 of 4 values not finite"}
+    assert tried.facts.steps == 30
+    tried = look(broken.NoFlag)
+    assert tried.broke == {"flags": "step 1: terminated must be a boolean, given None"}
+
+
+def test_what_raises_ends_a_trial_after_a_few_times():
+    tried = look(broken.Raises)
+    assert "step 5: action" in tried.broke["step"]
+    assert "ValueError: boom (broken.py:" in tried.broke["step"]
+    assert (tried.facts.steps, tried.facts.resets, tried.whole) == (15, 3, True)
+    assert look(broken.OldGym).broke["step"].endswith("given a tuple of 4")
+    assert look(broken.NeverBegins).broke["reset"].startswith("reset 1: OSError: no level left (broken.py:")
+
+
+def test_a_last_observation_is_only_blamed_where_others_are_right():
+    assert set(look(broken.NoLastObservation, steps=60).broke) == {"final-observation"}
+    assert set(look(broken.WrongDtype).broke) == {"dtype"}
+
+
+def test_resets_within_a_step_are_seen():
+    assert "returned the next one's beginning" in look(broken.ResetsItself).broke["autoreset"]
+    tried = look(lambda: gymnasium.wrappers.Autoreset(broken.Sound()))
+    assert (tried.broke, tried.odd) == ({}, {}), "the pool resets before the wrapper does"
+
+
+class Restless(broken.Sound):
+    """Begins anew in the middle, or resets at an end but gives the right observation."""
+
+    def __init__(self, middle: bool):
+        self.middle = middle
+
+    def step(self, action: Any) -> tuple:
+        result = super().step(action)
+        if self.steps == (3 if self.middle else 8):
+            self.reset()
+        return result
+
+
+def test_resets_within_a_step_that_lose_nothing_are_odd():
+    assert "without ending the episode" in look(lambda: Restless(True)).odd["autoreset"]
+    assert look(lambda: Restless(False)).odd["autoreset"] == "the step that ended an episode called reset() too"
+
+
+def test_bounds_are_broken_at_a_reset_and_doubtful_at_a_step():
+    class Strays(broken.Sound):
+        def see(self) -> Any:
+            return super().see() + np.float32(9 if getattr(self, "steps", 0) == 2 else 0)
+
+    tried = look(Strays)
+    assert tried.broke == {}
+    assert "is not in [-1, 1]; training looks at bounds after a reset only" in tried.odd["bounds"]
+    assert set(look(broken.OutOfBounds).broke) == {"bounds"}
+
+
+def test_flags_that_are_numbers_are_odd():
+    class Counts(broken.Sound):
+        def step(self, action: Any) -> tuple:
+            obs, reward, terminated, truncated, info = super().step(action)
+            return obs, reward, int(terminated), truncated, info
+
+    tried = look(Counts)
+    assert (tried.broke, tried.odd) == ({}, {"flags": "terminated is int 0, no boolean"})
+
+
+def test_the_time_is_a_limit_too():
+    assert look(broken.Sound, steps=10**9, seconds=0.2).facts.steps < 10**6
+
+
+MASKS = {
+    "discrete": (gym.Discrete(4, start=2), np.array([0, 0, 1, 0]), 4),
+    "multi": (gym.MultiDiscrete([2, 3]), np.array([0, 1, 0, 0, 1]), [1, 2]),
+    "tuple": (gym.MultiDiscrete([2, 2]), (np.int8([1, 0]), np.int8([0, 1])), [0, 1]),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("where", ["observation", "info"])
+def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
+    space, mask, want = MASKS[kind]
+    shown: dict = {"action_mask": mask}
+    obs, info = (shown, {}) if where == "observation" else (np.zeros(2), shown)
+    if kind == "tuple":
+        mask = [np.asarray(m) for m in mask]
+    for _ in range(8):
+        assert np.array_equal(trial.choose(space, obs, info), want)
+    assert space.contains(trial.choose(space, np.zeros(2), {"action_mask": "nonsense"}))
+
+
+def test_same():
+    a = {"x": np.arange(3), "y": (1, np.zeros(2))}
+    assert trial.same(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
+    assert not trial.same(a, {"x": np.arange(3), "y": (1, np.ones(2))})
+    assert not trial.same(a, {"x": np.arange(3)})
+    assert not trial.same(np.zeros(2), np.zeros(3))

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.envs import All, AtLeast, Greedy, Group
+from polyplay.envs.pools.batching import GONE, OUT, Turns
+
+
+def test_all_waits_for_everybody():
+    turns = Turns(3, 1, All())
+    turns.back([2, 0])
+    assert turns.take() is None
+    turns.back([1])
+    assert turns.take() == slice(0, 3)
+    assert turns.take() is None
+    assert turns.idle
+    assert turns.sent(slice(0, 3)).tolist() == [0, 1, 2]
+
+
+def test_groups_in_turn_but_not_behind_a_held_one():
+    turns = Turns(4, 2, Group())
+    turns.back([2, 3])
+    assert turns.take() is None, "group 0 is due, so that runs repeat"
+    turns.back([0, 1])
+    assert turns.take() == slice(0, 2)
+    assert turns.take() == slice(2, 4)
+    turns.sent(slice(2, 4))
+    turns.back([3, 2])
+    assert turns.take() == slice(2, 4)
+
+
+def test_greedy_gives_the_oldest_up_to_n():
+    turns = Turns(4, 1, Greedy(2))
+    turns.back([3])
+    turns.back([1, 0])
+    assert turns.take().tolist() == [3, 1]
+    assert turns.take().tolist() == [0]
+    assert turns.take() is None
+
+
+def test_at_least_counts_what_can_still_come():
+    turns = Turns(4, 1, AtLeast(3))
+    turns.back([0, 1])
+    assert turns.take() is None
+    turns.back([2, 3])
+    assert turns.take().tolist() == [0, 1, 2, 3]
+    turns.sent(np.array([1]))
+    assert turns.take() is None
+    turns.back([1])
+    assert turns.take().tolist() == [1]
+
+
+@pytest.mark.parametrize("lanes", [slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)])
+def test_only_held_groups_can_be_answered(lanes):
+    turns = Turns(4, 2, Group())
+    turns.back([0, 1])
+    turns.take()
+    with pytest.raises(ValueError, match="answers"):
+        turns.sent(lanes)
+    assert turns.sent(np.array([0, 1])).tolist() == [0, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([All(), Greedy(2), AtLeast(3)]), st.booleans())
+def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
+    """Random arrivals, answers in random parts (where the rule allows), saving and loading in between."""
+    rng, lanes = np.random.default_rng(seed), 6
+    groups = 3 if isinstance(batching, All) else 1
+    turns = Turns(lanes, groups, batching)
+    out, held, given_away = set(range(lanes)), [], 0
+    for _ in range(60):
+        if reload:
+            state = turns.state()
+            turns = Turns(lanes, groups, batching)
+            turns.load(state)
+        come = [i for i in sorted(out) if rng.random() < 0.5]
+        rng.shuffle(come)
+        turns.back(come)
+        out -= set(come)
+        got = turns.take()
+        if got is not None:
+            numbers = np.arange(lanes)[got].tolist()
+            assert not set(numbers) & (out | {i for h in held for i in h})
+            held.append(numbers)
+            given_away += 1
+        if held and rng.random() < 0.7:
+            some = held.pop(int(rng.integers(len(held))))
+            turns.sent(np.array(some))
+            out |= set(some)
+    assert given_away > 5
+
+
+def test_a_lane_that_goes_is_waited_for_by_nobody_until_it_is_there_again():
+    turns = Turns(4, 1, AtLeast(2), active=3)
+    assert turns.where.tolist() == [OUT, OUT, OUT, GONE]
+    turns.back([0])
+    assert turns.take() is None, "two are still out"
+    turns.back([2])
+    lanes = turns.take()
+    assert lanes.tolist() == [0, 2]
+    turns.part(2)
+    with pytest.raises(ValueError, match="only a lane that"):
+        turns.part(1)
+    with pytest.raises(ValueError, match="is there already"):
+        turns.join(0)
+    turns.part(0)
+    turns.back([1])
+    assert turns.take().tolist() == [1], "nobody else will come"
+    turns.join(3)
+    turns.back([3])
+    assert turns.ready == 1
+    assert turns.take().tolist() == [3]

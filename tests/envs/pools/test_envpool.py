@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.tree import Field
+from polyplay.envs import AtLeast, Box, Discrete, Envs, Greedy
+from polyplay.envs.pool import lane_seeds
+from tests.envs import fakepool
+
+FLAGS = ("first", "terminated", "truncated", "over")
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    return fakepool.install(monkeypatch)
+
+
+def lane_rows(pool, turns):
+    """Per lane: (elapsed steps, reward, *FLAGS) of every row; answers what it gets, with action 0."""
+    rows = [[] for _ in range(pool.lanes)]
+    for _ in range(turns):
+        lanes, row = pool.recv()
+        seen = row["obs"]["at"] if isinstance(row["obs"], dict) else row["obs"]
+        for k, lane in enumerate(np.arange(pool.lanes)[lanes].tolist()):
+            rows[lane].append((int(seen[k, 0]), float(row["reward"][k]), *(bool(row[f][k]) for f in FLAGS)))
+        shape = getattr(pool.spec.action, "shape", ())
+        kind = np.float32 if shape else np.int64
+        pool.send(lanes, np.zeros((len(row["reward"]), *shape), kind))
+    return rows
+
+
+FIRST, GOES = (True, False, False, False), (False, False, False, False)
+ENDS, CUT, LIFE = (False, True, False, True), (False, False, True, True), (False, True, False, False)
+
+
+@pytest.mark.parametrize("how", [{}, {"groups": 2}, {"batching": AtLeast(3)}, {"batching": Greedy(2)}])
+def test_rows_are_the_convention_under_every_rule(how):
+    rows = lane_rows(Envs("envpool:Count-v1", 4, **how).open(0), 40)
+    for lane, seen in enumerate(rows):
+        length = 3 + lane % 2
+        want = [(t % (length + 1)) for t in range(len(seen))]
+        assert len(seen) > 10
+        assert [s[:2] for s in seen] == [(t, t) for t in want]
+        assert [s[2:] for s in seen] == [FIRST if t == 0 else ENDS if t == length else GOES for t in want]
+
+
+def test_time_limits_truncate():
+    rows = lane_rows(Envs("envpool:Count-v1", 2, options={"max_episode_steps": 2}).open(0), 7)
+    assert [s[2:] for s in rows[0]] == [FIRST, GOES, CUT, FIRST, GOES, CUT, FIRST]
+
+
+def test_a_lost_life_ends_an_episode_where_asked_but_never_the_game():
+    plain = lane_rows(Envs("envpool:Lives-v5", 1).open(0), 8)[0]
+    assert [s[2:] for s in plain] == [FIRST, GOES, GOES, GOES, GOES, GOES, ENDS, FIRST]
+    lives = lane_rows(Envs("envpool:Lives-v5", 1, options={"episodic_life": True}).open(0), 9)[0]
+    assert [s[2:] for s in lives] == [FIRST, GOES, GOES, LIFE, FIRST, GOES, GOES, ENDS, FIRST]
+    assert [s[0] for s in lives] == [0, 1, 2, 3, 3, 4, 5, 6, 0], "elapsed steps go on after a life"
+    assert lives[4][1] == 0, "no reward on first rows"
+
+
+def test_where_the_end_and_the_time_limit_meet_the_end_is_real():
+    rows = lane_rows(Envs("envpool:Lives-v5", 1, options={"max_episode_steps": 6}).open(0), 8)[0]
+    assert rows[6][2:] == ENDS
+    assert rows[7][2:] == FIRST
+
+
+def test_lanes_may_be_answered_later_one_by_one():
+    """As when rollouts are parked: fewer lanes are out than recv gives at most."""
+    pool = Envs("envpool:Count-v1", 4, batching=AtLeast(3)).open(0)
+    lanes, _ = pool.recv()
+    assert len(lanes) == 3
+    more, _ = pool.recv()
+    assert sorted([*lanes, *more]) == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv()
+    pool.send(lanes[1:2], np.array([2]))
+    assert pool.recv()[0].tolist() == [lanes[1]]
+    pool.send(lanes[:1], np.array([0]))
+    pool.send(more, np.array([0]))
+    assert sorted(pool.recv()[0]) == sorted([lanes[0], *more])
+
+
+def test_seeds_threads_and_groups_reach_it(made):
+    envs = Envs("envpool:Count-v1", 6, groups=2, workers=3)
+    pool = envs.open(5, lane=12)
+    seeds = lane_seeds(5, 12, 6)
+    assert [p.seeds for p in made] == [seeds[:3].tolist(), seeds[3:].tolist()]
+    assert [(p.batch, p.config.num_threads) for p in made] == [(3, 3)] * 2
+    lanes, row = pool.recv()
+    assert lanes == slice(0, 3)
+    assert (row["obs"][:, 1] == seeds[:3] % 1000).all()
+    assert pool.recv()[0] == slice(3, 6)
+    pool.send(slice(3, 6), np.array([0, 1, 2]))
+    assert made[1].sent[0].tolist() == [1, 2, 3], "Discrete actions that start at 1"
+    Envs("envpool:Count-v1", 6, batching=AtLeast(4)).open(5)
+    assert made[2].batch == 1
+    assert 1 <= made[2].config.num_threads <= 6
+
+
+def test_bounds_that_were_never_set_do_not_clip(made):
+    envs = Envs("envpool:Real-v1", 1)
+    assert envs.spec.action == Box((2,), np.array([-np.inf, -1], np.float32), np.array([np.inf, 1], np.float32))
+    assert envs.spec.obs == {"at": Field((2,), "float32"), "n": Field((), "int64")}
+    assert envs.spec.classes == {"n": 9}
+    pool = envs.open(0)
+    lanes, row = pool.recv()
+    assert row["obs"]["n"].dtype == np.int64
+    assert row["obs"]["n"].tolist() == [0]
+    pool.send(lanes, np.array([[-70.0, -70.0]], np.float32))
+    assert made[0].sent[0].tolist() == [[-70.0, -1.0]]
+
+
+def test_what_is_told_before_a_run():
+    spec = Envs("envpool:Lives-v5", 2).spec
+    assert (spec.frames_per_step, spec.action) == (4, Discrete(4))
+    assert spec.describe["options"] == "episodic_life False, reward_clip False, frame_skip 4, scale 1.0"
+    assert spec.describe["time limit"] == "100 steps"
+    other = Envs("envpool:Real-v1", 2).spec
+    assert other.frames_per_step == 1, "physics substeps are no frames"
+    assert other.describe["options"] == "EnvPool's defaults"
+    assert other.describe["time limit"] == "the environment's own"
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "says"),
+    [
+        ("Cuont-v1", {}, r"EnvPool has no such task, did you mean 'Count-v1'\? \(one of 5\)"),
+        ("Two-v1", {}, "is a game of 2 players; one is supported"),
+        ("Both-v1", {}, "actions Dict.* are not supported with EnvPool; supported are Discrete and Box of floats"),
+        ("Lives-v5", {"reward_clip": True}, "option reward_clip=True loses the score; leave it out, the learner"),
+        ("Lives-v5", {"seed": 3}, "option 'seed' cannot be set: Polyplay sets it; there are: max_episode_steps, epi"),
+        ("Lives-v5", {"frame_skp": 3}, r"option 'frame_skp' cannot be set, did you mean 'frame_skip'\?; there are"),
+        ("Lives-v5", {"frame_skip": "2"}, "option frame_skip='2' must be of type int"),
+        ("Lives-v5", {"episodic_life": 1}, "option episodic_life=1 must be of type bool"),
+        ("Count-v1", {"max_episode_steps": 0}, "could not be described: ValueError: too short"),
+    ],
+)
+def test_mistakes_are_one_line(task, options, says):
+    with pytest.raises(UserError, match=f"^envpool:{task}: {says}") as e:
+        Envs(f"envpool:{task}", 2, options=options).spec  # noqa: B018
+    assert "\n" not in str(e.value)
+
+
+def test_without_envpool_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(UserError, match=r"^envpool: environments need EnvPool .*: pip install 'polyplay\[envpool\]'$"):
+        Envs("envpool:Pong-v5", 2).spec  # noqa: B018
+
+
+def test_its_warnings_about_bounds_are_kept_quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lanes, step = Envs("envpool:Count-v1", 2).open(0).recv()
+    assert lanes == slice(0, 2)
+    assert step["first"].all()
+
+
+def test_it_is_a_pool_like_the_others(made):
+    pool = Envs("envpool:Count-v1", 4, groups=2).open(0)
+    with pytest.raises(ValueError, match="send"):
+        pool.send(slice(0, 2), np.zeros(2, np.int64))
+    pool.recv()
+    pool.recv()
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv()
+    with pytest.raises(ValueError, match="actions must lie in"):
+        pool.send(slice(0, 2), np.array([0, 3]))
+    assert pool.state() is None
+    with pytest.raises(ValueError, match="no state"):
+        pool.load({})
+    pool.close()
+    pool.close()
+    with pytest.raises(Closed):
+        pool.recv()
+
+
+def test_systems_train_with_it(tmp_path):
+    settings = dict(network="mlp", lanes=4, groups=2, replicas=1, unroll=4, steps=400, tensorboard=False)
+    run = polyplay.train("a2c", env="envpool:Count-v1", serial=True, run=str(tmp_path / "run"), **settings)
+    assert run.summary["episodic_return_mean"] == pytest.approx((6 + 10) / 2, abs=1.5)
+    assert run.summary["frames"] >= 400

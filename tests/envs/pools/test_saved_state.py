@@ -1,0 +1,204 @@
+"""Environments that go on from what was saved, and those that must not."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+from polyplay.common import tree
+from polyplay.common.errors import Closed, UserError
+from polyplay.envs import Envs
+from polyplay.envs.pools import saved_state
+from polyplay.envs.pools.saved_state import Unsaveable, generator, set_generator
+
+CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+SAVES, RAISES, HANGS, ENDS, LIES = range(5)
+
+
+class Walk(gymnasium.Env):
+    """Walks at random; says what its state is, or doesn't."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, how: int = SAVES, length: int = 7):
+        self.how, self.length = how, length
+
+    def _see(self):
+        return np.array([self.at, self.age], np.float32), {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.age = 0.0, 0
+        return self._see()
+
+    def step(self, action):
+        self.at += self.np_random.normal() * (1 + action)
+        self.age += 1
+        return self._see()[0], self.at, self.age == self.length, False, {}
+
+    def get_state(self):
+        if self.how == RAISES:
+            raise ValueError("not now")
+        if self.how == HANGS:
+            time.sleep(1000)
+        if self.how == ENDS:
+            os._exit(3)
+        if self.how == LIES:
+            return {"a": {"b": "text"}}
+        return {"at": np.float64(self.at), "more": {"age": np.array(self.age)}, "random": generator(self.np_random)}
+
+    def set_state(self, state):
+        self.at, self.age = float(state["at"]), int(state["more"]["age"])
+        set_generator(self.np_random, state["random"])
+
+
+def step(pool, rng) -> dict:
+    lanes, row = pool.recv(60)
+    row = tree.map(np.array, row)
+    n = len(row["reward"])
+    action = rng.integers(0, 2, n) if hasattr(pool.spec.action, "n") else rng.normal(size=(n, 1)).astype(np.float32)
+    pool.send(lanes, action)
+    return row
+
+
+def goes_on(pool, other, steps: int, before: int) -> int:
+    """Both go on alike from the first one's state; ends of episodes meanwhile."""
+    rng = np.random.default_rng(0)
+    for _ in range(before):
+        step(pool, rng)
+    pool.recv(60)
+    kept = tree.nest({k: np.array(v) for k, v in tree.leaves(pool.state())})
+    assert pool.unsaved == ""
+    other.load(kept)
+    start = np.zeros(pool.lanes // pool.groups, np.int64)
+    lanes = slice(before % pool.groups * len(start), (before % pool.groups + 1) * len(start))
+    action = start if hasattr(pool.spec.action, "n") else np.ones((len(start), 1), np.float32)
+    for p in (pool, other):
+        p.send(lanes, action)
+    ends = 0
+    for t in range(steps):
+        a, b = (step(p, np.random.default_rng(t)) for p in (pool, other))
+        assert all((a[k] == b[k]).all() for k in a), t
+        ends += int(a["over"].sum())
+    return ends
+
+
+@pytest.mark.parametrize("env", CLASSIC)
+def test_classic_control_goes_on_to_the_bit(env):
+    first, second = (Envs(env, 2, inline=True).open(seed) for seed in (3, 99))
+    assert goes_on(first, second, steps=800, before=230) >= 1  # over at least one time limit
+    first.close()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_in_processes_too_and_from_there_in_this_one(groups, pools):
+    first = pools("CartPole-v1", 4, groups=groups)
+    assert goes_on(first, pools("CartPole-v1", 4, seed=50, groups=groups, workers=1), steps=60, before=31) >= 1
+    second = pools(Walk, 4, groups=groups)
+    assert goes_on(second, Envs(Walk, 4, groups=groups, inline=True).open(8), steps=40, before=20) >= 1
+
+
+def test_rows_that_are_awaited_are_part_of_it(pools):
+    pool, other = (pools(Walk, 3, seed=s, workers=2) for s in (1, 2))
+    lanes, _ = pool.recv(60)
+    pool.send(lanes, np.ones(3, np.int64))
+    other.load(pool.state())
+    a, b = pool.recv(60)[1], other.recv(60)[1]
+    assert not a["first"].any()
+    assert all((a[k] == b[k]).all() for k in a)
+
+
+def test_a_restarted_lane_goes_on_with_the_seeds_it_would_have_had(pools):
+    """A lost process begins its lanes anew when they are answered: also in the pool that goes on."""
+    pool, other = (pools(Walk, 2, seed=5, workers=1) for _ in range(2))
+    pool.recv(60)
+    pool._workers[0].process.kill()
+    pool._workers[0].process.join()
+    pool._hear(pool._workers[0])
+    other.load(pool.state())
+    rows = []
+    for p in (pool, other):
+        p.send(slice(0, 2), np.zeros(2, np.int64))
+        rows.append(step(p, np.random.default_rng(0)))
+        rows.append(step(p, np.random.default_rng(0)))
+    assert rows[0]["first"].all()
+    assert all((rows[i][k] == rows[i + 2][k]).all() for i in (0, 1) for k in rows[0])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (RAISES, "ValueError: not now"),
+        (LIES, "must give a dict of arrays, gave str under 'b'"),
+        (HANGS, "took longer than step_timeout"),
+        (ENDS, "ended by itself"),
+    ],
+)
+def test_one_that_cannot_be_saved_is_told_and_the_pool_goes_on(how, said, pools):
+    pool = pools(Walk, 2, workers=1, step_timeout=0.7 if how == HANGS else 60.0, options={"how": how})
+    pool.recv(60)
+    assert pool.state() is None
+    assert said in pool.unsaved
+    pool.send(slice(0, 2), np.zeros(2, np.int64))
+    row = step(pool, np.random.default_rng(0))
+    assert row["first"].all() == (how in (HANGS, ENDS))
+
+
+def test_layers_that_are_not_known_are_named():
+    class Own(gymnasium.Wrapper):
+        pass
+
+    class Quiet(Own):
+        def get_state(self):
+            return {}
+
+        def set_state(self, state):
+            assert state == {}
+
+    def save(env):
+        env.reset(seed=1)
+        return saved_state.save(env)
+
+    with pytest.raises(Unsaveable, match="Own has no get_state"):
+        save(Own(Walk()))
+    with pytest.raises(Unsaveable, match="FrozenLakeEnv has no"):
+        save(gymnasium.make("FrozenLake-v1"))
+    with pytest.raises(Unsaveable, match="Limit has no"):
+        save(type("Limit", (wrappers.TimeLimit,), {})(Walk(), 5))
+    env = Quiet(wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(Walk(), 5)))
+    kept = save(env)
+    other = Quiet(wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(Walk(), 5)))
+    other.reset()
+    for _ in range(3):
+        env.step(0)
+    kept = tree.nest(dict(tree.leaves(saved_state.save(env))))
+    saved_state.load(other, kept)
+    assert [other.step(1)[3] for _ in range(2)] == [False, True]
+    with pytest.raises(Unsaveable, match=r"the environment was Quiet of .* and is TimeLimit of Walk"):
+        saved_state.load(wrappers.TimeLimit(Walk(), 5), kept)
+
+
+def test_another_environment_does_not_take_it():
+    pool = Envs(Walk, 1, inline=True).open(0)
+    kept = pool.state()
+    other = Envs(lambda: wrappers.TimeLimit(Walk(), 5), 1, inline=True).open(0)
+    with pytest.raises(UserError, match="lane 0: cannot go on from what was saved: the environment was Walk and is"):
+        other.load(kept)
+    pool.close()
+    with pytest.raises(Closed):
+        pool.state()
+
+
+def test_only_the_generator_that_is_known():
+    one, other = np.random.default_rng(3), np.random.default_rng(4)
+    one.integers(0, 5, dtype=np.int32)  # half of a draw is kept for the next
+    set_generator(other, generator(one))
+    assert one.integers(0, 9, 5, dtype=np.int32).tolist() == other.integers(0, 9, 5, dtype=np.int32).tolist()
+    with pytest.raises(Unsaveable, match="MT19937"):
+        generator(np.random.Generator(np.random.MT19937(1)))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import pytest
+from gymnasium.vector import VectorEnv
+
+from polyplay.common.errors import UserError
+from polyplay.envs import AtLeast, Discrete, Envs
+from polyplay.envs.pools.vector_modes import alone, built, mode, words
+from tests.envs import faulty, vectors
+from tests.envs.vectors import NEXT, OFF, SAME
+
+
+def test_words_are_those_of_the_signature_that_were_not_given_already():
+    assert words(vectors.poles) == {"num_envs", "vector_kwargs"}
+    assert words(partial(gymnasium.make_vec, "CartPole-v1")) == {"num_envs", "vector_kwargs"}
+    assert words(partial(vectors.poles, num_envs=4)) == {"vector_kwargs"}
+    assert words(vectors.obedient) == {"num_envs", "autoreset_mode"}
+    assert words(vectors.Counting) == {"num_envs"}
+    assert words(faulty.Obedient) == words(vectors.three) == words(dict) == set()
+
+
+def test_factories_are_asked_for_lanes_and_for_next_step():
+    assert built(vectors.poles, 5).num_envs == 5
+    assert mode(built(vectors.poles, 2)) is NEXT
+    assert mode(built(vectors.obedient, 2)) is NEXT
+    assert mode(built(partial(vectors.poles, vectorization_mode="vector_entry_point"), 2)) is NEXT
+    assert built(vectors.three, 5).num_envs == 3
+    assert isinstance(built(vectors.misled, 5), faulty.Obedient)
+    assert built(vectors.misled, 5).length == 4
+
+    def choosy(num_envs, autoreset_mode=SAME):
+        if autoreset_mode is NEXT:
+            raise ValueError("not in this mode")
+        return vectors.obedient(num_envs, autoreset_mode)
+
+    assert mode(built(choosy, 2)) is OFF
+
+
+def test_modes_are_read_from_words_too():
+    env = vectors.Counting()
+    for said, meant in (("NextStep", NEXT), (SAME, SAME), ("sometimes", None), (None, None)):
+        env.metadata = {"autoreset_mode": said}
+        assert mode(env) is meant
+    assert mode(faulty.Obedient()) is None
+
+
+def test_what_resets_in_the_same_step_becomes_single_environments():
+    env = alone(vectors.same, "same")
+    assert isinstance(env, gymnasium.Env)
+    assert not isinstance(env, VectorEnv)
+    env.reset(seed=0)
+    assert env.step(0)[1] == 2.0, "wrappers stay"
+    assert env.spec.max_episode_steps == 9
+
+
+class Pooled(vectors.Counting):
+    __module__ = "envpool.made.up"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (vectors.Same, r"^it: Same resets in the same step \(SAME_STEP\), which overwrites an episode's last obs"),
+        (vectors.wrapped, r"^it: SyncVectorEnv resets in the same step .* or give a single environment$"),
+        (vectors.Silent, r"^it: Silent does not say how it resets; its metadata must say autoreset_mode: "),
+        (Pooled, r"^it: is an EnvPool, .* give --env envpool:TASK$"),
+    ],
+)
+def test_others_are_refused_by_name_in_one_line(make, says):
+    with pytest.raises(UserError, match=says) as e:
+        alone(make, "it")
+    assert "\n" not in str(e.value)
+
+
+def test_a_spec_says_that_it_is_of_a_vector():
+    for inline in (True, False):  # in this process, and in one of its own
+        spec = Envs(vectors.Counting, 6, 2, inline=inline).spec
+        assert (spec.vector, spec.width, spec.action) == (True, 0, Discrete(4))
+        assert spec.obs.shape == (2,)
+        assert spec.describe["resets"] == "by us, lane by lane"
+    spec = Envs(vectors.poles, 6, inline=True).spec
+    assert spec.describe["resets"] == "its own, in the next step"
+    assert spec.describe["time limit"] == "9 steps"
+    assert not Envs(vectors.same, 6, inline=True).spec.vector
+    assert Envs(vectors.three, 6, 2, inline=True).spec.width == 3
+
+
+def test_lanes_that_cannot_be_are_refused_in_one_line():
+    with pytest.raises(
+        UserError, match=r"^three: makes 3 environments, but a group of the pool has lanes=4: give the fun"
+    ):
+        Envs(vectors.three, 4, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"^Counting: a vector .* steps all its lanes at once, without AtLeast\(n=2\)"):
+        Envs(vectors.Counting, 4, batching=AtLeast(2), inline=True).spec  # noqa: B018
+
+
+def test_an_id_of_which_there_are_only_vectors(monkeypatch):
+    gymnasium.register("OnlyMany-v0", vector_entry_point=vectors.Counting)
+    monkeypatch.setitem(gymnasium.registry, "OnlyMany-v0", gymnasium.registry["OnlyMany-v0"])
+    spec = Envs("OnlyMany-v0", 4, inline=True).spec
+    assert spec.vector
+    assert Envs("OnlyMany-v0", 4, inline=True).open(0).recv()[1]["obs"].shape == (4, 2)

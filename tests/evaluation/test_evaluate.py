@@ -1,0 +1,127 @@
+"""Scores of runs: what is written down, where it stands, and that the same questions give the same answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polyplay.common.errors import UserError
+from polyplay.envs.atari import protocols
+from polyplay.evaluation import evaluate
+from polyplay.evaluation.scores.of_runs import training
+from polyplay.runs import directory, load
+from tests import made
+
+
+def short(monkeypatch, name="null-op", frames=240):
+    """A protocol whose games are soon over."""
+    how = protocols.PROTOCOLS[name]
+    monkeypatch.setitem(protocols.PROTOCOLS, name, replace(how, options={**how.options, "max_frames": frames}))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    return made.run(tmp_path / "run", network="mlp")
+
+
+def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
+    result = evaluate.evaluate(toy, 6, 3, epsilon=0.25)
+    file = toy / "evaluation-000000000007-eps0.25-seed3.json"
+    assert json.loads(file.read_text()) == directory.plain(result)
+    config = directory.read_config(toy)
+    want = {
+        "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
+        "checkpoint": "000000000007", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6, "epsilon": 0.25,
+        "actions": "sampled", "starts": None, "trained_seed": 0, "config_hash": directory.config_hash(config),
+    }  # fmt: skip
+    assert {k: result[k] for k in want} == want
+    assert result["versions"]["polyplay"] == config["versions"]["polyplay"]
+    assert result["machine"] == config["machine"]
+    assert len(result["checkpoint_sha256"]) == 64
+    assert len(result["returns"]) == 6
+    low, high = result["interval"]
+    assert low <= result["episodic_return_mean"] <= high
+
+
+def test_the_same_question_has_the_same_answer(toy: Path):
+    once, again, other = (evaluate.evaluate(toy, 20, seed)["returns"] for seed in (0, 0, 1))
+    assert once == again
+    assert once != other
+    assert evaluate.evaluate(toy, 20, 0, greedy=True)["actions"] == "greedy"
+
+
+def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
+    run = made.run(tmp_path / "run", updates=(3, 7), network="mlp")
+    page, settings, options, _ = load.read(run)
+    made.save(run, page.build(settings, load.new_crew(options)).policy, 3, mean=0.5)
+    made.games(run, [-1.0] * 50 + [1.0] * 100)
+    evaluate.evaluate(run, 4)
+    evaluate.evaluate(run, 4, which="best")
+    evaluate.evaluate(run, 5, which="3")
+    scores = evaluate.read_scores(run)
+    assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007"]
+    assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003"]
+    assert [e["episodes"] for e in scores["snapshots"].values()] == [5]
+    assert scores["training"]["episodic_return_mean"] == 1.0
+    assert scores["training"]["episodes"] == 100
+    assert list(scores["training"]["interval"]) == [1.0, 1.0]
+
+
+def test_a_run_that_goes_on_has_no_final_score_any_more(tmp_path: Path):
+    run = made.run(tmp_path / "run", network="mlp")
+    evaluate.evaluate(run, 2)
+    (run / "summary.json").unlink()
+    evaluate.evaluate(run, 3)
+    scores = evaluate.read_scores(run)
+    assert scores["final"] == {}
+    assert len(scores["snapshots"]) == 1  # the same evaluation, measured anew
+    assert training(run) == {}
+
+
+def test_a_page_may_have_an_epsilon_of_its_own(toy: Path, monkeypatch: pytest.MonkeyPatch):
+    page = load.read(toy)[0]
+    build = page.build
+    monkeypatch.setattr(page, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
+    assert evaluate.evaluate(toy, 2)["epsilon"] == 0.05
+    assert evaluate.evaluate(toy, 2, epsilon=0.0)["epsilon"] == 0.0
+
+
+def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    short(monkeypatch)
+    run = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c")
+    result = evaluate.evaluate(run, 2, protocol="null-op", epsilon=0.05)
+    assert (run / "evaluation-000000000007-null-op-eps0.05-seed0.json").is_file()
+    assert (result["game"], result["protocol"], result["label"]) == ("pong", "null-op", "null-op")
+    assert result["episodic_length_mean"] == 60  # 240 frames
+    assert result["environment"]["no-ops"] == "0–30 frames"
+    assert result["environment"]["max frames"] == "240"
+
+
+def test_without_a_number_the_protocols_is_played(toy: Path):
+    assert evaluate.evaluate(toy)["episodes"] == 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"protocol": "null-op"}, "--protocol: null-op is for Atari games, this run plays toy:catch"),
+        ({"protocol": "nullop"}, "--protocol: 'nullop' given, did you mean 'null-op'"),
+        ({"epsilon": -0.1}, "--epsilon: -0.1 given, allowed: a number from 0 to 1"),
+        ({"episodes": 0}, "--episodes: 0 given, allowed: a whole number from 1 up"),
+        ({"starts": "x.json"}, "--starts x.json is for --protocol human-starts, run given"),
+    ],
+)
+def test_a_mistake_is_one_line(toy: Path, asked, says):
+    with pytest.raises(UserError, match=says) as told:
+        evaluate.evaluate(toy, **asked)
+    assert "\n" not in str(told.value)
+    assert not list(toy.glob("evaluation-*"))
+
+
+def test_damaged_scores_are_said(toy: Path):
+    (toy / "scores.json").write_text("{")
+    with pytest.raises(UserError, match=r"scores.json is damaged: .*; remove it and evaluate again"):
+        evaluate.evaluate(toy, 1)

@@ -1,0 +1,150 @@
+"""A recorded score comes out again, or what is wrong with it is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyplay.cli import main
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.evaluation import evaluate, verify
+from polyplay.runs import directory, load
+from tests import made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    made.run(tmp_path / "run", network="mlp")
+    evaluate.evaluate(tmp_path / "run", 20, 3, epsilon=0.1)
+    return tmp_path / "run"
+
+
+def change(run: Path, **what):
+    [path] = run.glob("evaluation-*.json")
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in {**said, **what}.items() if v is not ...}))
+
+
+def failed(run: Path) -> tuple[str, str]:
+    """The rule that failed, and what it says; nothing after it was looked at."""
+    found = verify.verify(run)
+    assert [f.name for f in found] == list(verify.RULES)
+    [wrong] = [f for f in found if f.level == "failed"]
+    levels = [f.level for f in found]
+    at = levels.index("failed")
+    assert levels == ["ok"] * at + ["failed"] + ["unseen"] * (len(levels) - at - 1)
+    return wrong.name, wrong.seen
+
+
+def test_a_score_comes_out_again(run: Path, capsys: pytest.CaptureFixture):
+    assert [f.level for f in verify.verify(run)] == ["ok"] * 6
+    assert main.main(["verify", str(run)]) == 0
+    assert "all 20 returns came out the same" in capsys.readouterr().out
+
+
+def test_other_returns_by_the_same_build_fail(run: Path, capsys: pytest.CaptureFixture):
+    [path] = run.glob("evaluation-*.json")
+    returns = json.loads(path.read_text())["returns"]
+    returns[4] = -returns[4]
+    change(run, returns=returns, episodic_return_mean=float(np.mean(returns)))
+    rule, says = failed(run)
+    assert rule == "returns"
+    assert f"game 4 returned {-returns[4]:g} now, {returns[4]:g} recorded, by the same build" in says
+    assert main.main(["verify", str(run)]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_on_another_machine_the_interval_decides(run: Path):
+    [path] = run.glob("evaluation-*.json")
+    said = json.loads(path.read_text())
+    returns = [*said["returns"][1:], said["returns"][0]]
+    elsewhere = {**said["machine"], "cpu": "another"}
+    change(run, machine=elsewhere, returns=[-returns[0], *returns[1:]])
+    change(run, episodic_return_mean=float(np.mean([-returns[0], *returns[1:]])))
+    found = verify.verify(run)
+    assert found[-1].level == "ok"
+    assert "no difference within its 95 % bootstrap interval; machine differ" in found[-1].seen
+    change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
+    rule, says = failed(run)
+    assert rule == "returns"
+    assert "they differ by more than their 95 % bootstrap interval (machine differ)" in says
+
+
+def test_another_device_is_another_machine(run: Path):
+    change(run, device="a GPU")
+    found = verify.verify(run)
+    assert found[-1].seen == "all 20 returns came out the same"
+    change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
+    assert "(device differ)" in failed(run)[1]
+
+
+@pytest.mark.parametrize(
+    ("what", "rule", "says"),
+    [
+        ({"lanes": ..., "seed": ...}, "record", "lacks seed, lanes; evaluate again with this version"),
+        ({"returns": []}, "record", "has no returns"),
+        ({"episodic_return_mean": 0.99}, "mean", "its mean is 0.99 there, its returns have"),
+        ({"episodes": 30}, "mean", "episodes is 30 there, returns there are 20"),
+        ({"config_hash": "0"}, "config", "config_hash is 0 there, config.json has"),
+        ({"checkpoint": "000000000008"}, "checkpoint", "checkpoint 000000000008 is not there any more"),
+        ({"checkpoint_sha256": "0"}, "checkpoint", "checkpoint_sha256 is 0 there, checkpoint 000000000007 has"),
+        ({"starts": {"path": "none.json", "digest": "0"}}, "starts", "--starts: cannot read none.json"),
+        ({"protocol": "other"}, "returns", "--protocol: 'other' given"),
+    ],
+)
+def test_what_was_changed_or_is_absent_is_named(run: Path, what, rule, says):
+    change(run, **what)
+    name, seen = failed(run)
+    assert name == rule
+    assert says in seen
+    assert "evaluation-000000000007" in seen
+
+
+def test_a_changed_configuration_is_named(run: Path):
+    config = directory.read_config(run)
+    config["config"]["gamma"] = 0.5
+    directory.write_json(run / "config.json", config)
+    assert failed(run)[0] == "config"
+
+
+def test_damaged_and_exchanged_weights_are_named(run: Path):
+    found = checkpoint.newest(run, print)
+    weights = found / f"{load.POLICY}.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert failed(run) == (
+        "checkpoint",
+        f"{_name(run)}: checkpoint {found.name}: {load.POLICY}.safetensors is damaged (its checksum differs)",
+    )
+    page, settings, options, _ = load.read(run)
+    policy = page.build(settings, load.new_crew(options)).policy
+    made.save(run, policy, 8)
+    (run / "checkpoints" / f"{8:012d}").rename(run / "checkpoints" / "x")
+    for path in (found / "manifest.json", weights):
+        path.write_bytes((run / "checkpoints" / "x" / path.relative_to(found)).read_bytes())
+    rule, says = failed(run)
+    assert rule == "checkpoint"
+    assert "checkpoint_sha256 is" in says
+
+
+def _name(run: Path) -> str:
+    return next(run.glob("evaluation-*.json")).name
+
+
+def test_a_file_that_is_no_json_fails(run: Path):
+    next(run.glob("evaluation-*.json")).write_text("{")
+    assert failed(run)[0] == "record"
+
+
+def test_which_evaluation_can_be_said(run: Path):
+    evaluate.evaluate(run, 2, 0)
+    assert verify.newest(run).name == "evaluation-000000000007-seed0.json"
+    found = verify.verify(run, "evaluation-000000000007-eps0.1-seed3.json")
+    assert "over 20 games" in found[1].seen
+    with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; there are: evaluation-0"):
+        verify.verify(run, "x.json")

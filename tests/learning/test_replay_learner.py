@@ -1,0 +1,172 @@
+"""How many updates a memory owes, what is remembered of a rollout, and what comes back from an update."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
+from polyplay.buffers.rollout_queue import ROWS
+from polyplay.common.tree import Field
+from polyplay.learning import replay_learner
+from polyplay.learning.replay_learner import Rehearsal
+
+SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
+SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
+
+
+class Learner:
+    """Counts what it is asked for; its errors are 1, 2, 3, … ."""
+
+    def __init__(self, left: float = 1.0):
+        self.revised: list[float] = []
+        self.rested: list[float] = []
+        self.items: list[Any] = []
+        self.seen: list[Any] = []
+        self.priority: Any = None  # NumPy's, here
+        self._left = left
+
+    def left(self) -> float:
+        return self._left
+
+    def observe(self, rows):
+        self.seen.append(rows["obs"])
+
+    def revise(self, item, fresh, observe=False):
+        self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
+        self.revised.append(fresh)
+        self.priority = np.arange(1.0, len(item["id"]) + 1)
+        return
+        yield
+
+    def judged(self):
+        return self.priority
+
+    def rest(self, steps):
+        self.rested.append(steps)
+        return
+        yield
+
+
+def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
+    """Rows [T+1, B]; in every lane the rows `ends` are an episode's last."""
+    rows: Any = {k: np.zeros((T + 1, B, *f.shape), f.dtype) for k, f in SPEC.items()}
+    for t in ends:
+        rows["terminated"][t] = True
+        if t < T:
+            rows["first"][t + 1] = True
+    rows["extra"] = np.zeros((T + 1, B))  # what the memory does not keep
+    return rows
+
+
+def rehearsal(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> Rehearsal:
+    told: list[Any] = []
+    meter = SimpleNamespace(losses=told.append, add=lambda *a: None)
+    me: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, meter=meter)
+    made = Rehearsal(
+        me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
+    )
+    made.told = told
+    return made
+
+
+def run(steps) -> None:
+    for _ in steps:
+        pass
+
+
+def test_before_the_start_steps_are_only_counted():
+    learner = Learner()
+    made = rehearsal(learner)
+    run(made.step(rollout(3, 4), {}))
+    assert (learner.rested, learner.revised) == ([12.0], [])
+
+
+def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
+    learner = Learner()
+    made = rehearsal(learner)
+    for turn in range(1, 30):
+        run(made.step(rollout(2, 4), {}))
+        twin = max(0, (8 * turn - 16) * 2 // 8)
+        assert made.updates == len(learner.revised) == twin
+    assert learner.revised[:3] == [8.0, 0.0, 8.0], "fresh steps count once"
+    assert sum(learner.rested) + sum(learner.revised) == 29 * 8
+
+
+@pytest.mark.parametrize(("sequence", "each"), [(0, 8), (4, 32)])
+def test_sequences_count_the_rows_that_are_learnt(sequence, each):
+    made = rehearsal(Learner(), sequence=sequence, ratio=1.0)
+    made.remember(rollout(60, 4), {})
+    assert made.memory.due == (240 - 16) // each
+
+
+def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
+    made = rehearsal(Learner())
+    assert made.remember(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
+    assert made.memory.pace.rows == 24
+    assert made.memory.inserted == 16  # row 5's next one is not there yet
+
+
+def test_running_statistics_see_what_is_remembered():
+    learner = Learner()
+    rows = rollout(5, 4)
+    rehearsal(learner).remember(rows, {})
+    assert [x is rows["obs"] for x in learner.seen] == [True]
+
+
+def test_priorities_go_back_to_whom_they_belong():
+    learner = Learner()
+    made = rehearsal(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
+    for _ in range(3):
+        run(made.step(rollout(4, 4), {}))
+    assert made.memory.metrics()["priority_max"] == 8.0
+    assert made.memory.metrics()["late"] == 0
+
+
+@pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
+def test_beta_moves_to_its_last_value_over_the_run(left, beta):
+    made = rehearsal(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
+    assert replay_learner.beta(made.replay, left) == pytest.approx(beta)
+    made.remember(rollout(30, 4), {})
+    run(made.update(0.0))
+    assert made.memory.metrics()["beta"] == pytest.approx(beta)
+    for sampler in (Uniform(), Proportional(0.5, 0.4)):
+        assert replay_learner.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
+
+
+def test_the_memory_is_told_of_now_and_then(monkeypatch):
+    monkeypatch.setattr(replay_learner, "REPORT", 5)
+    made = rehearsal(Learner())
+    for _ in range(8):
+        run(made.step(rollout(4, 4), {}))
+    assert len(made.told) == made.updates // 5
+    assert set(made.told[0]) <= set(replay_learner.NAMES)
+    assert made.told[0]["replay_size"] > 0
+
+
+def test_a_replay_without_a_ratio_is_refused():
+    with pytest.raises(ValueError, match="ratio"):
+        rehearsal(Learner(), ratio=None)
+
+
+def test_who_draws_is_found_in_its_wiring():
+    replay = Replay(SPEC, 4, capacity=100, batch=8)
+    assert replay_of({"replay": replay}) is replay
+    assert replay_of({"source": SimpleNamespace(replay=replay)}) is replay
+    assert replay_of({"source": SimpleNamespace()}) is None
+
+
+def test_who_takes_a_lost_ones_place_draws_others():
+    drawn = []
+    for incarnation in (0, 1, 1000):
+        learner = Learner()
+        made = rehearsal(learner, incarnation=incarnation)
+        for _ in range(8):
+            run(made.step(rollout(4, 4), {}))
+        drawn.append([item["id"].tolist() for item in learner.items])
+    assert len(drawn[0]) == len(drawn[1]) > 3
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == drawn[2], "a life that begins with a resumed run has the seed it had"

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.common import tree
+from polyplay.common.tree import Field
+from tests.nets.helpers import arrivals, bind, continuous, discrete, hybrid, image, masks, play, vector
+
+STATEFUL = [("none", False), ("gru", False), ("lstm", False), ("gru", True), ("lstm", True), ("none", True)]
+
+
+def agrees(policy, batch, state, **how):
+    """Largest difference between what acting and unrolling say of the same actions."""
+    said, _ = play(policy, batch, state)
+    rows = {k: v for k, v in batch.items() if k != "noise"}
+    out = policy.unroll({**rows, "action": said["action"]}, state, **how)
+    assert {k: v.shape for k, v in out.items()} == dict.fromkeys(("logp", "value", "entropy"), batch["first"].shape)
+    return max((out[k] - said[k]).abs().max().item() for k in ("logp", "value"))
+
+
+@pytest.mark.parametrize(("core", "previous"), STATEFUL)
+def test_acting_and_unrolling_agree_to_the_bit(core, previous):
+    """Over many shapes, ragged ones above all, weights and rollouts."""
+    for seed in range(25):
+        torch.manual_seed(seed)
+        size, n, width = (int(torch.randint(1, high, ())) for high in (40, 20, 70))
+        rows, lanes = 2 + seed % 7, 1 + seed % 11
+        make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
+        make = hybrid(vector(size)) if seed % 3 == 1 else make
+        hidden = ((64, 64), (width,), (32, width))[seed % 3]
+        policy = nets.make("mlp", make, core, width, previous, hidden=hidden, separate=core == "none" and seed % 2 == 0)
+        for p in policy.parameters():
+            p.data += 0.1 * torch.randn_like(p)
+        bind(policy)
+        state = tree.map(torch.ones_like, policy.initial(lanes))
+        state = {**state, **({"action": policy.initial(lanes)["action"]} if previous else {})}
+        batch = arrivals(make.obs, rows, lanes, policy.noise)
+        if make.mask is not None:
+            batch["mask"] = masks(make, rows, lanes)
+        assert agrees(policy, batch, state) == 0, (seed, size, n, width, rows, lanes)
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("make", [discrete, hybrid])
+def test_a_lane_is_to_the_bit_the_same_in_any_batch(core, make):
+    spec = make(vector(17))
+    policy = nets.make("mlp", spec, core, 50)
+    batch = arrivals(spec.obs, 6, 13, policy.noise)
+    if spec.mask is not None:
+        batch["mask"] = masks(spec, 6, 13)
+    whole, _ = play(policy, batch, policy.initial(13))
+    for lanes in (slice(0, 1), slice(3, 8), slice(5, 13)):
+        some = tree.map(lambda x, at=lanes: x[:, at], batch)
+        part, _ = play(policy, some, policy.initial(some["first"].shape[1]))
+        for (_, a), (_, b) in zip(tree.leaves(part), tree.leaves(whole), strict=True):
+            assert torch.equal(a, b[:, lanes])
+
+
+@pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
+def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
+    spec = discrete(image())
+    policy = nets.make(name, spec, "gru" if name == "a3c" else "none", 32)
+    bind(policy)
+    for rows, lanes in ((4, 3), (3, 8)):
+        batch = arrivals(spec.obs, rows, lanes, 1)
+        state = policy.initial(lanes)
+        assert agrees(policy, batch, state, chunk=lanes) == 0
+        assert agrees(policy, batch, state) <= 1e-5
+        assert agrees(policy, batch, state, chunk=5) <= 1e-5
+
+
+@pytest.mark.parametrize(("core", "previous"), STATEFUL)
+def test_an_unroll_over_a_first_row_equals_two_unrolls(core, previous):
+    spec = discrete(vector(5))
+    policy = nets.make("mlp", spec, core, 24, previous)
+    rows, lanes, cut = 9, 4, 5
+    batch = arrivals(spec.obs, rows, lanes, 1)
+    batch["first"][:] = False
+    batch["first"][cut] = True
+    batch["action"] = torch.randint(0, 6, (rows, lanes))
+    state = tree.map(lambda x: torch.rand(x.shape).to(x.dtype), policy.initial(lanes))
+    whole = policy.unroll(batch, state)
+    before = policy.unroll(tree.map(lambda x: x[:cut], batch), state)
+    fresh = policy.unroll(tree.map(lambda x: x[cut:], batch), policy.initial(lanes))
+    for k, v in whole.items():
+        assert torch.equal(v, torch.cat([before[k], fresh[k]]))
+    if core != "none":  # and without the reset the past would have been heard
+        batch["first"][cut] = False
+        assert not torch.equal(policy.unroll(batch, state)["value"][cut], whole["value"][cut])
+
+
+def test_state_is_carried_and_not_overwritten():
+    spec = discrete(vector(3))
+    policy = nets.make("mlp", spec, "lstm", 8, True)
+    batch = arrivals(spec.obs, 2, 5, 1)
+    state = policy.initial(5)
+    kept = tree.map(torch.clone, state)
+    said, after = play(policy, tree.map(lambda x: x[:1], batch), state)
+    assert all(torch.equal(state[k], kept[k]) for k in kept)
+    assert {k: (tuple(v.shape[1:]), str(v.dtype)[6:]) for k, v in after.items()} == {
+        k: tuple(f) for k, f in policy.state_spec().items()
+    }
+    assert torch.equal(after["action"], said["action"][0])
+    assert after["h"].abs().sum() > 0
+
+
+def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows():
+    spec = discrete(vector(3))
+    policy = nets.make("mlp", spec, previous=True, init="torch")
+    obs, reward = torch.zeros(1, 3), torch.tensor([3.0])
+
+    def value(action: int, reward: torch.Tensor, first: bool) -> float:
+        step = {"obs": obs, "reward": reward, "first": torch.tensor([first])}
+        return policy.act(step, {"action": torch.tensor([action])})[0]["value"].item()
+
+    assert value(0, reward, False) != value(1, reward, False)
+    assert value(0, reward, False) == value(0, reward / 3, False) != value(0, reward / 6, False)
+    assert value(0, reward, True) == value(1, reward / 6, True)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "pixels", "hybrid"])
+def test_gradients_reach_every_weight_through_views(core, kind):
+    spec = {
+        "discrete": discrete(vector(4)),
+        "continuous": continuous(vector(4), 2, 3),
+        "pixels": discrete(image(2, 36)),
+        "hybrid": hybrid(vector(4)),
+    }[kind]
+    policy = nets.make("a3c" if kind == "pixels" else "mlp", spec, core, 16, previous=True)
+    flat, grad = bind(policy)
+    batch = arrivals(spec.obs, 5, 3, policy.noise)
+    if spec.mask is not None:
+        batch["mask"] = masks(spec, 5, 3)
+    said, _ = play(policy, batch, policy.initial(3))
+    out = policy.unroll({**batch, "action": said["action"]}, policy.initial(3))
+    (out["logp"].sum() + out["value"].square().sum() + 0.1 * out["entropy"].sum()).backward()
+    for name, p in policy.named_parameters():
+        assert p.grad.abs().sum() > 0, name
+        assert p.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr(), name
+        assert p.grad.untyped_storage().data_ptr() == grad.untyped_storage().data_ptr(), name
+    flat -= 0.01 * grad
+    assert not torch.equal(policy.unroll({**batch, "action": said["action"]}, policy.initial(3))["value"], out["value"])
+
+
+def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
+    spec = discrete(vector(4))
+    policy = nets.make("mlp", spec, init="torch")
+    step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 64, 1))
+    with_noise = policy.act(step, {})[0]["action"]
+    torch.manual_seed(1)
+    assert torch.equal(policy.act(step, {})[0]["action"], with_noise)
+    step.pop("noise")
+    out, _ = policy.act(step, {})
+    every = torch.stack(
+        [
+            policy.unroll({**tree.map(lambda x: x[None], step), "action": torch.full((1, 64), a)}, {})["logp"][0]
+            for a in range(6)
+        ]
+    )
+    assert torch.equal(out["logp"], every.max(0).values)
+    assert len(with_noise.unique()) > 1
+
+
+def test_what_acting_says_fits_its_spec():
+    for spec in (discrete(vector(4)), continuous(vector(4), 2, 3), continuous(vector(4)), hybrid(vector(4))):
+        policy = nets.make("mlp", spec)
+        step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
+        out, after = policy.act(step, policy.initial(5))
+        assert after == {}
+        assert tree.map(lambda v: Field(tuple(v.shape[1:]), str(v.dtype)[6:]), out) == policy.spec()
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
+    spec = discrete(vector(4), 5)
+    policy = nets.make("mlp", spec, init="torch")
+    step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 200, 1))
+    if greedy:
+        step.pop("noise")
+    free, _ = policy.act(step, {})
+    step["mask"] = torch.rand(200, 5) < 0.4
+    step["mask"][torch.arange(200), torch.randint(5, (200,))] = True
+    out, _ = policy.act(step, {})
+    assert step["mask"][torch.arange(200), out["action"]].all()
+    assert not step["mask"][torch.arange(200), free["action"]].all()
+    assert torch.equal(out["value"], free["value"]), "the network does not see it"
+    rows = {**tree.map(lambda x: x[None], step), "action": free["action"][None]}
+    said = policy.unroll(rows, {})
+    never = ~step["mask"][torch.arange(200), free["action"]]
+    assert torch.equal(said["logp"][0].exp() == 0, never)
+    alone = step["mask"].sum(1) == 1
+    assert (said["entropy"][0][alone] == 0).all()
+
+
+def test_a_core_of_the_wrong_width_is_refused():
+    policy = nets.make("mlp", discrete(vector(4)), "gru", 8)
+    with pytest.raises(ValueError, match="the core takes 64 numbers, but hears 71"):
+        nets.Policy(policy.torso, policy.head, policy.core, previous=True)

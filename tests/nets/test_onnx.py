@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+
+import polyplay
+from polyplay import nets
+from polyplay.cli import main
+from polyplay.common import checkpoint, tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Box, Discrete
+from polyplay.nets import onnx as export
+
+MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
+ONE = np.ones(2, np.float32)
+REAL = EnvSpec(Field((5,), "float32"), Box((2,), -ONE, ONE))
+IMAGE = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
+
+
+class Stiff(nn.Module):
+    """A user's network that fixes the number of rows: len() is a plain number."""
+
+    features = 4
+
+    def __init__(self, spec: EnvSpec):
+        super().__init__()
+        self.layer = nn.Linear(5, 4)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layer(obs.reshape(len(obs), -1))
+
+
+class Odd(Stiff):
+    """One that nothing can export: it asks for values."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layer(obs) * float(np.abs(obs.numpy()).sum())
+
+
+def names(model: Any) -> tuple[list[str], list[str]]:
+    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
+
+
+def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
+    policy = nets.make("mlp", MANY, core="lstm", core_size=16, previous=True)
+    file, kinds = tmp_path / "p.onnx", [type(m) for m in policy.modules()]
+    told = export.export(policy, MANY, file, {"system": "a2c"})
+    assert [type(m) for m in policy.modules()] == kinds  # torch's own acting is left as it was
+    assert nets.cores.pad_lanes(5, torch.device("cpu")) == 3
+    model = onnx.load(file)
+    state = ["state/h", "state/c", "state/action"]
+    assert names(model) == (
+        ["obs/at", "obs/n", "reward", "first", *state],
+        ["action", "value", "next/h", "next/c", "next/action"],
+    )
+    kept = json.loads(next(p.value for p in model.metadata_props if p.key == "polyplay"))
+    assert (kept["system"], kept["lanes"], kept["actions"]) == ("a2c", "any", "mode")
+    assert kept["inputs"]["obs/at"] == {"shape": ["lanes", 3], "dtype": "float32"}
+    assert kept["outputs"]["action"] == {"shape": ["lanes"], "dtype": "int64"}
+    assert told["checked"].endswith("100 % of actions are the same")
+
+    run = ReferenceEvaluator(model)  # a whole episode, its state carried from step to step by its user
+    rng = np.random.default_rng(1)
+    mine, ours = policy.initial(6), {k: np.zeros((6, *f.shape), f.dtype) for k, f in policy.state_spec().items()}
+    for t in range(5):
+        heard = {**export._random(MANY, 6, rng), "reward": rng.standard_normal(6).astype(np.float32)}
+        heard["first"] = np.array([t == 0] * 5 + [t == 3])
+        with torch.no_grad():
+            out, mine = policy.act(tree.map(torch.from_numpy, heard), mine)
+        got = dict(zip(names(model)[1], run.run(None, dict(tree.leaves({**heard, "state": ours}))), strict=True))
+        ours = {k: got[f"next/{k}"] for k in ours}
+        assert got["action"].tolist() == out["action"].tolist()
+        np.testing.assert_allclose(got["value"], out["value"].numpy(), atol=1e-5)
+        np.testing.assert_allclose(ours["c"], mine["c"].numpy(), atol=1e-5)
+
+
+def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
+    policy = nets.make("a3c", IMAGE, hidden=16, inputs="centre")
+    policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
+    told = export.export(policy, IMAGE, tmp_path / "p.onnx", {})
+    assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
+    assert told["inputs"]["obs"]["dtype"] == "uint8"
+    difference, same, _ = export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))
+    assert (difference < 1e-5, same) == (True, 1.0)
+    policy.inputs.mean.zero_()  # type: ignore[union-attr]
+    assert export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
+
+
+def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
+    spec = EnvSpec(Field((5,), "float32"), Discrete(4))
+    options = {"dueling": True, "atoms": 11, "noisy": "zoo", "core": "lstm", "core_size": 8, "previous": True}
+    told = export.export(nets.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
+    assert told["lanes"] == "any"
+    assert "100 % of actions are the same" in told["checked"]
+    state = {"state/h", "state/c", "state/action"}
+    assert set(told["inputs"]) == {"obs", "reward", "first", *state}
+
+
+def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    policy = nets.make(Stiff, REAL)
+    told = export.export(policy, REAL, tmp_path / "p.onnx", {})
+    assert told["lanes"] == 1
+    [shape] = {
+        tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in onnx.load(tmp_path / "p.onnx").graph.input
+    }
+    assert shape == (1, 5)
+
+    def anothers(*_: Any, dynamic: bool) -> Any:
+        assert not dynamic
+        return onnx.load(tmp_path / "p.onnx")
+
+    monkeypatch.setattr(export, "_graph", anothers)
+    other = nets.make(Stiff, REAL)  # not the one that this file holds
+    with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):
+        export.export(other, REAL, tmp_path / "q.onnx", {})
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "p.onnx"
+    with pytest.raises(UserError, match="--onnx: torch cannot export this network: ") as refused:
+        export.export(nets.make(Odd, REAL), REAL, file, {})
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="--onnx: there is no directory"):
+        export.check(tmp_path / "x" / "p.onnx")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs the package onnx and onnxscript; `pip install 'polyplay\[onnx\]'`"):
+        export.check(file)
+
+
+def test_a_run_is_exported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = tmp_path / "r"
+    settings = {"env": "toy:catch", "network": "mlp", "lanes": 4, "replicas": 1}
+    polyplay.train("a2c", **settings, steps=80, serial=True, run=str(run))
+    capsys.readouterr()
+    assert main.main(["export", str(run), "--onnx", str(tmp_path / "p.onnx")]) == 0
+    assert "numbers differ by at most" in capsys.readouterr().out
+    props = onnx.load(tmp_path / "p.onnx").metadata_props
+    kept = json.loads(props[0].value)
+    assert (kept["env"], kept["system"], kept["checkpoint"]) == ("toy:catch", "a2c", checkpoint.newest(run, print).name)
+    assert kept["counters"]["steps"] >= 80
+    assert main.main(["export", str(run), "--onnx", str(tmp_path / "p.onnx"), "--checkpoint", "7"]) == 2

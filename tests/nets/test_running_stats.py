@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
+from polyplay.nets.running_stats import BOUND, MOST, Moments, Normalize, Returns
+from polyplay.weights.params import Params, Vector
+from tests.nets.helpers import arrivals, discrete, image, play, vector
+
+
+def averaged(replicas: list) -> None:
+    """What AllReduce does to floating buffers after every update."""
+    for buffers in zip(*(m.buffers() for m in replicas), strict=True):
+        mean = torch.stack([b.clone() for b in buffers]).mean(0)
+        for b in buffers:
+            b.copy_(mean)
+
+
+def test_moments_are_those_of_all_rows_after_the_first_batch():
+    torch.manual_seed(0)
+    rows = torch.randn(60, 50, 3) * torch.tensor([1.0, 1e-3, 100.0]) + torch.tensor([1e3, 0.0, -5.0])
+    moments = Moments((3,))
+    for batch in rows:
+        moments.observe(batch)
+    exact = rows[1:].double().flatten(0, 1)
+    torch.testing.assert_close(moments.mean.double(), exact.mean(0), rtol=1e-4, atol=0.05)
+    torch.testing.assert_close(moments.variance().double(), exact.var(0), rtol=2e-3, atol=0.0)
+    seen = moments(rows[5])
+    torch.testing.assert_close(seen.std(0), torch.ones(3), rtol=0.3, atol=0.0)
+    assert seen.dtype == torch.float32
+
+
+def test_replicas_that_average_their_buffers_hold_the_variance_of_all_their_rows():
+    """Two replicas see different worlds: most of the variance lies between them, averaged variances would lack it."""
+    generator = np.random.default_rng(1)
+    worlds = [torch.from_numpy(generator.normal(m, 0.1, (40, 32, 2)).astype(np.float32)) for m in (-3.0, 3.0)]
+    replicas, alone = [Moments((2,)) for _ in worlds], Moments((2,))
+    for batches in zip(*worlds, strict=True):
+        for moments, rows in zip(replicas, batches, strict=True):
+            moments.observe(rows)
+        averaged(replicas)
+        alone.observe(torch.cat(batches))
+    for moments in replicas:
+        torch.testing.assert_close(moments.mean, alone.mean, atol=1e-3, rtol=0.0)
+        torch.testing.assert_close(moments.variance(), alone.variance(), rtol=0.02, atol=0.0)
+    assert float(alone.variance()[0]) == pytest.approx(9.0, rel=0.05)
+
+
+def test_what_leaves_is_bounded_and_what_never_changes_is_nothing():
+    moments = Moments((2,))
+    rows = torch.cat([torch.full((30, 1), 1000.1), torch.linspace(0, 1, 30)[:, None]], 1)
+    torch.testing.assert_close(moments(rows[:1]), torch.tensor([[BOUND, 0.0]]))
+    for _ in range(50):
+        moments.observe(rows)
+    seen = moments(torch.tensor([[1000.1, 1e9], [1000.1, -1e9]]))
+    assert seen[:, 1].tolist() == [BOUND, -BOUND]
+    assert seen[:, 0].abs().max() < 0.1
+
+
+def test_what_is_not_finite_is_not_learnt():
+    moments = Moments((1,))
+    moments.observe(torch.ones(4, 1))
+    moments.observe(torch.tensor([[1.0], [np.inf], [np.nan], [3.0]]))
+    assert moments.mean.isfinite().all()
+    assert moments(torch.tensor([[np.inf]])).item() == BOUND
+    assert moments(torch.tensor([[np.nan]])).isnan().all(), "the loss will say so"
+
+
+def test_old_rows_fade_when_there_are_very_many():
+    moments = Moments((1,))
+    for _ in range(2):
+        moments.observe(torch.zeros(100, 1))
+    moments.count.fill_(MOST)
+    moments.observe(torch.ones(100, 1))
+    assert float(moments.count) == MOST
+    assert 0 < float(moments.mean) < 1e-3
+
+
+TREE = {"speed": Field((2,), "float32"), "deep": {"far": Field((), "float64")}, "seen": image(1, 4)}
+
+
+def test_trees_are_normalised_leaf_by_leaf_where_they_are_real():
+    net = Normalize(TREE)
+    rows = {
+        "speed": torch.randn(6, 5, 2) + 7,
+        "deep": {"far": torch.randn(6, 5, dtype=torch.float64) * 100},
+        "seen": torch.randint(0, 255, (6, 5, 1, 4, 4), dtype=torch.uint8),
+    }
+    for _ in range(30):
+        net.observe(rows)
+    out = net({"speed": rows["speed"][0], "deep": {"far": rows["deep"]["far"][0]}, "seen": rows["seen"][0]})
+    assert torch.equal(out["seen"], rows["seen"][0])
+    assert out["deep"]["far"].dtype == torch.float32
+    kept = rows["speed"][:-1].flatten(0, 1)  # the last row is the next rollout's first
+    torch.testing.assert_close(net.moments[0].mean, kept.mean(0), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(
+        out["speed"], (rows["speed"][0] - kept.mean(0)) / kept.std(0, correction=0), rtol=0.02, atol=0.02
+    )
+
+
+def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
+    rng = np.random.default_rng(3)
+    returns, squares, n = Returns(0.9), 0.0, 0
+    for _ in range(5):
+        reward, first = rng.normal(size=(9, 4)), rng.random((9, 4)) < 0.25
+        reward[first] = 0.0
+        returns.observe(torch.from_numpy(reward).float(), torch.from_numpy(first))
+        for lane in range(4):
+            g = 0.0
+            for t in range(1, 9):
+                g = 0.0 if first[t, lane] else reward[t, lane] + 0.9 * g
+                squares, n = squares + g * g, n + (not first[t, lane])
+    assert float(returns.count) == n
+    assert float(returns.scale()) == pytest.approx((n / squares) ** 0.5, rel=1e-5)
+
+
+def test_returns_of_replicas_with_unlike_many_rows_are_pooled():
+    ones, rows = torch.ones(3, 4), torch.zeros(3, 4, dtype=torch.bool)
+    half = rows.clone()
+    half[:, :2] = True
+    replicas, alone = [Returns(0.0), Returns(0.0)], Returns(0.0)
+    for moments, reward, first in zip(replicas, (ones, 3 * ones), (rows, half), strict=True):
+        moments.observe(reward, first)
+        alone.observe(reward, first)
+    averaged(replicas)
+    assert float(replicas[0].scale()) == pytest.approx(float(alone.scale()))
+    assert float(alone.scale()) == pytest.approx((12 / (8 + 4 * 9)) ** 0.5)
+
+
+def test_without_rewards_the_scale_is_one_and_many_rows_fade():
+    returns = Returns(0.5)
+    returns.observe(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool))
+    assert float(returns.scale()) == 1.0
+    returns.count.fill_(2 * MOST)
+    returns.total.fill_(2 * MOST)
+    returns.observe(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
+    assert float(returns.count) == MOST
+    assert float(returns.scale()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
+    spec = discrete(vector(3), 5)
+    net, other = (nets.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
+    vectors = [Vector(n) for n in (net, other)]
+    torch.manual_seed(2)
+    batch = arrivals(spec.obs, 5, 8, 1)
+    batch["obs"] = batch["obs"] * 20 + 100
+    for _ in range(3):
+        net.observe(batch)
+    params = Params(vectors[0].size)
+    params.publish(vectors[0], 1, 1)
+    params.pull(vectors[1])
+    kept = {k: v.clone() for k, v in other.named_buffers()}
+    assert float(kept["inputs.moments.0.count"]) == 1 + 2 * 4 * 8
+    assert float(kept["returns.count"]) > 0
+    said, _ = play(other, batch, {})
+    assert all(torch.equal(v, kept[k]) for k, v in other.named_buffers()), "acting learns nothing"
+    out = net.unroll({**batch, "action": said["action"]}, {})
+    assert torch.equal(out["value"], said["value"]), "acting and unrolling agree to the bit"
+    assert float(out["reward_scale"]) == float(net.returns.scale()) != 1.0
+
+
+def test_observations_without_real_numbers_are_refused():
+    with pytest.raises(
+        UserError, match=r"^--inputs normalize: takes real numbers, the observations are uint8; use raw or"
+    ):
+        nets.make("nature", discrete(image()), inputs="normalize")
+    with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
+        nets.make("nature", discrete(image()), inputs="center")
+    with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
+        nets.make("mlp", discrete(vector(3)), inputs="centre")

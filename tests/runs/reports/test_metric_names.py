@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from tests.reports import KEYS
+
+from polyplay.learning.losses import policy_gradient
+from polyplay.runs.reports import metric_names
+
+ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *policy_gradient.COMMON, "grad_norm", "learning_rate"])}
+LEARNT = {k: ROW[k] for k in (*policy_gradient.COMMON, "grad_norm", "learning_rate")}
+
+
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        (
+            "polyplay",
+            {"sps": "charts/SPS", "entropy": "losses/entropy", "lag_mean": "run/lag_mean", "time_env": "time/env"},
+        ),
+        (
+            "cleanrl",
+            {"sps": "charts/SPS", "learning_rate": "charts/learning_rate", "policy_loss": "losses/policy_loss"},
+        ),
+        ("cleanrl", {"approx_kl": "losses/approx_kl", "episodic_return_mean": "polyplay/episodic_return_mean"}),
+        ("sb3", {"episodic_return_mean": "rollout/ep_rew_mean", "episodic_length_mean": "rollout/ep_len_mean"}),
+        ("sb3", {"sps": "time/fps", "steps": "time/total_timesteps", "wall_seconds": "time/time_elapsed"}),
+        ("sb3", {"value_loss": "train/value_loss", "updates": "train/n_updates", "fps": "polyplay/fps"}),
+    ],
+)
+def test_names_are_those_that_a_styles_users_know(style: str, names: dict[str, str]):
+    told = metric_names.of_report(style, ROW, LEARNT)
+    assert {k: told[name] for k, name in names.items()} == {k: ROW[k] for k in names}
+
+
+@pytest.mark.parametrize("style", ["cleanrl", "sb3"])
+def test_nothing_that_is_measured_is_left_out(style: str):
+    told = metric_names.of_report(style, ROW, LEARNT)
+    shown = {abs(v) for v in told.values() if v is not None}
+    assert shown == set(ROW.values())
+    assert len(told) == len(ROW)
+
+
+def test_sb3s_entropy_loss_is_minus_the_entropy():
+    assert metric_names.of_report("sb3", ROW, LEARNT)["train/entropy_loss"] == -ROW["entropy"]
+    assert metric_names.of_report("sb3", {**ROW, "entropy": None}, LEARNT)["train/entropy_loss"] is None
+
+
+def test_single_games_are_shown_where_the_style_does():
+    game = {"episodic_return": 3.0, "episodic_length": 9}
+    assert metric_names.of_episode("cleanrl", game) == {"charts/episodic_return": 3.0, "charts/episodic_length": 9}
+    assert metric_names.of_episode("polyplay", game) == metric_names.of_episode("cleanrl", game)
+    assert metric_names.of_episode("sb3", game) == {}
+
+
+def test_games_beside_training_have_names_of_their_own():
+    row = {"episodic_return_mean": 3.0, "episodic_length_mean": 9.0, "frames": 4}
+    assert metric_names.of_evaluation("sb3", row) == {"eval/mean_reward": 3.0, "eval/mean_ep_length": 9.0}
+    assert metric_names.of_evaluation("cleanrl", row) == metric_names.of_evaluation("polyplay", row)
+    assert metric_names.of_evaluation("polyplay", row)["eval/episodic_return_mean"] == 3.0

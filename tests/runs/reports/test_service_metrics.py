@@ -1,0 +1,103 @@
+"""Rates and sizes are differences of what workers counted at the service and at the optimiser."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from polyplay.runs.reports import service_metrics
+from polyplay.runs.reports.service_metrics import Gauges
+from polyplay.common.counters import Meter
+
+
+@pytest.fixture
+def crew(monkeypatch):
+    """One predictor and two trainers, in rows 0, 1 and 2; a clock that stands still until it is set."""
+    now = SimpleNamespace(t=100.0)
+    monkeypatch.setattr(service_metrics.time, "monotonic", lambda: now.t)
+    pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
+    act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
+    learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
+    return SimpleNamespace(
+        meter=Meter(3),
+        roles=[act, learn],
+        rows=lambda role, past=False: role.at + role.left if past else role.at,
+        now=now,
+    )
+
+
+def test_rates_are_of_the_time_since_the_last_look(crew):
+    looks, meter = Gauges(crew), crew.meter
+    for _ in range(10):
+        meter.row(0).served(4)
+    for row in (1, 2):
+        meter.row(row).set("updates", 20)  # each trainer knows of all
+        meter.row(row).add("lag_count", 50)
+    meter.row(0).add("depth_sum", 60)
+    meter.row(0).add("depth_count", 10)
+    crew.now.t += 2.0
+    told = looks.read()
+    assert told["pps"] == 20.0
+    assert told["predict_batch"] == told["predict_batch_p50"] == 4.0
+    assert told["tps"] == 10.0
+    assert told["train_batch"] == 5.0
+    assert told["prediction_queue"] == 6.0
+    assert (told["agents"], told["predictors"], told["trainers"]) == (6, 1, 2)
+    assert told["agent_wait_ms"] == pytest.approx(100.0)
+    assert told["cpu"] is None, "nothing to compare with yet"
+    crew.now.t += 4.0
+    again = looks.read()
+    assert again["pps"] == again["tps"] == 0.0
+    assert again["predict_batch"] is again["train_batch"] is None
+    assert again["cpu"] >= 0.0
+
+
+def test_deciles_are_those_of_the_new_sizes(crew):
+    looks = Gauges(crew)
+    for n in (1, 1, 2, 3, 3, 3, 3, 3, 9, 300):
+        crew.meter.row(0).served(n)
+    crew.now.t += 1.0
+    told = looks.read()
+    assert (told["predict_batch_p10"], told["predict_batch_p50"], told["predict_batch_p90"]) == (1.0, 3.0, 9.0)
+    assert looks.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
+
+
+def test_what_workers_counted_who_have_left_stays_counted(crew):
+    looks, (act, learn) = Gauges(crew), crew.roles
+    crew.meter.row(0).served(4)
+    crew.meter.row(1).set("updates", 7)
+    crew.now.t += 1.0
+    assert (looks.read()["pps"], looks.read()["tps"]) == (4.0, None)
+    act.at, act.left, learn.at, learn.left = [], [0], [2], [1]
+    crew.meter.row(2).set("updates", 9)
+    crew.now.t += 1.0
+    gone = looks.read()
+    assert (gone["pps"], gone["tps"]) == (0.0, 2.0)
+    act.at, act.left = [0], []
+    crew.meter.row(0).served(5)
+    crew.now.t += 1.0
+    assert looks.read()["pps"] == 5.0
+    assert looks.histograms()["predict_batch"] == {4: 1, 5: 1}
+
+
+def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
+    import subprocess
+    import sys
+
+    looks = Gauges(crew)
+    looks.read()
+    crew.now.t += 1.0
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
+    assert looks.read()["cpu"] * service_metrics.cores() >= 0.3
+
+
+def test_a_count_that_fell_has_begun_anew(crew):
+    looks = Gauges(crew)
+    crew.meter.row(1).set("updates", 50)
+    crew.now.t += 1.0
+    looks.read()
+    crew.meter.row(1).set("updates", 10)
+    crew.now.t += 1.0
+    assert looks.read()["tps"] == 0.0

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakepage import page
+from rich.console import Console
+
+from polyplay.runs import options as config
+from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.reports.terminal import (
+    BACKLOG,
+    Goal,
+    Terminal,
+    clock_text,
+    closing,
+    default_console,
+    evaluated,
+    line,
+    settings,
+)
+
+ESCAPE = "\x1b"
+ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Case:
+    """A terminal on a recording console, the reporter behind it and their clock."""
+
+    def __init__(self, directory: Path, live: bool, width: int = 100, file: Any = None, frames: Any = 1_000_000):
+        self.out = file or io.StringIO()
+        self.clock = Clock()
+        console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
+        self.reporter = Reporter(directory, tensorboard=False, clock=self.clock)
+        self.terminal = Terminal(
+            self.reporter, system="fake", total_frames=frames, live=live, console=console, clock=self.clock
+        )
+        self.frames = 0
+
+    def begin(self, flags: str = "", **options: Any) -> None:
+        settings, chosen, sources = config.parse(page(), flags.split())
+        told = config.to_json(chosen) | options
+        self.terminal.begin(config.to_json(settings), told, sources, ENVIRONMENT, "runs/x")
+
+    def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
+        self.frames += frames
+        self.clock.now += 5
+        spent = {"env": self.clock.now, "infer": self.clock.now, "wait": self.clock.now}
+        snapshot = {
+            "frames": self.frames,
+            "steps": self.frames // 4,
+            "updates": 7,
+            "memory_mb": 512.0,
+            **more,
+        }
+        times = {"time": dict.fromkeys(roles, spent), "workers": dict.fromkeys(roles, 2)}
+        self.terminal.report(self.reporter.report(snapshot | times))
+
+    @property
+    def text(self) -> str:
+        return self.out.getvalue()
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_without_a_terminal_one_aligned_line_per_report(tmp_path: Path):
+    case = Case(tmp_path, live=False)
+    case.begin("--lanes 3 --preset quick")
+    before = len(case.text.splitlines())
+    case.report(lag_sum=3, lag_count=2, queue_depth=4)
+    case.reporter.episode(-20.5, 900, 1, 1, lane=0)
+    case.report(800_000, lag_sum=9, lag_count=8)
+    for _ in range(50):
+        case.clock.now += 1
+        case.terminal.refresh(case.frames)
+    lines = case.text.splitlines()[before:]
+    assert len(lines) == 2
+    assert ESCAPE not in case.text
+    assert [lines[0].index(w) for w in ("frames/s", "steps/s", "return", "lag", "queue")] == [
+        lines[1].index(w) for w in ("frames/s", "steps/s", "return", "lag", "queue")
+    ]
+    assert "0:00:05         20,000 frames    2.0 %  eta  0:04:05" in lines[0]
+    assert re.search(r"4,000 frames/s +1,000 steps/s +return +- +best +- +lag +1\.50 +queue +4", lines[0])
+    assert re.search(r"return +-20\.50 +best +- +lag +1\.00", lines[1])
+
+
+def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
+    case = Case(tmp_path, live=False)
+    case.begin("--preset quick --entropy-cost 0.02 --frames 5M --no-tensorboard")
+    text = case.text
+    assert "polyplay fake  in runs/x" in text
+    for words in (
+        r"\* entropy_cost +0\.02",
+        r"\+ lanes +32",
+        r"\+ learning_rate +0\.001",
+        r" clip +40",
+        r"hidden +64 64",
+    ):
+        assert re.search(words, text), words
+    for words in (
+        r"\* frames +5,000,000",
+        r"\* tensorboard +false",
+        r" seed +0",
+        r"lstm +false",
+        r"env +ALE/Pong-v5",
+    ):
+        assert re.search(words, text), words
+    assert "checkpoint_every" not in text  # a run option nobody set
+    assert "unmarked: the default  + preset quick  * given" in text
+    assert "\nplaying  frame skip 4 · sticky 0\n" in text
+
+
+def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Path):
+    plan = [("memory", "enough " * 30), ("length", "9 frames")]
+    settings_, chosen, sources = config.parse(page(), [])
+    told = config.to_json(settings_), config.to_json(chosen), sources, ENVIRONMENT, "runs/x", plan
+    log, screen = Case(tmp_path, live=False, width=80), Case(tmp_path, live=True, width=80)
+    for case in (log, screen):
+        case.terminal.begin(*told)
+    assert f"\nmemory   {'enough ' * 30}\nlength   9 frames\n" in log.text
+    lines = plain(screen.text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [w for w in lines if w.startswith(("memory", "length"))] == [lines[-4], lines[-1]]
+    assert lines[-2].startswith("         enough")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_settings_fit_any_width(width: int):
+    out = io.StringIO()
+    Console(file=out, width=width).print(settings({"a": 1, "long_name": "x" * 30}, {}, {}, width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_the_panel_is_at_most_12_lines_whatever_comes(tmp_path: Path, width: int):
+    case = Case(tmp_path, live=True, width=width)
+    case.begin()
+    case.report(roles=("actor", "learner", "predictor", "trainer", "shard"))
+    case.terminal.warn("something long " * 30)
+    with case.terminal.console.capture() as captured:
+        case.terminal.console.print(case.terminal.panel())
+    lines = plain(captured.get()).splitlines()
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= width
+
+
+def test_on_a_terminal_a_panel_tells_how_it_goes(tmp_path: Path):
+    case = Case(tmp_path, live=True)
+    case.begin("--seed 3")
+    case.terminal.refresh()
+    assert "starting, 0:00:00" in plain(case.text)
+    for i in range(100):
+        case.reporter.episode(float(i), 700, 1, 1, lane=0)
+    case.report(lag_sum=3, lag_count=2, lag_max=9, queue_depth=4, restarts=1)
+    case.terminal.warn("lane 3\nrestarted")
+    case.clock.now += 1
+    case.terminal.refresh(24_000)
+    text = plain(case.text)
+    case.terminal.close()
+    assert ESCAPE in case.text
+    for words in (
+        "fake · ALE/Pong-v5 · seed 3",
+        "2.4 %",
+        "0:00:06",
+        "eta 0:04:04",
+        "frames 24,000",
+        "steps 5,000",
+    ):
+        assert words in text, words
+    for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50 (last 100 games)", "best 49.50"):
+        assert words in text, words
+    for words in (
+        "lag    1.50 mean, 9 most",
+        "queue 4",
+        "restarts 1",
+        "warning: lane 3 restarted",
+        "games 100",
+    ):
+        assert words in text, words
+    assert re.search(r"actor ×2 +█+ +env +33% +infer +33% +learn +0% +wait +33%", text)
+
+
+def test_the_panel_is_drawn_4_times_a_second_at_most(tmp_path: Path):
+    case = Case(tmp_path, live=True)
+    case.begin()
+    case.report()
+    drawn = []
+    case.terminal._draw = lambda live, frames: drawn.append(case.clock.now)  # type: ignore[method-assign]
+    for _ in range(1000):
+        case.clock.now += 0.001
+        case.terminal.refresh()
+    assert 4 <= len(drawn) <= 5
+
+
+def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
+    (tmp_path / "a b").mkdir()
+    case = Case(tmp_path / "a b", live=True)
+    case.begin()
+    case.report()
+    case.terminal.refresh()
+    case.terminal.end(case.reporter.close("the frames were reached", 0, checkpoint="0"))
+    last = plain(case.text).splitlines()[-1]
+    assert case.text.rindex("\x1b[?25h") > case.text.rindex("\x1b[?25l")
+    assert last == f"the frames were reached · 20,000 frames in 0:00:05 · next: polyplay evaluate '{tmp_path}/a b'"
+    case.terminal.close()
+
+
+def test_closing_says_how_to_go_on_after_a_stop():
+    summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
+    bare = closing({**summary, "episodic_return_mean": None, "checkpoint": None})
+    assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
+    text = closing({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
+    assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
+
+
+def test_games_beside_training_are_one_line():
+    row = {"frames": 2_000_000, "episodic_return_mean": 17.25, "episodes": 10, "protocol": "null-op", "best": True}
+    text = "evaluation at 2,000,000 frames: 17.25 over 10 games (null-op)"
+    assert evaluated(row) == f"{text}, the best so far"
+    assert evaluated({**row, "best": False}) == text
+
+
+def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
+    case = Case(tmp_path, live=True)
+    case.begin("--serial")
+    case.report()
+    case.terminal.refresh()
+    assert "╭" not in case.text
+    assert "frames/s" in case.text
+
+
+def test_a_terminal_that_takes_nothing_never_holds_the_run_up(tmp_path: Path):
+    reading, writing = os.openpty()
+    with os.fdopen(writing, "w") as file:
+        case = Case(tmp_path, live=True, file=file)
+        case.begin()
+        for _ in range(50):
+            case.report()
+            case.terminal.warn("nobody reads " * 1000)
+            case.terminal.refresh()
+        for _ in range(1200):
+            case.terminal.warn("nor this")
+        assert 0 < case.terminal.outlet.backlog <= BACKLOG
+        assert len(case.terminal.pending) == 1000
+        os.close(reading)
+        case.terminal.end(case.reporter.close("done", 0))
+        assert case.terminal.outlet.gone
+        assert case.terminal.outlet.backlog == 0
+
+
+def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
+    code = (
+        "import sys, time; from polyplay.runs.reports.reporter import Reporter; from polyplay.runs.reports.terminal import Terminal\n"
+        "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r, system='fake')\n"
+        "row = r.report(dict(frames=1, steps=1, updates=1))\n"
+        "while not t.outlet.gone: t.report(row); time.sleep(0.01)\n"
+        "t.end(r.close('done', 0)); print('to nobody'); sys.exit(7)"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert b"frames/s" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=150) == 7
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as file:
+        case = Case(tmp_path, live=False, file=file)
+        case.begin()
+        assert b"polyplay fake" in os.read(reading, 10_000)
+        case.terminal.outlet.drain(60.0)
+        os.close(reading)
+        case.report()
+        case.terminal.outlet.drain(60.0)
+        assert case.terminal.outlet.gone
+        case.report()
+        case.terminal.warn("x")
+        case.terminal.end(case.reporter.close("done", 0))
+
+
+@pytest.mark.parametrize(
+    ("goal", "done", "eta"),
+    [
+        (Goal(1000), 0.25, 75.0),
+        (Goal(minutes=1.0), 0.5, 30.0),
+        (Goal(1000, minutes=1.0), 0.5, 30.0),
+        (Goal(100), 1.0, 0.0),
+        (Goal(until_return=18.0), None, None),
+        (Goal(), None, None),
+    ],
+)
+def test_goal(goal: Goal, done: float | None, eta: float | None):
+    assert goal.done(250, 30.0) == done
+    assert goal.eta(250, 30.0, 10.0) == eta
+
+
+@pytest.mark.parametrize(("until", "says"), [(18.0, "until the return reaches 18"), (None, "until Ctrl-C")])
+def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float | None, says: str):
+    case = Case(tmp_path, live=True, frames=None)
+    case.begin(until_return=until)
+    case.report()
+    case.terminal.refresh()
+    assert says in plain(case.text)
+    assert "eta" not in plain(case.text)
+    assert "%  eta" not in line(case.reporter.row, Goal(), None, None)
+
+
+def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = default_console()
+    console.print("×█×", style="bold")
+    console.file.flush()
+    assert "×?×".encode("latin-1") in raw.getvalue()
+    monkeypatch.delenv("FORCE_COLOR")
+    assert default_console().width == 120
+    monkeypatch.setenv("COLUMNS", "70")
+    assert default_console().width == 70
+
+
+def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = Console(file=io.StringIO())
+    assert console.is_terminal
+    assert Terminal(Reporter(tmp_path, tensorboard=False), system="fake", console=console).live is None
+
+
+def test_clock_text():
+    assert [clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == [
+        "0:00:00",
+        "0:00:59",
+        "1:00:00",
+        "48:00:00",
+        "-:--:--",
+    ]

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import platform
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.runs import directory as record
+from polyplay.common.errors import UserError
+from polyplay.runs.directory import Grow, Lines
+
+
+def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    lines = Lines(path)
+    for i in range(3):
+        lines.write({"i": i, "text": "a\nb ü"})
+        assert list(record.read_lines(path))[-1] == {"i": i, "text": "a\nb ü"}
+        assert path.read_bytes().endswith(b"\n")
+    lines.close()
+    lines.close()
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines, write = Lines(tmp_path / "a"), os.write
+    writes: list[bytes] = []
+
+    def note(fd: int, data: bytes) -> int:
+        writes.append(data)
+        return write(fd, data)
+
+    monkeypatch.setattr(record.os, "write", note)
+    lines.write({"a": list(range(10_000))})
+    assert len(writes) == 1
+    assert json.loads(writes[0])["a"][-1] == 9999
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        (b'{"a": 1}\n{"a": 2', b'{"a": 1}\n'),
+        (b'{"a": 2', b""),
+        (b'{"a": 1}\n' + b"\0" * 70_000, b'{"a": 1}\n'),
+        (b'{"a": 1}\n' + b"x" * 65_527, b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"a": 2}\n', b'{"a": 1}\n{"a": 2}\n'),
+        (b"", b""),
+    ],
+)
+def test_a_torn_last_line_is_cut_off_on_open(tmp_path: Path, left: bytes, kept: bytes):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(left)
+    lines = Lines(path)
+    assert path.read_bytes() == kept
+    lines.write({"b": 3})
+    assert path.read_bytes() == kept + b'{"b": 3}\n'
+
+
+def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b'{"a": 1}\n{"a": ')
+    assert list(record.read_lines(tmp_path / "a")) == [{"a": 1}]
+    assert list(record.read_lines(tmp_path / "b")) == []
+
+
+def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines, write = Lines(tmp_path / "a"), os.write
+    lines.write({"a": 1})
+    monkeypatch.setattr(record.os, "write", lambda fd, data: write(fd, data[:5]))
+    with pytest.raises(OSError, match="No space") as caught:
+        lines.write({"a": 2})
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    lines.write({"a": 3})
+    assert list(record.read_lines(tmp_path / "a")) == [{"a": 1}, {"a": 3}]
+
+
+def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path):
+    with pytest.raises(UserError, match=r"cannot write .*nowhere.*No such file"):
+        Grow(tmp_path / "nowhere" / "a")
+
+
+def test_plain_is_json_whatever_comes_in():
+    value = {"a": math.nan, "b": -math.inf, "c": np.float32(0.5), "d": np.int64(3), "e": (1, [True, None])}
+    assert record.plain(value) == {"a": None, "b": None, "c": 0.5, "d": 3, "e": [1, [True, None]]}
+    assert record.plain({1: Path("x"), "t": np.array(math.inf)}) == {"1": "x", "t": None}
+
+
+def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a.json"
+    record.write_json(path, {"a": 1})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        record.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def write(directory: Path) -> dict[str, Any]:
+    options = {"seed": 3, "frames": 10}
+    return record.write_config(directory, "a2c", {"env": "x"}, options, {"env": "default"}, {"skip": "4"})
+
+
+def test_config_json_says_what_the_run_is(tmp_path: Path):
+    written = write(tmp_path)
+    assert record.read_config(tmp_path) == written
+    assert (written["system"], written["seed"], written["config"]) == ("a2c", 3, {"env": "x"})
+    assert written["sources"] == {"env": "default"}
+    assert written["environment"] == {"skip": "4"}
+    assert {"polyplay", "python", "torch", "numpy", "gymnasium", "ale-py"} == set(written["versions"])
+    assert written["versions"]["numpy"] == np.__version__
+    assert written["versions"]["python"] == platform.python_version()
+    assert written["machine"]["cores"] >= 1
+    assert written["machine"]["cpu"]
+    assert "commit" in written
+
+
+def test_amend_config_keeps_the_beginning_and_notes_the_resumption(tmp_path: Path):
+    before = write(tmp_path)
+    after = record.amend_config(tmp_path, {"seed": 3, "frames": 20}, {"frames": "resume"})
+    assert after["options"]["frames"] == 20
+    assert after["started"] == before["started"]
+    assert len(after["resumed"]) == 1
+    assert after["resumed"][0]["versions"] == before["versions"]
+    assert len(record.amend_config(tmp_path, {}, {})["resumed"]) == 2
+
+
+def test_read_config_names_what_is_wrong(tmp_path: Path):
+    (tmp_path / "a2c-Pong-0").mkdir()
+    write(tmp_path / "a2c-Pong-0")
+    with pytest.raises(UserError, match=r"no run at .*a2c-Pong-1 .*did you mean .*a2c-Pong-0\?"):
+        record.read_config(tmp_path / "a2c-Pong-1")
+    with pytest.raises(UserError, match="name the directory that `polyplay train` printed"):
+        record.read_config(tmp_path / "something else")
+    (tmp_path / "config.json").write_text('{"schema":')
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        record.read_config(tmp_path)
+    for other in ('{"schema": 99}', "[]"):
+        (tmp_path / "config.json").write_text(other)
+        with pytest.raises(UserError, match="schema 1"):
+            record.read_config(tmp_path)
+
+
+def test_a_package_that_is_not_there_has_no_version():
+    assert record.version("no-such-package-at-all") is None
+
+
+def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
+    lines = {
+        "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
+        "decisions.jsonl": [{"steps": s} for s in (60, 100, 101)],
+        "evaluations.jsonl": [{"steps": s} for s in (70, 100, 102)],
+        "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
+        "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
+        "episodes.jsonl": [
+            {"lane": k, "frames": f, "steps": f} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
+        ],
+    }
+    for name, content in lines.items():
+        (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
+    counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
+    record.rewind(tmp_path, counters)
+    assert [r["steps"] for r in record.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
+    assert [r["steps"] for r in record.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
+    assert [r["steps"] for r in record.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
+    assert [r["update"] for r in record.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
+    assert list(record.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
+    # lanes 0 and 1 had ended two games by then, the second of which was noted later
+    assert [(g["lane"], g["frames"]) for g in record.read_lines(tmp_path / "episodes.jsonl")] == [
+        (0, 90),
+        (2, 95),
+        (0, 100),
+        (3, 99),
+    ]
+    before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
+    record.rewind(tmp_path, counters)
+    assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from polyplay.runs import flags
+from polyplay.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Few:
+    """Two options."""
+
+    frames: int | None = None
+    """how many"""
+    quiet: bool = False
+    """say less"""
+
+
+def test_read_tells_what_was_given():
+    assert flags.read(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
+    assert flags.read(Few, [], "polyplay x") == (Few(), set())
+    assert flags.read(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
+
+
+def test_few_options_are_listed_when_nothing_is_near():
+    with pytest.raises(UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")):
+        flags.read(Few, ["--lr", "3"], "polyplay x")
+
+
+def test_an_alias_is_suggested_only_where_its_option_is():
+    assert flags.nearest("total_timestep", ["steps"], flags.flag) == "; did you mean --total-timesteps?"
+    assert "total" not in flags.nearest("total_timestep", ["frames"], flags.flag)
+
+
+def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as caught:
+        flags.read(Few, ["--help"], "polyplay x RUN", "About it.")
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "polyplay x RUN" in out
+    assert "About it." in out
+    assert "how many (default: none)" in out
+
+
+def test_the_last_of_several_bad_ones_does_not_hide_the_first():
+    with pytest.raises(UserError, match="--frames: 'many' given"):
+        flags.read(Few, ["--frames", "many"], "polyplay x")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("10M", "10000000"),
+        ("1e7", "10000000"),
+        ("2.5k", "2500"),
+        ("1_0b", "10000000000"),
+        ("-2k", "-2000"),
+        ("12", "12"),
+        ("1.5", "1.5"),
+        ("x", "x"),
+        ("1.23456789k", "1.23456789k"),
+        ("1e999", "1e999"),
+    ],
+)
+def test_short_whole_numbers(text: str, plain: str):
+    assert flags._whole(text) == plain

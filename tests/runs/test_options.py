@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fakepage import Config, page
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.runs import options as config
+from polyplay.runs.options import RunOptions
+from polyplay.common.errors import UserError
+
+PAGE = page()
+
+
+def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
+    return config.parse(PAGE, line.split())
+
+
+def test_no_flags_are_the_papers_defaults():
+    settings, options, sources = parse("")
+    assert (settings, options) == (Config(), RunOptions())
+    assert set(sources.values()) == {"default"}
+    assert {"env", "lanes", "frames", "seed", "trace"} <= set(sources)
+
+
+def test_preset_fills_and_flags_override_and_sources_tell():
+    settings, options, sources = parse("--preset quick --lanes 8 --frames 10M --seed=3")
+    assert settings == replace(Config(), lanes=8, learning_rate=1e-3)
+    assert options == RunOptions(frames=10_000_000, seed=3, preset="quick")
+    assert sources["lanes"] == sources["frames"] == sources["preset"] == "command line"
+    assert sources["learning_rate"] == "preset quick"
+    assert sources["entropy_cost"] == sources["keep"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("--env-id CartPole-v1", "env", "CartPole-v1"),
+        ("--env_id=CartPole-v1", "env", "CartPole-v1"),
+        ("--env module:make", "env", "module:make"),
+        ("--total-timesteps 5", "steps", 5),
+        ("-n 1e3", "steps", 1000),
+        ("--steps 1_000", "steps", 1000),
+        ("--frames 2.5k", "frames", 2500),
+        ("--frames none", "frames", None),
+        ("--learning_rate 1", "learning_rate", 1.0),
+        ("--learning-rate=-1e-3", "learning_rate", -1e-3),
+        ("--learning-rate -.5", "learning_rate", -0.5),
+        ("--learning-rate 1 --learning-rate 2", "learning_rate", 2.0),
+        ("--hidden 3 4 5", "hidden", (3, 4, 5)),
+        ("--hidden=3,4", "hidden", (3, 4)),
+        ("--hidden", "hidden", ()),
+        ("--crop 3 .25", "crop", (3, 0.25)),
+        ("--lstm", "lstm", True),
+        ("--lstm --no-lstm", "lstm", False),
+        ("--lstm true", "lstm", True),
+        ("--tensorboard=false", "tensorboard", False),
+        ("--no-tensorboard", "tensorboard", False),
+        ("--clip None", "clip", None),
+        ("--clip 3", "clip", 3.0),
+        ("--network mlp", "network", "mlp"),
+        ("--on thread", "on", "thread"),
+        ("--minutes 1.5", "minutes", 1.5),
+        ("--until-return -3", "until_return", -3.0),
+    ],
+)
+def test_every_spelling_of_a_value(line: str, name: str, value: Any):
+    settings, options, sources = parse(line)
+    got = getattr(settings, name, None) if hasattr(settings, name) else getattr(options, name)
+    assert got == value
+    assert type(got) is type(value)
+    assert sources[name] == "command line"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "--entrpy-cost 3",
+            "unknown option --entrpy-cost for polyplay train fake; did you mean --entropy-cost?",
+        ),
+        ("--entropy 3", "did you mean --entropy-cost?"),
+        ("--lr 3", "did you mean --learning-rate?"),
+        ("--num-envs 3", "did you mean --lanes?"),
+        ("--no-env", "unknown option --no-env"),
+        ("-x 3", "unknown option -x"),
+        ("-lanes 3", "unknown option -lanes for polyplay train fake; did you mean --lanes?"),
+        ("--zzzzzz", "unknown option --zzzzzz for polyplay train fake; --help lists all options"),
+        ("--learning-rate abc", "--learning-rate: 'abc' given, allowed: a finite number"),
+        ("--learning-rate nan", "--learning-rate: 'nan' given, allowed: a finite number"),
+        ("--lanes 1.5", "--lanes: '1.5' given, allowed: a whole number"),
+        ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number or none"),
+        ("--lanes", "--lanes needs a value: a whole number"),
+        ("--env=", "--env needs a value: text"),
+        ("--network natur", "--network: 'natur' given, allowed: nature, impala, mlp; did you mean nature?"),
+        ("--on cluster", "--on: 'cluster' given, allowed: process, thread"),
+        ("--hidden 3 x", "--hidden: '3 x' given, allowed: any number of values, each a whole number"),
+        ("--crop 3", "--crop: '3' given, allowed: 2 values: a whole number, a finite number"),
+        ("--lstm maybe", "--lstm: 'maybe' given, allowed: true or false"),
+        ("--no-lstm=true", "--no-lstm takes no value, 'true' given: write --lstm=true"),
+        ("--clip x", "--clip: 'x' given, allowed: a finite number or none"),
+        (
+            "Pong",
+            "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?",
+        ),
+        ("--lanes 3 4", "unexpected '4'"),
+        ("--preset quik", "--preset: 'quik' given, allowed for fake: paper, quick; did you mean quick?"),
+        ("--preset best", "--preset: 'best' given, allowed for fake: paper, quick"),
+        ("--frames 8 --steps 2", "--frames 8 and --steps 2 set the same limit: give one of them"),
+        ("--frames 0", "--frames: 0 given, allowed: a whole number from 1 up"),
+        ("--seed -1", "--seed: -1 given, allowed: a whole number from 0 up"),
+        ("--keep 0", "--keep: 0 given, allowed: a whole number from 1 up"),
+        ("--minutes 0", "--minutes: 0.0 given, allowed: a number above 0"),
+        ("--step-timeout 0", "--step-timeout: 0.0 given, allowed: a number above 0"),
+        ("--report-every -1", "--report-every: -1.0 given, allowed: a number above 0"),
+        ("--lanes x --learning-rate y", "--lanes: 'x' given"),
+    ],
+)
+def test_every_mistake_is_one_line_that_names_it(line: str, says: str, capfd: pytest.CaptureFixture):
+    with pytest.raises(UserError, match=re.escape(says)) as caught:
+        parse(line)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_help_lists_both_groups_with_the_presets_defaults(capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as caught:
+        parse("--help --preset quick")
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    for words in (
+        "polyplay train fake",
+        "fake options",
+        "run options",
+        "step size (default: 0.001)",
+        "--frames INT",
+    ):
+        assert words in out
+    assert "a comment is help too" in out
+    assert "{None}" not in out
+
+
+def test_a_page_may_not_take_a_run_options_name():
+    @dataclass(frozen=True)
+    class Clash:
+        seed: int = 0
+
+    bad = page()
+    bad.Config = Clash
+    with pytest.raises(ValueError, match="seed"):
+        config.parse(bad, [])
+
+
+def make_env() -> None:
+    """A factory, for its name."""
+
+
+def test_keywords_are_the_same_as_flags():
+    got = config.resolve(PAGE, env="CartPole-v1", frames=100, preset="quick", hidden=[1, 2], learning_rate=1)
+    line = "--env CartPole-v1 --frames 100 --preset quick --hidden 1 2 --learning-rate 1"
+    flat = parse(line)
+    assert got[:2] == flat[:2]
+    assert got[2]["env"] == "keyword"
+    assert got[2]["lanes"] == "preset quick"
+    assert isinstance(got[0].learning_rate, float)
+
+
+def test_keywords_take_callables_paths_and_numpy_numbers():
+    settings, options, _ = config.resolve(PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9)
+    assert settings.env is make_env
+    assert type(settings.lanes) is int
+    assert (options.run, options.steps) == ("a/b", 9)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"entrpy_cost": 1}, "unknown keyword entrpy_cost for fake; did you mean entropy_cost?"),
+        ({"lanes": "3"}, "lanes: '3' given, allowed: a whole number"),
+        ({"lanes": True}, "lanes: 'True' given, allowed: a whole number"),
+        ({"lanes": 2.5}, "lanes: '2.5' given, allowed: a whole number"),
+        ({"learning_rate": float("inf")}, "learning_rate: 'inf' given, allowed: a finite number"),
+        ({"network": "x"}, "network: 'x' given, allowed: nature, impala, mlp"),
+        ({"lstm": 1}, "lstm: '1' given, allowed: true or false"),
+        ({"hidden": 3}, "hidden: '3' given"),
+        ({"hidden": "33"}, "hidden: '33' given"),
+        ({"crop": (1, 2, 3)}, "crop: '(1, 2, 3)' given"),
+        ({"preset": "x"}, "--preset: 'x' given"),
+        ({"frames": 1, "steps": 1}, "set the same limit"),
+    ],
+)
+def test_every_mistake_in_keywords(keywords: dict[str, Any], says: str):
+    with pytest.raises(UserError, match=re.escape(says)):
+        config.resolve(PAGE, **keywords)
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Config,
+        env=st.text(min_size=1),
+        lanes=st.integers(),
+        learning_rate=NUMBERS,
+        network=st.sampled_from(["nature", "impala", "mlp"]),
+        hidden=st.lists(st.integers(), max_size=3).map(tuple),
+        crop=st.tuples(st.integers(), NUMBERS),
+        lstm=st.booleans(),
+        clip=st.none() | NUMBERS,
+    )
+)
+def test_json_round_trip_is_exact(value: Config):
+    there = json.loads(json.dumps(config.to_json(value), allow_nan=False))
+    assert config.from_json(Config, there) == value
+
+
+def test_options_round_trip_and_a_callable_becomes_its_name():
+    options = RunOptions(frames=5, run="x", until_return=18.0)
+    assert config.from_json(RunOptions, json.loads(json.dumps(config.to_json(options)))) == options
+    assert config.to_json(Config(env=make_env))["env"] == f"{__name__}:make_env"  # type: ignore[arg-type]
+
+
+def test_json_that_does_not_fit_names_every_field():
+    data = config.to_json(Config())
+    del data["lanes"], data["clip"]
+    with pytest.raises(UserError, match=r"config.json does not fit Config .*: unknown nolanes; missing clip, lanes"):
+        config.from_json(Config, {**data, "nolanes": 3})
+    with pytest.raises(UserError, match=r"config.json: lanes: 'x' given, allowed: a whole number"):
+        config.from_json(Config, {**config.to_json(Config()), "lanes": "x"})
+
+
+def test_override_replaces_one_limit_by_the_other():
+    assert config.override(RunOptions(steps=3, keep=2), {"frames": 8}) == RunOptions(frames=8, keep=2)
+    assert config.override(RunOptions(frames=8), {"steps": 9}) == RunOptions(steps=9)
+    assert config.override(RunOptions(frames=8), {"keep": 9}) == RunOptions(frames=8, keep=9)
+    with pytest.raises(UserError, match="same limit"):
+        config.override(RunOptions(), {"steps": 9, "frames": 9})
+
+
+def test_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    first = config.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))
+    assert re.fullmatch(r"runs/a2c-Pong-v5-3-\d{8}-\d{6}", str(first))
+    monkeypatch.setattr(config.time, "strftime", lambda form: str(first)[-15:])
+    assert str(config.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))) == f"{first}-2"
+    assert "make_env" in str(config.new_directory("a2c", make_env, RunOptions()))
+    assert "a2c-my.module-make-0" in str(config.new_directory("a2c", "my.module:make", RunOptions()))
+    assert config.new_directory("a2c", "x", RunOptions(run="here/there")) == Path("here/there")
+    assert Path("here/there").is_dir()
+
+
+def test_new_directory_refuses_a_run_and_what_it_cannot_make(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=f"--run: {tmp_path} holds a run already; `polyplay resume {tmp_path}`"):
+        config.new_directory("a2c", "x", RunOptions(run=str(tmp_path)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--run: cannot make the directory .*file"):
+        config.new_directory("a2c", "x", RunOptions(run=str(tmp_path / "file")))

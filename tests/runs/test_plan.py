@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.cli import main
+from polyplay.runs import options as config, plan
+from polyplay.workers.crew import Crew
+from polyplay.envs import Envs
+from polyplay.common.errors import UserError
+from polyplay.runs.directory import read_config, write_json
+
+TOY = {"env": "toy:catch", "network": "mlp"}
+
+
+def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **settings: Any) -> plan.Plan:
+    page = systems.load(name)
+    chosen = config.RunOptions(**{"steps": 8000, **(options or {})})
+    crew = Crew(0, chosen.on, chosen.serial, frames=chosen.frames, steps=chosen.steps)
+    return plan.make(crew, page.build(page.Config(**{**TOY, **settings}), crew), chosen, done)
+
+
+def line(made: plan.Plan, head: str) -> str:
+    return dict(made.lines)[head]
+
+
+def test_who_works():
+    assert line(make("a2c", replicas=1), "workers").startswith("1 replica with 16 lanes each; ")
+    told = line(make("impala", env="ALE/Pong-v5", network="a3c", lanes=4, batch=8), "workers")
+    assert told.startswith("2 act with 4 lanes each (1 ale-py thread), 1 learn; 1 compute thread")
+    told = line(make("a2c", env="CartPole-v1", replicas=2, workers=3, options={"on": "thread"}), "workers")
+    assert told.startswith("2 replica with 8 lanes each (3 environment processes); threads of one process, 1 compute")
+    assert "all take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
+
+
+def test_how_long():
+    told = line(make("a2c", lanes=16, unroll=5), "length")
+    assert told == "8,000 frames = 8,000 agent steps = 100 updates of 80"
+    told = line(make("impala", lanes=4, batch=8, unroll=5, done=2000, options={"minutes": 3.0}), "length")
+    assert told.endswith("= 200 updates of 40; 2,000 frames are done; or until 3 minutes")
+    made = make("a2c", env="ALE/Pong-v5", network="a3c", done=50, options={"steps": 100, "until_return": 19.0})
+    assert line(made, "length").startswith(
+        "400 frames = 100 agent steps = 2 updates of 80; 200 frames are done; or until"
+    )
+    assert (made.frames, made.left) == (400, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "options", "repeats"),
+    [
+        ("a2c", {}, {}, "exact to the bit"),
+        ("impala", {}, {"serial": True}, "exact to the bit"),
+        ("impala", {"lag": 0}, {}, "exact to the bit"),
+        ("impala", {"lag": 0, "actors": 4, "batch": 32}, {}, "not exact"),  # an update takes 2 of 4 rollouts
+        ("impala", {"lag": 1}, {}, "not exact"),
+        ("impala", {}, {}, "not exact"),
+    ],
+)
+def test_what_repeats(system: str, settings: dict[str, Any], options: dict[str, Any], repeats: str):
+    assert line(make(system, options=options, **settings), "repeat").startswith(repeats)
+
+
+def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
+    how: list[dict[str, Any]] = [{"serial": True}, {"on": "thread"}]
+    small = {**TOY, "lanes": 4, "batch": 8, "unroll": 5, "lag": 0, "steps": 700, "trace": True}
+    for i, more in enumerate(how):
+        polyplay.train("impala", **small, **more, run=str(tmp_path / str(i)))
+    one, two = ((tmp_path / str(i) / "updates.jsonl").read_text() for i in range(2))
+    assert one == two
+    assert one.count("\n") >= 17
+
+
+def test_what_resumes():
+    assert line(make("a2c"), "resume").endswith("rollouts in flight are saved")
+    assert line(make("a2c", env="CartPole-v1"), "resume").endswith(
+        "if the environments can save themselves (docs/resume.md)"
+    )
+    assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("lanes begin new games")
+
+
+def test_what_ends_an_episode():
+    game = Envs("ALE/Pong-v5", 2, options={"life_loss": "terminate", "max_frames": 18_000})
+    assert plan.episodes(game).startswith(
+        "a lost game or life ends one: value 0 beyond; cut after 18,000 frames: value"
+    )
+    assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("a lost game ends one")
+    told = plan.episodes(Envs("CartPole-v1", 2))
+    assert "truncated cuts one (time limit: 500 steps): value of the real last observation" in told
+    assert "NEXT_STEP" in told
+
+
+def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path):
+    for name in ("adam", "rmsprop_tf"):
+        more: dict[str, Any] = {"optimizer": name, "replicas": 1, "env": "CartPole-v1"}
+        run = polyplay.train("a2c", **{**TOY, **more}, steps=80, serial=True, run=str(tmp_path / name))
+        written = sum(f.stat().st_size for f in run.directory.rglob("agents/**/*.safetensors"))
+        assert written == pytest.approx(make("a2c", **more).checkpoint, abs=4000)  # names, and Adam's counter
+
+
+# ------------------------------------------------------------------------------------------------------ refusal
+
+
+def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.MonkeyPatch):
+    page = systems.load("impala")
+    settings = page.Config(**TOY, actors=1, lanes=1 << 16, batch=1 << 16)
+
+    def again(other: Any) -> plan.Plan:
+        crew = Crew(0, steps=10)
+        return plan.make(crew, page.build(other, crew), config.RunOptions(), 0)
+
+    whole = again(settings)
+    assert plan.checked(whole, settings, again) is whole
+    enough = whole.memory["processes"] + 0.3 * (whole.needs - whole.memory["processes"])
+    monkeypatch.setattr(plan.memory, "limit", lambda: int(enough))
+    with pytest.raises(
+        UserError, match=r"memory: this takes about .* GB .*, there are .*; what fits: --lanes 16384 --batch 16384"
+    ):
+        plan.checked(again(settings), settings, again)
+
+
+def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(plan.memory, "limit", lambda: 2**20)
+    with pytest.raises(UserError, match="there are 1 MB; no smaller setting fits: take a larger machine"):
+        polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
+    assert not (tmp_path / "r").exists()
+
+
+# --------------------------------------------------------------------------------------------------- dry runs
+
+
+def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "SECONDS", 0.3)
+    words = "train a2c --env toy:catch --network mlp --lanes 4 --replicas 1 --serial --steps 1M --dry-run"
+    assert main.main(words.split()) == 0
+    out = capsys.readouterr().out
+    heads = [text.split()[0] for text in out.splitlines() if re.match(r"[a-z]+ ", text)]
+    told = ["playing", "workers", "memory", "disk", "length", "repeat", "resume", "episodes", "measured", "eta"]
+    assert heads[-len(told) :] == told
+    assert re.search(r"^measured [\d,]+ frames/s, [\d,]+ agent steps/s for 0.3 s; [\d,]+ MB$", out, re.M)
+    assert re.search(r"^eta      \d+:\d\d:\d\d at that speed$", out, re.M)
+    assert "dry run: nothing is written" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    run = tmp_path / "r"
+    polyplay.train("a2c", **TOY, lanes=4, replicas=1, serial=True, steps=400, run=str(run))
+    kept = read_config(run)
+    for name in ("dry_run", "wandb", "metrics_style"):
+        del kept["options"][name]  # as a version that did not have them wrote it
+    write_json(run / "config.json", kept)
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    monkeypatch.setattr(plan, "SECONDS", 0.2)
+    assert main.main(["resume", str(run), "--steps", "1M", "--dry-run"]) == 0
+    assert re.search(r"; 4\d\d frames are done$", capsys.readouterr().out, re.M)  # and those that no update took
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_what_is_compiled_first_is_said_where_it_was_not_yet(monkeypatch):
+    monkeypatch.setattr(plan.draws, "kept", lambda loop: False)
+    assert "are compiled on this machine first" in line(make("dqn"), "once")
+    assert "once" not in dict(make("a2c").lines)
+    monkeypatch.setattr(plan.draws, "kept", lambda loop: True)
+    assert "once" not in dict(make("dqn").lines)

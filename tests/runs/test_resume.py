@@ -1,0 +1,101 @@
+"""Runs that were stopped and go on: the same losses to the bit, or one line about what is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.reports import rows
+
+import polyplay
+from polyplay.buffers import actor_checkpoint
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+
+BASE = {"trace": True, "seed": 5, "anneal": "constant", "network": "mlp", "tensorboard": False, "report_every": 0.5}
+CARTPOLE = {**BASE, "env": "CartPole-v1", "lanes": 4, "unroll": 5}
+
+
+def games(run: Path) -> list:
+    return sorted((g["lane"], g["episodic_return"]) for g in rows(run / "episodes.jsonl"))
+
+
+def compare(system: str, tmp_path: Path, capfd, **kw) -> int:
+    """A run in two parts, and the same in one; the updates of each."""
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=800, **kw).directory
+    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=400, **kw).directory
+    assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
+    capfd.readouterr()
+    polyplay.resume(str(cut), steps=800)
+    assert "begin anew" not in capfd.readouterr().err
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+    assert games(cut) == games(whole)
+    assert len(games(cut)) > 10
+    assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
+    assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
+    return len(rows(cut / "updates.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "kw",
+    [
+        {"replicas": 2, "groups": 2, "on": "thread"},
+        {"replicas": 1, "serial": True, "core": "lstm", "core_size": 16},
+    ],
+    ids=["2 replicas, 2 groups", "lstm, inline"],
+)
+def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
+    assert compare("a2c", tmp_path, capfd, **CARTPOLE, **kw) > 10
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path):
+    kw = {**BASE, "env": "ALE/Pong-v5", "atari": "auto:plain", "network": "a3c", "core": core, "core_size": 16}
+    kw |= {"lanes": 4, "unroll": 4, "replicas": 1, "on": "thread"}
+    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=192, **kw).directory
+    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=96, **kw).directory
+    polyplay.resume(str(cut), steps=192)
+    assert len(rows(whole / "updates.jsonl")) == 12
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+
+
+@pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
+def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
+    assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 10
+
+
+def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
+    kw = {**CARTPOLE, "env": "toy:catch", "actors": 2, "batch": 4, "slots": 3, "on": "thread"}
+    cut = polyplay.train("impala", run=str(tmp_path / "cut"), steps=600, **kw).directory
+    found = checkpoint.everything(cut)[-1]
+    stream = json.loads((found / "workers/stream-0.json").read_text())
+    assert stream["lost"] == []
+    told = actor_checkpoint.told(found)
+    assert [t["why"] for t in told] == ["", ""]
+    counters = checkpoint.manifest(found)["counters"]
+    assert counters["steps"] == sum(t["steps"] for t in told)
+    assert counters["games"] == {"0+4": told[0]["episodes"], "4+4": told[1]["episodes"]}
+    polyplay.resume(str(cut), steps=1200)
+    later = json.loads((checkpoint.everything(cut)[-1] / "workers/stream-0.json").read_text())
+    assert sum(later["taken"].values()) == len(rows(cut / "updates.jsonl"))
+    assert [r["update"] for r in rows(cut / "updates.jsonl")] == list(range(1, len(rows(cut / "updates.jsonl")) + 1))
+
+
+def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
+    kw = {**BASE, "env": "ALE/Pong-v5", "lanes": 4, "unroll": 4, "network": "a3c", "replicas": 1}
+    run = polyplay.train("a2c", run=str(tmp_path / "pong"), steps=64, **kw).directory
+    capfd.readouterr()
+    polyplay.resume(str(run), steps=96)
+    err = capfd.readouterr().err
+    assert (
+        "polyplay: 4 lanes begin anew, from seed 1000003005: 4 partial episodes (64 agent steps) are lost, "
+        "since ale-py's vector environment cannot save a game\n"
+    ) in err
+    (told,) = actor_checkpoint.told(checkpoint.everything(run)[-1])
+    assert told["partial_steps"] == 32  # since the resumption
+
+
+def test_resume_needs_a_run(tmp_path):
+    with pytest.raises(UserError, match="no run at"):
+        polyplay.resume(str(tmp_path / "nothing"))

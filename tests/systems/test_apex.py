@@ -1,0 +1,166 @@
+"""Ape-X learns however its workers run; lost actors come back at their own ε, a lost memory is replaced; it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.runs import plan
+from polyplay.runs.directory import read_lines
+from polyplay.runs.options import RunOptions
+from polyplay.runs.run import diagram
+from polyplay.workers.crew import Crew
+
+QUIET: Any = {"tensorboard": False, "report_every": 0.5}
+NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 10.0, "learning_rate": 2e-3}
+PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "ratio": 8.0, "capacity": 20_000}
+CATCH: Any = {**NET, **PACE, "start": 500, "target": 50, "prefetch": 2, "epsilon": 0.2}
+
+
+def trained(path, **settings: Any) -> Any:
+    return polyplay.train("apex", run=str(path), **{**CATCH, **QUIET, **settings})
+
+
+def wired(crew: Crew, **settings: Any) -> Any:
+    page = systems.load("apex")
+    return page.build(page.Config(**{**CATCH, **settings}), crew)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
+def test_it_learns_catch(how, tmp_path):
+    run = trained(tmp_path / "run", steps=16_000, until_return=0.3, **how)
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6; the ladder's own chances count here
+
+
+def updates(path) -> list[int]:
+    return [row["update"] for row in read_lines(path / "updates.jsonl")]
+
+
+def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them(tmp_path):
+    run = trained(tmp_path / "run", steps=1_200, serial=True, trace=True)
+    owed = (1_200 - 500) * 8.0 / 64  # but for what is under way, and a row a game more
+    assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
+    last = checkpoint.everything(run.directory)[-1]
+    assert sorted(p.name for p in (last / "replay").iterdir()) == ["remember-0", "remember-1"]
+    assert sorted(p.name for p in (last / "workers").glob("stream-*")) == ["stream-0.json", "stream-1.json"]
+    more = polyplay.resume(str(run.directory), steps=2_000)
+    assert more.exit_code == 0
+    assert more.summary["steps"] >= 2_000
+    assert more.summary["updates"] == pytest.approx((2_000 - 500) * 8.0 / 64, rel=0.25)
+    assert updates(run.directory) == list(range(1, more.summary["updates"] + 1))
+    told = [r["replay_ratio"] for r in read_lines(run.directory / "metrics.jsonl") if "replay_ratio" in r]
+    assert not told or told[-1] == pytest.approx(8.0, rel=0.25)
+
+
+def test_learners_that_average_their_gradients_share_the_memories(tmp_path):
+    run = trained(tmp_path / "run", steps=800, serial=True, trace=True, learners=2)
+    assert run.exit_code == 0
+    assert run.summary["updates"] == pytest.approx((800 - 500) * 8.0 / 64, rel=0.4)
+    assert checkpoint.everything(run.directory)
+
+
+def started(**settings: Any) -> tuple[Crew, list[str]]:
+    said: list[str] = []
+    crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
+    system = wired(crew, **settings)
+    crew.start(system.metrics)
+    return crew, said
+
+
+def until(crew: Crew, condition: Any, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        crew.poll(0.05)
+
+
+def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():
+    crew, said = started(ratio=0.0)
+    try:
+        roles = {r.name: r for r in crew.roles}
+        assert crew.meter is not None
+        done = crew.meter.column("updates")
+        until(crew, lambda: done.max() >= 20)
+        ladder = roles["act"].kw["explore"]
+        rungs = ladder.at(np.zeros(4), 4 + np.arange(4))
+        for name in ("act", "remember"):
+            os.kill(roles[name].workers[1].runs.pid, signal.SIGKILL)
+            until(crew, lambda name=name: roles[name].lost == 1)
+        me = roles["act"].workers[1].me
+        assert (me.index, me.incarnation) == (1, 1)
+        assert roles["act"].kw["explore"] is ladder
+        assert np.array_equal(ladder.at(np.zeros(4), me.index * 4 + np.arange(4)), rungs), "its lanes' own ε"
+        before, rows = done.max(), roles["remember"].workers[1].me.row
+        until(crew, lambda: any("begins empty" in text for text in said))
+        stamps = float(crew.meter.column("stamps")[rows])
+        until(crew, lambda: done.max() >= before + 40 and crew.meter.column("stamps")[rows] > stamps)
+    finally:
+        crew.stop()
+    assert any("act 1 was killed by SIGKILL" in text for text in said)
+    assert any("remember 1 was killed by SIGKILL" in text for text in said)
+
+
+def test_the_paper_is_the_fact_sheets():
+    c = systems.load("apex").PRESETS["paper"]()
+    assert (c.batch, c.capacity, c.start, c.trim, c.target) == (512, 2_000_000, 50_000, 100, 2_500)
+    assert (c.priority, c.epsilon, c.n_step, c.gamma) == (0.6, 0.4, 3, 0.99)
+    assert (c.optimizer, c.learning_rate, c.eps, c.clip) == ("rmsprop_dqn", 6.25e-5, 1.5e-7, 40.0)
+    assert c.unroll * 4 == 400  # frames between two pulls of the weights
+
+
+def test_its_ladder_of_eight_lanes_goes_from_two_fifths_to_the_8th_power_of_it():
+    crew = Crew()
+    system = wired(crew, epsilon=0.4)
+    ladder = next(r.kw["explore"] for r in crew.roles if r.name == "act")
+    found = ladder.at(np.zeros(8), np.arange(8))
+    assert found == pytest.approx([0.4 ** (1 + i) for i in range(8)])
+    assert (found[0], found[-1]) == pytest.approx((0.4, 6.5536e-4))
+    assert system.epsilon == 0.0
+
+
+def test_its_picture_is_the_papers_figure():
+    text = diagram("apex", systems.load("apex").Config(env="toy:catch", network="mlp", memories=2), RunOptions())
+    assert "replay  1,000,000 agent steps, soft" in text
+    assert "draws   512 transitions of 3 steps: free, proportional" in text
+    assert "trims   every 100 updates" in text
+    assert "batch   512 transitions of 3 steps, 16 ready from each" in text
+    flows = [line.split(" ──► ") for line in text.splitlines() if " ──► " in line]
+    assert sorted((of, what.split(":")[0], to) for of, what, to in flows) == [
+        ("act", "Stream", "remember"),
+        ("learn", "Params", "act"),
+        ("remember", "Trays", "learn"),
+    ]
+
+
+def test_its_plan_counts_memories_once_and_says_that_it_is_free():
+    crew = Crew(steps=100_000)
+    told = plan.make(crew, wired(crew, ratio=0.0), RunOptions())
+    role = next(r for r in crew.roles if r.name == "remember")
+    trays = role.kw["out"]
+    assert told.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
+    assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
+    crew = Crew(steps=100_000)
+    assert "12,500 updates, one every 8" in dict(plan.make(crew, wired(crew), RunOptions()).lines)["length"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"actors": 3}, "--actors 3 does not divide among --memories 2: make it a multiple of that"),
+        ({"learners": 3}, "--batch 64 does not divide among --learners 3"),
+        ({"env": "toy:pendulum"}, "values are of Discrete actions"),
+    ],
+)
+def test_what_cannot_be_wired_is_refused(settings, said):
+    with pytest.raises(UserError, match=said):
+        wired(Crew(), **settings)

@@ -1,0 +1,168 @@
+"""DQN learns however its workers run, with every improvement, and goes on to the bit with its memory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.learning.losses import q_learning
+from polyplay.runs import plan
+from polyplay.runs.directory import read_lines
+from polyplay.runs.options import RunOptions
+from polyplay.runs.run import diagram
+from polyplay.workers.crew import Crew
+
+QUIET: Any = {"tensorboard": False, "report_every": 0.5}
+NET: Any = {**QUIET, "network": "mlp", "optimizer": "adam", "eps": 1e-5, "reduction": "mean", "learning_rate": 2e-3}
+PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
+CATCH: Any = {**NET, **PACE, "env": "toy:catch", "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}
+
+
+def wired(crew: Crew, **settings: Any) -> Any:
+    page = systems.load("dqn")
+    return page.build(page.Config(**{"env": "toy:catch", "network": "mlp", **settings}), crew)
+
+
+SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, SERIAL])
+def test_it_learns_catch(how, tmp_path):
+    run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=12_000, until_return=0.2, **CATCH, **how)
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.2  # random play: -0.6
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"double": True}, marks=pytest.mark.long, id="double"),
+        pytest.param({"head": "dueling"}, marks=pytest.mark.long, id="dueling"),
+        pytest.param({"priority": 0.6}, id="prioritized"),
+        pytest.param({"replicas": 2}, id="replicas"),
+    ],
+)
+def test_it_learns_with_every_improvement(more, tmp_path):
+    run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=12_000, until_return=0.2, serial=True, **CATCH, **more)
+    assert run.summary["episodic_return_mean_best"] >= 0.2
+
+
+def trained(path, **settings: Any) -> Any:
+    return polyplay.train("dqn", run=str(path), serial=True, trace=True, **{**CATCH, **settings})
+
+
+def losses(path) -> list[float]:
+    return [row["loss"] for row in read_lines(path / "updates.jsonl")]
+
+
+def test_both_networks_see_inputs_by_the_statistics_of_what_was_acted(tmp_path):
+    run = trained(tmp_path / "run", steps=1_000, inputs="normalize", target=10_000)
+    found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
+    policy, target = (found.arrays(f"agents/0/{name}") for name in ("policy", "target"))
+    learnt = [name for name in policy if name.startswith("inputs.")]
+    assert any(policy[name].any() for name in learnt)
+    assert all((policy[name] == target[name]).all() for name in learnt)
+    assert any((policy[name] != target[name]).any() for name in policy), "the weights are those of the start"
+
+
+@pytest.mark.parametrize("more", [{}, {"priority": 0.6}, {"inputs": "normalize"}], ids=str)
+def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
+    settings = {"weighting": 1.0, **more}  # else β depends on where the run is to end
+    whole = trained(tmp_path / "whole", steps=1_500, **settings)
+    trained(tmp_path / "parts", steps=1_000, **settings)
+    polyplay.resume(str(tmp_path / "parts"), steps=1_500)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert whole.exit_code == 0
+    ends = [checkpoint.everything(tmp_path / name)[-1] for name in ("whole", "parts")]
+    weights = [checkpoint.open_checkpoint(end).arrays("agents/0/policy") for end in ends]
+    targets = [checkpoint.open_checkpoint(end).arrays("agents/0/target") for end in ends]
+    for mine, theirs in (weights, targets):
+        assert mine.keys() == theirs.keys()
+        assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
+
+
+def test_replicas_learn_from_the_sum_over_all_of_them():
+    crew = Crew(0)
+    wired(crew, replicas=2, lanes=2)
+    assert crew.roles[0].kw["task"].loss == q_learning.q("sum", replicas=2)
+
+
+def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
+    settings = {"steps": 700, "start": 250, "network": "a3c", "env": "ALE/Pong-v5", "lanes": 4, "batch": 16}
+    made = [trained(tmp_path / how, **settings, screen="baselines", seed=3, compress=how) for how in ("none", "zlib")]
+    assert losses(made[0].directory) == losses(made[1].directory)
+    assert len(losses(made[0].directory)) > 100
+    sizes = [
+        next(r["replay_bytes"] for r in reversed([*read_lines(m.directory / "metrics.jsonl")]) if "replay_bytes" in r)
+        for m in made
+    ]
+    assert sizes[1] < sizes[0] / 2
+
+
+def test_packing_frames_where_none_are_kept_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--compress zlib: this system keeps no replay"):
+        polyplay.train("a2c", env="toy:catch", network="mlp", compress="zlib", run=str(tmp_path / "run"))
+
+
+def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):
+    run = trained(tmp_path / "run", steps=1_500, replicas=2)
+    last = checkpoint.everything(run.directory)[-1]
+    kept = sorted(p.name for p in (last / "replay").iterdir())
+    assert kept == ["replica-0", "replica-1"]
+    owed = [json.loads((last / "replay" / name / "rehearsal.json").read_text()) for name in kept]
+    assert owed[0] == owed[1]
+    assert owed[0]["updates"] == (owed[0]["rows"] - 250) * 8.0 // 32
+
+
+def test_the_ratio_is_kept_and_told(tmp_path):
+    run = trained(tmp_path / "run", steps=2_000)
+    told = [r["replay_ratio"] for r in read_lines(run.directory / "metrics.jsonl") if "replay_ratio" in r]
+    updates = len(losses(run.directory))
+    assert (2_000 - 500) * 8.0 / 64 <= updates <= 1.2 * (2_000 - 500) * 8.0 / 64  # a row a game is no agent step
+    assert told[-1] == pytest.approx(8.0, rel=0.2)
+
+
+def test_the_target_network_is_a_copy_of_every_so_many_updates(tmp_path):
+    run = trained(tmp_path / "run", steps=800, target=10_000)
+    found = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
+    first = trained(tmp_path / "first", steps=8, target=10_000)  # saved before any update
+    start = checkpoint.open_checkpoint(checkpoint.everything(first.directory)[-1])
+    old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
+    assert all(np.array_equal(old[k], new[k]) for k in old)
+    assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)
+
+
+def test_a_run_that_ends_in_its_warm_up_is_saved_and_goes_on(tmp_path):
+    run = trained(tmp_path / "run", steps=200)
+    assert run.exit_code == 0
+    assert run.summary["updates"] == 0
+    polyplay.resume(str(run.directory), steps=800)
+    assert len(losses(run.directory)) > 0
+
+
+def test_what_does_not_divide_is_refused():
+    with pytest.raises(UserError, match=r"--lanes 1 does not divide among --replicas 2: make it a multiple of that"):
+        wired(Crew(), replicas=2)
+
+
+def test_an_action_that_is_no_choice_is_refused():
+    with pytest.raises(UserError, match="values are of Discrete actions"):
+        wired(Crew(), env="toy:pendulum")
+
+
+def test_its_picture_and_plan_tell_of_the_memory():
+    text = diagram("dqn", systems.load("dqn").Config(env="toy:catch", network="mlp"), RunOptions())
+    assert "replay  1,000,000 agent steps" in text
+    assert "draws   32 transitions: 8 per agent step, uniform" in text
+    assert "ε       Anneal to 0.1" in text
+    crew = Crew(steps=100_000)
+    told = plan.make(crew, wired(crew), RunOptions())
+    assert told.memory["replay"] > 0
+    assert "25,000 updates, one every 4" in dict(told.lines)["length"]

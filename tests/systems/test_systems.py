@@ -1,0 +1,281 @@
+"""Systems learn: a balancing, a swing-up and a memory task, as threads, as processes, and in one thread."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.acting import play
+from polyplay.cli import matrix
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.atari.presets import preset
+from polyplay.envs.toys import games as toy
+from polyplay.runs import options
+from polyplay.runs.run import diagram
+from polyplay.workers.crew import Crew
+from tests.reports import rows
+
+NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard": False, "report_every": 1.0}
+LONG = pytest.mark.long
+TASKS = {
+    # task: (settings, mean return of the last 100 games, what random play gets)
+    "CartPole-v1": (
+        dict(
+            lanes=8,
+            unroll=8,
+            steps=26_000,
+            learning_rate=4e-3,
+            gamma=0.98,
+            lam=0.98,
+            reward_scale=0.1,
+            anneal="constant",
+        ),
+        120.0,
+        25.0,
+    ),
+    "toy:pendulum": (
+        dict(
+            lanes=32, unroll=8, steps=350_000, learning_rate=3e-3, gamma=0.9, lam=0.9, reward="none", reward_scale=0.1
+        ),
+        -800.0,
+        -1200.0,
+    ),
+    "toy:memory": (
+        dict(lanes=32, unroll=8, steps=25_000, learning_rate=1e-2, core="gru", core_size=16, entropy_cost=0.01),
+        0.8,
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("env", [pytest.param(env, marks=LONG if "pendulum" in env else ()) for env in TASKS])
+def test_a2c_learns(env, tmp_path):
+    settings, goal, _ = TASKS[env]
+    run = polyplay.train("a2c", env=env, on="thread", replicas=1, run=str(tmp_path / "run"), **{**NET, **settings})
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean"] >= goal
+
+
+@pytest.mark.parametrize("env", TASKS)
+def test_so_it_does_in_a_process(env, tmp_path):
+    """The same losses from the same seed; the last bits may differ where a process has more compute threads."""
+    settings, losses = {**NET, **TASKS[env][0], "steps": 4000, "trace": True}, []
+    for on in ("thread", "process"):
+        run = polyplay.train("a2c", env=env, on=on, replicas=1, run=str(tmp_path / on), **settings)
+        assert run.exit_code == 0
+        losses.append([row["loss"] for row in rows(run.directory / "updates.jsonl")])
+    assert len(losses[0]) >= 15
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3, atol=1e-5)
+
+
+def test_memory_is_what_the_memory_task_needs(tmp_path):
+    """Without a recurrent core the same run stays near chance: the task tests what it says."""
+    settings = {**NET, **TASKS["toy:memory"][0], "core": "none"}
+    run = polyplay.train("a2c", env="toy:memory", serial=True, replicas=1, run=str(tmp_path / "run"), **settings)
+    assert run.summary["episodic_return_mean"] < 0.5
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}, {"on": "process", "lag": 1}])
+def test_impala_learns_catch(how, tmp_path):
+    settings = dict(lanes=8, batch=16, unroll=9, steps=120_000, learning_rate=3e-3, reduction="mean", clip=1.0)
+    settings |= dict(eps=1e-5, until_return=0.5, entropy_cost=0.01)
+    run = polyplay.train("impala", env="toy:catch", run=str(tmp_path / "run"), **{**NET, **settings, **how})
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
+
+
+@pytest.mark.long
+def test_two_replicas_learn_as_one_does(tmp_path):
+    settings = dict(lanes=16, unroll=9, steps=80_000, learning_rate=3e-3, replicas=2, groups=2, entropy_cost=0.01)
+    run = polyplay.train("a2c", env="toy:catch", until_return=0.7, run=str(tmp_path / "run"), **{**NET, **settings})
+    assert run.summary["episodic_return_mean_best"] >= 0.7
+
+
+@dataclass(frozen=True)
+class Far(toy.CartPole):
+    """CartPole with observations far from 0 and of unlike sizes, and large rewards."""
+
+    def see(self, s):
+        return (s["x"] * np.array([1, 10, 0.01, 1]) + np.array([100, -50, 3, 0])).astype(np.float32)
+
+    def step(self, s, action, draw):
+        s, reward, terminated, truncated = super().step(s, action, draw)
+        return s, 1000 * reward, terminated, truncated
+
+
+def _far(monkeypatch, path, **more):
+    monkeypatch.setitem(toy.TOYS, "far", Far)
+    settings = dict(lanes=32, unroll=8, steps=24_000, learning_rate=4e-3, gamma=0.98, lam=0.98, anneal="constant")
+    how = {"inputs": "normalize", "reward": "scale", "serial": True, "replicas": 1, **more}
+    return polyplay.train("a2c", env="toy:far", run=str(path / "run"), **{**NET, **settings, **how})
+
+
+def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_path, monkeypatch):
+    run = _far(monkeypatch, tmp_path)
+    assert run.summary["episodic_return_mean"] >= 100_000  # random play: 22,000
+    page, spec = systems.load("a2c"), Envs("toy:far", 1)
+    wired = page.build(run.settings, polyplay.run.new_crew(options.RunOptions(serial=True)))
+    policy = play.load_policy(wired, checkpoint.newest(run.directory, print))
+    kept = {k: v.clone() for k, v in policy.named_buffers()}
+    mean = kept["inputs.moments.0.mean"]
+    assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
+    assert kept["returns.count"] > 10_000
+    games = play.play(spec, policy, 4, seed=1)
+    assert np.mean([g[0] for g in games]) >= 100_000, "evaluation normalises as training did"
+    assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
+
+
+@pytest.mark.parametrize("without", [{"inputs": "raw"}, {"reward": "none"}])
+def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypatch):
+    assert _far(monkeypatch, tmp_path, **without).summary["episodic_return_mean"] < 40_000
+
+
+@pytest.mark.parametrize(("file", "columns"), [("README.md", 7), ("ARCHITECTURE.md", 6)])
+def test_the_tables_of_systems_are_what_the_pages_say(file, columns):
+    text = (Path(__file__).parents[2] / file).read_text()
+    for name in systems.names():
+        row = list(systems.load(name).ROW.values())[:columns]
+        assert f"| `{name}` | {' | '.join(row)} |" in text, f"{file}: {name}"
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_every_page_has_its_row_its_presets_and_a_figure(name):
+    page = systems.load(name)
+    assert set(page.ROW) == {"envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
+    assert {"paper", "quick"} <= set(page.PRESETS)
+    own = {"schedule": "annealing"} if name == "ga3c" else {}  # its default rule is ours
+    assert page.PRESETS["paper"]() == page.Config(**own)
+    env = "toy:pendulum" if name in matrix.REAL else "toy:catch"
+    figure = diagram(name, page.Config(env=env, network="mlp"), options.RunOptions())
+    assert env in figure
+    assert {len(line) for line in figure.splitlines()} <= set(range(100))
+
+
+# γ, n, batch, memory, start; learning rate, the optimiser's ε, clip; last ε of play, its steps (0: noisy layers); α,
+# β at the end; the target network's period in agent steps of all replicas.
+PUBLISHED = {
+    ("dqn", "paper"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.1, 1e6, 0, 1, 40_000),
+    ("dqn", "released"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.1, 1e6, 0, 1, 10_000),
+    ("dqn", "double"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.01, 1e6, 0, 1, 30_000),
+    ("dqn", "prioritized"): (0.99, 1, 32, 1e6, 50_000, 6.25e-5, 0.01 / 16, 0, 0.01, 1e6, 0.6, 1, 30_000),
+    ("accel_dqn", "paper"): (0.99, 1, 256, 1e6, 50_000, 2.5e-4, 0.01 / 256, 0, 0.01, 1e6, 0, 1, 10_000),
+    ("accel_dqn", "chunked"): (0.99, 1, 256, 1e6, 50_000, 2.5e-4, 0.01 / 128, 0, 0.01, 1e6, 0, 1, 10_000),
+    ("accel_dqn", "rainbow"): (0.99, 3, 256, 1e6, 20_000, 6.25e-5, 0.01 / 256, 10, 0.01, 62_500, 0.5, 1, 8_000),
+    ("rainbow", "paper"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 1.5e-4, 10, 0, 0, 0.5, 1, 8_000),
+    ("rainbow", "dopamine"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 1.5e-4, 0, 0.01, 250_000, 0.5, 0.5, 8_000),
+    ("rainbow", "zoo"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 0.005 / 32, 10, 0, 0, 0.5, 1, 8_000),
+}
+
+
+@pytest.mark.parametrize(("system", "preset"), PUBLISHED)
+def test_presets_have_the_published_numbers(system, preset):
+    """As wired: every replica's share together."""
+    page, crew = systems.load(system), Crew(0)
+    page.build(page.PRESETS[preset](), crew)
+    role = next(r for r in crew.roles if "replay" in r.kw)
+    task, replay, explore, n = role.kw["task"], role.kw["replay"], role.kw["explore"], role.n
+    optim, sampler = task.update.optim, replay.sampler
+    chance = (explore.end, explore.over) if explore is not None else (0, 0)
+    weights = (getattr(sampler, "alpha", 0), getattr(sampler, "last", 1) or sampler.beta)
+    period = task.target * replay.batch / replay.ratio * (1 if task.update.apart else n)
+    whole = (replay.gamma, replay.n_step, n * replay.batch, n * replay.capacity, n * replay.start)
+    step = (task.knobs.learning_rate, optim.eps, optim.clip)
+    assert (*whole, *step, *chance, *weights, period) == pytest.approx(PUBLISHED[system, preset], rel=0.002)
+
+
+def test_tuned_double_dqn_has_one_bias_and_dqn_zoo_s_rainbow_none():
+    heads = {}
+    for system, name in (("dqn", "paper"), ("dqn", "double"), ("rainbow", "zoo")):
+        page = systems.load(system)
+        heads[name] = page.build(page.PRESETS[name](), Crew(0)).policy().head
+    assert heads["paper"].shared is None
+    assert heads["double"].shared is not None
+    names = {name for name, _ in heads["zoo"].named_parameters() if ".last.mean." in name}
+    assert names
+    assert not [name for name in names if "bias" in name]
+
+
+IMPALA = """\
+┌─ act × 2 ──────────────────────┐
+│ envs    ALE/Pong-v5 × 16 lanes │
+│ policy  impala                 │
+│ rollout 20 steps, free         │
+│ if lost replace                │
+└────────────────────────────────┘
+
+┌─ learn × 1 ───────────────────────────┐
+│ policy  impala                        │
+│ batch   2 slots × 16 lanes × 20 steps │
+│ loss    VTrace                        │
+│ update  Local(rmsprop_tf)             │
+│ if lost fail                          │
+└───────────────────────────────────────┘
+
+act ──► Stream: 4 slots × 21 rows × 16 lanes ──► learn
+learn ──► Params: 1,091,031 weights ──► act
+"""
+
+
+def test_the_figure_is_drawn_from_the_wiring():
+    page = systems.load("impala")
+    assert diagram("impala", page.Config(), options.RunOptions()) == IMPALA
+
+
+def test_atari_presets_are_the_pages_own_or_asked_for():
+    own = systems.atari("ALE/Pong-v5", "baselines")
+    assert own == systems.atari("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
+    assert systems.atari("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
+        **preset("dopamine"),
+        "life_loss": "terminate",
+    }
+    assert systems.atari("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
+    assert systems.atari("toy:catch", "baselines") == systems.atari(print, "baselines") == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "asked", "said"),
+    [
+        ("ALE/Pong-v5", "impalla", "did you mean 'impala'"),
+        ("ALE/Pong-v5", "impala:fast", "allowed: native, plain"),
+        ("CartPole-v1", "impala", "--env CartPole-v1 is no Atari game"),
+    ],
+)
+def test_what_atari_cannot_be_is_one_line(env, asked, said):
+    with pytest.raises(UserError, match=said) as e:
+        systems.atari(env, "baselines", asked)
+    assert "\n" not in str(e.value)
+
+
+def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_for(tmp_path):
+    """accel's pictures are larger: weights for them would fit no other."""
+    settings = dict(env="ALE/Breakout-v5", atari="accel", network="a3c", serial=True, lanes=2, replicas=1, unroll=2)
+    run = polyplay.train("a2c", steps=8, run=str(tmp_path / "run"), tensorboard=False, **settings)
+    kept = json.loads((run.directory / "config.json").read_text())
+    assert kept["options"]["atari"] == "accel"
+    assert "104, 80" in kept["environment"]["observation"]
+    assert polyplay.resume(run.directory, steps=16).summary["steps"] == 16
+    assert "104, 80" in polyplay.evaluate(run.directory, episodes=1)["environment"]["observation"]
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "said"),
+    [
+        ("a2c", {"lanes": 9, "replicas": 2}, "--lanes 9 does not divide"),
+        ("impala", {"batch": 33}, "--batch 33 is not a multiple"),
+        ("impala", {"actors": 3, "lanes": 4, "batch": 8, "lag": 0}, "--lag 0 allow 1"),
+        ("impala", {"actors": 70}, "at most 64 workers"),
+        ("impala", {"optimizer": "adamw"}, "adam"),
+    ],
+)
+def test_wiring_that_cannot_run_is_refused(system, settings, said):
+    page = systems.load(system)
+    with pytest.raises(UserError, match=said):
+        diagram(system, page.Config(env="toy:catch", network="mlp", **settings), options.RunOptions())

@@ -1,0 +1,262 @@
+"""How a gradient reaches the weights: clipped, averaged over replicas, or without a lock."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyplay import nets
+from polyplay.common import checkpoint
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.errors import Closed, UserError
+from polyplay.common.shared_memory import Control, Knobs
+from polyplay.common.tree import Field
+from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning.learner import Learner, Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.weights.allreduce import Local, Optim
+from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.params import Vector, sizes
+
+OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
+
+
+def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> Me:
+    return Me("learn", index, n, index, seed=seed, meters=Meter(4, ("loss",)), control=Control(), **more)
+
+
+def _finish(steps) -> None:
+    for _ in steps:
+        pass
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+    vector = Vector(nn.Linear(3, 1))
+    before = vector.flat.clone()
+    bound = Local(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
+    vector.grad.copy_(torch.tensor([3.0, 0.0, 4.0, 0.0]))
+    steps = bound(1e6, np.zeros(3))
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value[0] == 5.0
+    assert torch.allclose(before - vector.flat, torch.tensor([0.3, 0.0, 0.4, 0.0]), atol=1e-4)
+
+
+def test_an_unknown_optimiser_is_refused_while_wiring():
+    with pytest.raises(UserError, match="adam"):
+        Optim("adamm")
+
+
+# ---------------------------------------------------------------------------------------------------------- Hogwild
+
+
+def _line(at: float) -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    for p in net.parameters():
+        nn.init.constant_(p, at)
+    return net
+
+
+def _hogwild(optim: Optim, workers: int = 2, copy: bool = True, net: nn.Module | None = None):
+    """The update, its workers' vectors and what is bound to them; modules differ, so worker 0's must be everyone's."""
+    update = Hogwild(optim, *sizes(net or _line(0.0)), workers, copy)
+    modules = [net or _line(0.5), *(_line(9.0 + i) for i in range(1, workers))]
+    made = [_join(update, _me(i, workers), module) for i, module in enumerate(modules)]
+    return update, [m[0] for m in made], [m[1] for m in made]
+
+
+def _join(update: Hogwild, me: Me, module: nn.Module):
+    vector = update.vector(me, module)
+    bound = update.bind(me, vector)
+    bound.counts.begin(0, 0.0)
+    return vector, bound
+
+
+def _gradients(n: int, size: int) -> list[torch.Tensor]:
+    return [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(n)]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
+def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, copy):
+    optim = Optim(name, eps=0.1, clip=1.0)
+    update, vectors, bound = _hogwild(optim, 3, copy)
+    alone = Vector(_line(0.5))
+    local = Local(optim).bind(_me(), alone)
+    for i, gradient in enumerate(_gradients(9, alone.weights)):
+        vectors[i % 3].grad.copy_(gradient)
+        alone.grad.copy_(gradient)
+        _finish(bound[i % 3](0.1, np.zeros(3)))
+        _finish(local(0.1, np.zeros(3)))
+        assert bound[i % 3].counts.add(5) == i
+    assert np.allclose(update.arrays()[0], alone.read(), atol=1e-6)
+    assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
+    assert [b.counts.version for b in bound] == [9, 9, 9]
+    assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
+    assert update.arrays()[3].tolist() == [[3, 15]] * 3, "each wrote its own cells"
+
+
+def test_a_copy_stays_as_it_is_until_the_next_rollout():
+    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    assert bound[1].counts.newest() == 0
+    assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
+    held = vectors[1].flat.clone()
+    vectors[0].grad.fill_(1.0)
+    _finish(bound[0](0.1, np.zeros(3)))
+    bound[0].counts.add(5)
+    assert torch.equal(vectors[1].flat, held)
+    assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
+    assert bound[1].counts.newest() == 1
+    assert np.array_equal(vectors[1].read(), update.arrays()[0])
+    assert not torch.equal(vectors[1].flat, held)
+
+
+def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
+    update, vectors, bound = _hogwild(Optim("adam", eps=0.1))
+    for i in range(4):
+        vectors[i % 2].grad.fill_(1.0 + i)
+        _finish(bound[i % 2](0.1, np.zeros(3)))
+        bound[i % 2].counts.add(5)
+    before = [x.copy() for x in update.arrays()]
+    assert before[1].any()
+    vector, again = _join(update, _me(0, 2, incarnation=1), _line(-3.0))
+    assert not again.counts.fresh
+    assert all(np.array_equal(x, y) for x, y in zip(update.arrays(), before, strict=True))
+    assert again.counts.newest() == 4
+    assert np.array_equal(vector.read(), before[0])
+    vector.grad.fill_(1.0)
+    _finish(again(0.1, np.zeros(3)))
+    assert again.counts.add(5) == 4
+    assert float(again.step) == 5.0, "Adam's count is that of all workers"
+
+
+def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
+    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1), copy=False)
+    one, two = (v.module for v in vectors)
+    assert torch.equal(one[0].weight, two[0].weight)
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    loss = two(x).square().sum()  # its graph holds the weights,
+    one(x).sum().backward()
+    assert not vectors[1].grad.any()
+    _finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
+    loss.backward()  # no error
+    assert vectors[1].grad.any()
+    assert np.shares_memory(vectors[0].read(), update.arrays()[0])
+    assert np.array_equal(vectors[1].read(), update.arrays()[0])
+
+
+def test_what_every_worker_observed_is_in_the_shared_buffers():
+    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    mean = slice(vectors[0].weights, vectors[0].weights + 3)  # BatchNorm's running mean, 0 at first
+    for i, by in enumerate((1.0, 3.0)):
+        bound[i].counts.newest()
+        vectors[i].module[1].running_mean += by
+    for b in bound:
+        _finish(b(0.0, np.zeros(3)))
+    assert update.arrays()[0][mean].tolist() == [4.0] * 3
+    _finish(bound[0](0.0, np.zeros(3)))
+    assert update.arrays()[0][mean].tolist() == [4.0] * 3, "counted once"
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
+    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    before = [x.copy() for x in update.arrays()[:2]]
+    vectors[1].grad.fill_(float("nan"))
+    _finish(bound[1](0.1, np.zeros(3)))
+    assert all(np.array_equal(x, y) for x, y in zip(update.arrays()[:2], before, strict=True))
+
+
+SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
+POLICY = nets.Factory("mlp", SPEC, {"hidden": (8,)})
+
+
+def _learners(total: float, n: int = 2, update: Hogwild | None = None, **me) -> tuple[list[Learner], Task]:
+    update = update or Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), n)
+    knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
+    task = Task(POLICY, policy_gradient.a2c(), update, knobs, total)
+    return [Learner(_me(i, n, **me), task) for i in range(n)], task
+
+
+def _rows(seed: int, version: int, T: int = 4) -> dict:
+    rng = np.random.default_rng(seed)
+    floats = {k: rng.standard_normal((T + 1, 1)).astype(np.float32) for k in ("reward", "value", "logp")}
+    flags = {k: np.zeros((T + 1, 1), bool) for k in ("terminated", "truncated", "first")}
+    obs = rng.standard_normal((T + 1, 1, 5)).astype(np.float32)
+    return {
+        "obs": obs,
+        "action": rng.integers(0, 3, (T + 1, 1)),
+        "version": np.full((T + 1, 1), version),
+        **floats,
+        **flags,
+    }
+
+
+def test_lag_annealing_and_the_end_follow_all_workers_together():
+    (one, two), _ = _learners(total=40.0)
+    held = [learner.counts.newest() for learner in (one, two)]
+    assert held == [0, 0]
+    for i in range(3):
+        _finish(one.step(_rows(i, version=i), {}))
+    assert one.me.meter.get("lag_max") == 0
+    assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
+    _finish(two.step(_rows(9, version=0), {}))
+    assert two.me.meter.get("lag_max") == 3, "three updates were made since its weights were copied"
+    assert (two.version, two.learnt) == (4, 16.0)
+    assert two.me.meter.get("updates") == 4
+    for i in range(6):
+        assert not two.done
+        _finish(two.step(_rows(i, version=4), {}))
+    assert two.done
+    assert two.rate() == 0.0
+    _finish(one.step(_rows(1, version=3), {}))
+    assert one.done, "though it learnt from 16 of 44 steps itself"
+
+
+def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
+    update = Hogwild(Optim("adam"), *sizes(POLICY()), 2)
+    task = Task(POLICY, policy_gradient.a2c(), update, Knobs(learning_rate=0.0, entropy_cost=0.0), 1.0)
+    me = _me(1, 2)
+    found: list = []
+    waits = threading.Thread(target=lambda: found.append(Learner(me, task)))
+    waits.start()
+    waits.join(0.1)
+    assert not found
+    first = Learner(_me(0, 2, seed=7), task)
+    waits.join(30)
+    found[0].counts.newest()
+    assert torch.equal(found[0].vector.flat, first.vector.flat)
+    alone = _me(1, 2)
+    alone.control.halt()
+    with pytest.raises(Closed):
+        Learner(
+            alone, Task(POLICY, policy_gradient.a2c(), Hogwild(Optim("adam"), *sizes(POLICY()), 2), task.knobs, 1.0)
+        )
+
+
+def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
+    (one, two), task = _learners(total=1e9, directory=tmp_path)
+    for i in range(3):
+        for learner in (one, two):
+            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+    two.save()
+    assert not list(tmp_path.iterdir())
+    one.save()
+    path = checkpoint.complete(tmp_path, one.version, {})
+    kept = [x.copy() for x in task.update.arrays()[:2]]
+    _finish(two.step(_rows(5, version=6), {}))
+    again = Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), 2)
+    (third, fourth), _ = _learners(1e9, update=again, resume=path)
+    assert np.array_equal(again.arrays()[0][: sizes(POLICY())[0]], one.vector.read()[: sizes(POLICY())[0]])
+    assert np.array_equal(again.arrays()[1], kept[1])
+    assert (fourth.version, fourth.learnt, third.me.meter.get("updates")) == (6, 24.0, 0.0)
+    _finish(fourth.step(_rows(5, version=6), {}))
+    assert fourth.version == 7
+    assert fourth.me.meter.get("updates") == 1, "of this run"
+    replaced = Learner(_me(0, 2, incarnation=1, resume=path), fourth.task)
+    assert replaced.version == 7
+    assert replaced.counts.newest() == 7

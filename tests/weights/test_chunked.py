@@ -1,0 +1,347 @@
+"""A central vector in chunks: whole updates by whoever claims a chunk, counted, outliving who dies in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay.common import checkpoint
+from polyplay.common.shared_memory import Knobs
+from polyplay.learning.learner import Learner, Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.weights.allreduce import Local, Optim
+from polyplay.weights.chunked import Chunked
+from polyplay.weights.params import Vector, sizes
+from tests.weights.test_allreduce import POLICY, _finish, _gradients, _line, _me, _rows
+
+PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+
+
+def joined(update: Chunked, index: int, at: float, **more: Any):
+    """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
+    me, module = _me(index, update.workers, **more), _line(at)
+    vector = update.vector(me, module)
+    bound: Any = update.bind(me, vector)
+    bound.counts.begin(0, 0.0)
+    return vector, bound
+
+
+def made(optim: Optim, workers: int = 2, chunks: int = 3):
+    update = Chunked(optim, *sizes(_line(0.0)), workers, chunks)
+    ends = [joined(update, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
+    for _, bound in ends:
+        bound.counts.newest()
+    return update, [v for v, _ in ends], [b for _, b in ends]
+
+
+def push(bound: Any, rows: int = 5) -> int:
+    """One whole update and its count; the version that it met."""
+    _finish(bound(0.1, np.zeros(3)))
+    return bound.counts.add(rows)
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 7])
+@pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
+def test_workers_in_turn_on_the_central_vector_are_one_learner(name, chunks):
+    optim = Optim(name, eps=0.1, clip=1.0)
+    update, vectors, bound = made(optim, 3, chunks)
+    alone = Vector(_line(0.5))
+    local = Local(optim).bind(_me(), alone)
+    for i, gradient in enumerate(_gradients(9, alone.weights)):
+        vectors[i % 3].grad.copy_(gradient)
+        alone.grad.copy_(gradient)
+        assert push(bound[i % 3]) == i
+        _finish(local(0.1, np.zeros(3)))
+    central, _, _, counters, done = update.arrays()
+    assert np.allclose(central, alone.read(), atol=1e-6)
+    assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
+    assert np.array_equal(vectors[2].read(), central), "who was last leaves with what there is"
+    assert [b.counts.version for b in bound] == [9, 9, 9]
+    assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
+    assert counters.tolist() == [[3, 15]] * 3, "each wrote its own cells"
+    assert done.tolist() == [9] * chunks
+
+
+def test_chunks_are_all_of_the_vector_in_parts_as_equal_as_may_be():
+    for chunks in (1, 2, 3, 7, 21):
+        parts = Chunked(PLAIN, 21, 27, 2, chunks).parts()
+        assert [i for p in parts for i in range(p.start, p.stop)] == list(range(21))
+        assert {p.stop - p.start for p in parts} <= {21 // chunks, -(-21 // chunks)}
+
+
+def test_own_weights_are_renewed_by_an_own_update_only():
+    update, vectors, bound = made(Optim("rmsprop_a3c", eps=0.1))
+    assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
+    held = vectors[1].flat.clone()
+    for _ in range(3):
+        vectors[0].grad.fill_(1.0)
+        push(bound[0])
+    assert bound[1].counts.newest() == 0
+    assert torch.equal(vectors[1].flat, held)
+    assert np.array_equal(vectors[0].read(), update.arrays()[0])
+    vectors[1].grad.fill_(1.0)
+    assert push(bound[1]) == 3, "all three came between"
+    assert np.array_equal(vectors[1].read(), update.arrays()[0]), "it has theirs and its own now"
+    assert bound[1].counts.newest() == 4
+    assert bound[0].counts.newest() == 3
+
+
+def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first():
+    update, vectors, bound = made(PLAIN)
+    parts, before = update.parts(), update.arrays()[0].copy()
+    other = update.claims.join(1)
+    assert other.take(0)
+    vectors[0].grad.fill_(1.0)
+    held = vectors[0].read().copy()
+    steps = bound[0](0.1, np.zeros(3))
+    next(steps)
+    next(steps)
+    central, *_, done = update.arrays()
+    assert done.tolist() == [0, 1, 1]
+    assert update.claims.holder(0) == 1
+    for vector in (central, vectors[0].read()):
+        assert np.array_equal(vector[parts[0]], before[parts[0]])
+        assert (vector[parts[1]] != held[parts[1]]).all(), "renewed per chunk"
+    assert bound[0].waited > 0.0
+    other.give(0)
+    _finish(steps)
+    assert done.tolist() == [1, 1, 1]
+    assert np.array_equal(vectors[0].read(), central)
+    assert (central[: update.weights] != before[: update.weights]).all()
+
+
+def test_workers_begin_at_different_chunks():
+    """So that two who come together do not wait for each other."""
+    _, vectors, bound = made(PLAIN, 3)
+    order: list[int] = []
+    for i in range(3):
+        visit = bound[i]._visit
+        bound[i]._visit = lambda chunk, rate, visit=visit: order.append(chunk) or visit(chunk, rate)
+        vectors[i].grad.fill_(1.0)
+        push(bound[i])
+    assert order == [0, 1, 2, 1, 2, 0, 2, 0, 1]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
+    update, vectors, bound = made(Optim("rmsprop_a3c", eps=0.1, clip=1.0))
+    before = [x.copy() for x in (*update.arrays()[:2], update.arrays()[4])]
+    vectors[1].grad.fill_(1.0)
+    vectors[1].grad[-1] = wrong
+    _finish(bound[1](0.1, np.zeros(3)))
+    assert all(np.array_equal(x, y) for x, y in zip((*update.arrays()[:2], update.arrays()[4]), before, strict=True))
+    assert [update.claims.holder(i) for i in range(3)] == [-1] * 3
+
+
+def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks():
+    update, vectors, bound = made(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5))
+    before = update.arrays()[0].copy()
+    vectors[0].grad.zero_()
+    vectors[0].grad[0], vectors[0].grad[-1] = 3.0, 4.0  # in the first and in the last chunk
+    steps = bound[0](1e6, np.zeros(3))
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value[0] == 5.0
+    moved = before - update.arrays()[0]
+    assert moved[[0, update.weights - 1]] == pytest.approx([0.3, 0.4], abs=1e-4)
+
+
+def test_what_every_worker_observed_is_in_the_shared_buffers_and_in_every_copy():
+    update, vectors, bound = made(PLAIN)
+    mean = slice(vectors[0].weights, vectors[0].weights + 3)  # BatchNorm's running mean, 0 at first
+    for i, by in enumerate((1.0, 3.0)):
+        vectors[i].module[1].running_mean += by
+    for b in (*bound, bound[0]):
+        push(b)
+    assert update.arrays()[0][mean].tolist() == [4.0] * 3, "each counted once"
+    assert [v.read()[mean].tolist() for v in vectors] == [[4.0] * 3] * 2
+
+
+# -------------------------------------------------------------------------------------------------- versions and lag
+
+
+class Told:
+    """What workers are told of versions, beside what really met: which updates each chunk had, when."""
+
+    def __init__(self, update: Chunked, bound: list[Any]):
+        self.update, self.bound = update, bound
+        chunks, n = update.chunks, len(bound)
+        self.log: list[list[int]] = [[] for _ in range(chunks)]  # of a chunk: whose updates, in order
+        self.copied = np.zeros((n, chunks), int)  # how many a worker's copy of a chunk has
+        self.met = np.zeros((n, chunks), int)
+        for i, b in enumerate(bound):
+            b._visit = lambda chunk, rate, i=i, visit=b._visit: self.visit(i, chunk, rate, visit)
+
+    def visit(self, i: int, chunk: int, rate: float, visit: Any) -> bool:
+        if not visit(chunk, rate):
+            return False
+        self.met[i, chunk] = len(self.log[chunk])
+        self.log[chunk].append(i)
+        self.copied[i, chunk] = len(self.log[chunk])
+        return True
+
+
+def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
+    """Workers' updates a few chunks at a time in random order: at each turn some chunks are claimed by somebody else.
+    Yields worker, how many updates each chunk of its copy had, how many its update met there, and the lag it told.
+    """
+    update, vectors, bound = made(PLAIN, workers, chunks)
+    told, rng = Told(update, bound), np.random.default_rng(seed)
+    others = update.claims.join(99)
+    running: dict[int, Any] = {}
+    acted = {i: (told.copied[i].copy(), bound[i].counts.newest()) for i in range(workers)}
+    done = [0] * workers
+    while min(done) < rounds:
+        i = int(rng.integers(workers))
+        if i not in running:
+            vectors[i].grad.fill_(1.0)
+            running[i] = bound[i](0.1, np.zeros(3))
+        closed = [c for c in range(chunks) if rng.random() < 0.7 and others.take(c)]
+        ended = next(running[i], running) is running
+        for c in closed:
+            others.give(c)
+        if ended:
+            del running[i]
+            copy, version = acted[i]
+            yield i, copy, told.met[i].copy(), bound[i].counts.add(5) - version
+            acted[i] = (told.copied[i].copy(), bound[i].counts.newest())
+            done[i] += 1
+    for i, steps in running.items():
+        _finish(steps)
+        bound[i].counts.add(5)
+    assert [len(x) for x in told.log] == update.arrays()[4].tolist()
+    assert len({tuple(sorted(x)) for x in told.log}) == 1, "every chunk had every update once"
+
+
+@pytest.mark.parametrize(("workers", "chunks"), [(2, 1), (2, 3), (3, 3), (3, 2)])
+def test_lag_is_never_told_too_small_however_updates_interleave(workers, chunks, monkeypatch):
+    monkeypatch.setattr("polyplay.weights.chunked.POLL", 0.0)
+    found = [x for seed in range(20) for x in _interleave(workers, chunks, seed)]
+    real = np.array([(met - copy).max() for _, copy, met, _ in found])
+    said = np.array([lag for *_, lag in found])
+    assert (said >= real).all(), "of every chunk"
+    assert said.tolist() == [met.max() - copy.min() for _, copy, met, _ in found], "and no more than by mixed chunks"
+    assert real.max() >= 2
+    if chunks > 1:
+        spread = [met - copy for _, copy, met, _ in found]
+        assert any(s.min() != s.max() for s in spread), "some met one chunk before and another one after an update"
+
+
+def test_lag_over_several_own_updates_is_never_told_too_small_either(monkeypatch):
+    """As PPO's passes have it: rows were acted before several updates."""
+    monkeypatch.setattr("polyplay.weights.chunked.POLL", 0.0)
+    for seed in range(20):
+        update, _, bound = made(PLAIN, 2, 3)
+        told, rng = Told(update, bound), np.random.default_rng(seed)
+        others = update.claims.join(99)
+        begun = [(told.copied[i].copy(), bound[i].counts.newest()) for i in range(2)]
+        turns: list[Any] = [None, None]
+        for _ in range(60):
+            i = int(rng.integers(2))
+            turns[i] = turns[i] or bound[i](0.1, np.zeros(3))
+            closed = [c for c in range(3) if rng.random() < 0.6 and others.take(c)]
+            ended = next(turns[i], turns) is turns
+            for c in closed:
+                others.give(c)
+            if ended:
+                turns[i] = None
+                copy, version = begun[i]
+                assert bound[i].counts.add(5) - version >= (told.met[i] - copy).max()
+
+
+def test_alone_every_update_meets_the_version_that_was_acted_with():
+    _, vectors, bound = made(PLAIN, 1)
+    for i in range(5):
+        assert bound[0].counts.newest() == i
+        vectors[0].grad.fill_(1.0)
+        assert push(bound[0]) == i
+
+
+def test_versions_count_from_those_of_the_run_that_goes_on():
+    update = Chunked(PLAIN, *sizes(_line(0.0)), 2)
+    me, module = _me(0, 2), _line(0.5)
+    bound: Any = update.bind(me, update.vector(me, module))
+    bound.counts.begin(40, 1000.0)
+    assert bound.counts.newest() == 40
+    assert push(bound) == 40
+    assert (bound.counts.newest(), bound.counts.version, bound.counts.learnt) == (41, 41, 1005.0)
+
+
+# ---------------------------------------------------------------------------------------------------- as learners
+
+
+def learners(total: float, n: int = 2, update: Chunked | None = None, **me: Any):
+    update = update or Chunked(Optim("adam", eps=1e-3), *sizes(POLICY()), n)
+    knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
+    task = Task(POLICY, policy_gradient.a2c(), update, knobs, total)
+    ends = [Learner(_me(i, n, **me), task) for i in range(n)]
+    for end in ends:
+        end.counts.newest()
+    return ends, task
+
+
+def test_lag_annealing_and_the_end_follow_all_workers_together():
+    (one, two), _ = learners(total=40.0)
+    for i in range(3):
+        _finish(one.step(_rows(i, version=one.counts.newest()), {}))
+    assert one.me.meter.get("lag_max") == 0
+    assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
+    _finish(two.step(_rows(9, version=two.counts.newest()), {}))
+    assert two.me.meter.get("lag_max") == 3, "three updates were made since its weights were copied"
+    assert (two.version, two.learnt) == (4, 16.0)
+    for i in range(6):
+        assert not two.done
+        _finish(two.step(_rows(i, version=two.counts.newest()), {}))
+    assert two.me.meter.get("lag_max") == 3
+    assert two.done
+    _finish(one.step(_rows(1, version=one.counts.newest()), {}))
+    assert one.me.meter.get("lag_max") == 7
+    assert one.done, "though it learnt from 16 of 44 steps itself"
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop_a3c", "rmsprop_tf"])
+def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(name, tmp_path):
+    optim = Optim(name, eps=1e-3)
+    (one, two), task = learners(1e9, update=Chunked(optim, *sizes(POLICY()), 2), directory=tmp_path)
+    for i in range(3):
+        for learner in (one, two):
+            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+    _finish(one.step(_rows(4, version=one.counts.newest()), {}))  # its copy is the central vector then
+    two.save()
+    assert not list(tmp_path.iterdir()), "worker 0 saves for all"
+    one.save()
+    path = checkpoint.complete(tmp_path, one.version, {})
+    kept = [x.copy() for x in task.update.arrays()[:2]]
+    _finish(two.step(_rows(5, version=two.counts.newest()), {}))
+    again = Chunked(optim, *sizes(POLICY()), 2)
+    (third, fourth), _ = learners(1e9, update=again, resume=path)
+    assert all(np.array_equal(x, y) for x, y in zip(again.arrays()[:2], kept, strict=True))
+    assert (fourth.version, fourth.learnt, third.me.meter.get("updates")) == (7, 28.0, 0.0)
+    _finish(fourth.step(_rows(5, version=7), {}))
+    assert fourth.version == 8
+    if name == "adam":
+        assert float(fourth.update.optimizers[0][1]) == 8.0
+
+
+def test_who_takes_a_lost_ones_place_resets_nothing():
+    (one, two), task = learners(1e9)
+    for i in range(4):
+        for learner in (one, two):
+            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+    before = [x.copy() for x in task.update.arrays()]
+    replaced = Learner(_me(0, 2, incarnation=1), task)
+    assert replaced.counts.newest() == 8
+    assert all(np.array_equal(x, y) for x, y in zip(task.update.arrays(), before, strict=True))
+    assert np.array_equal(replaced.vector.read(), before[0])
+    _finish(replaced.step(_rows(5, version=8), {}))
+    assert replaced.me.meter.get("lag_max") == 0
+    assert float(replaced.update.optimizers[2][1]) == 9.0, "Adam's count is that of all workers"
+
+
+@pytest.mark.parametrize("chunks", [0, -1, 22])
+def test_chunks_that_cannot_be_are_refused(chunks):
+    with pytest.raises(ValueError, match=f"{chunks} chunks of 21 weights; there must be at least 1, and none may be"):
+        Chunked(PLAIN, 21, 27, 2, chunks)

@@ -1,0 +1,110 @@
+"""A central vector in chunks while several workers really are at it: nothing is lost, nobody is kept waiting."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.chunked import Chunked
+from polyplay.weights.params import sizes
+from tests.weights.test_allreduce import _finish, _me
+
+FORK = multiprocessing.get_context("fork")
+PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+
+
+SIZE = 30_011
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(SIZE))
+
+
+def _work(update: Chunked, index: int, times: int, control: Any = None) -> float:
+    """`times` updates by +1·(index+1)·lr/ε; seconds that it waited for a chunk."""
+    me = _me(index, update.workers)
+    vector = update.vector(me, Wide())
+    bound: Any = update.bind(me, vector)
+    bound.counts.begin(0, 0.0)
+    while not bound.counts.ready:
+        time.sleep(0.001)
+    bound.counts.newest()
+    for _ in range(times):
+        vector.grad.fill_(-(index + 1.0))
+        _finish(bound(1.0, np.zeros(3)))
+        bound.counts.add(2)
+    return bound.waited
+
+
+def _all_there(update: Chunked, times: list[int]) -> None:
+    central, _, _, counters, done = update.arrays()
+    assert done.tolist() == [sum(times)] * update.chunks, "every chunk had every update"
+    assert counters[:, 0].tolist() == times
+    want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
+    np.testing.assert_allclose(central, want, rtol=2e-3)
+
+
+def test_no_update_of_threads_is_lost():
+    update = Chunked(PLAIN, *sizes(Wide()), 3)
+    threads = [threading.Thread(target=_work, args=(update, i, 150)) for i in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not any(t.is_alive() for t in threads)
+    _all_there(update, [150, 150, 150])
+
+
+def test_no_update_of_processes_is_lost():
+    update = Chunked(PLAIN, *sizes(Wide()), 2)
+    worker = FORK.Process(target=_work, args=(update, 1, 300))
+    worker.start()
+    _work(update, 0, 300)
+    worker.join(60)
+    assert worker.exitcode == 0
+    _all_there(update, [300, 300])
+
+
+def _die(update: Chunked, index: int) -> None:
+    """Updates until it is killed in the middle of a chunk."""
+    me = _me(index, update.workers)
+    vector = update.vector(me, Wide())
+    bound: Any = update.bind(me, vector)
+    bound.counts.newest()
+    bound.optimizers[1][0].step = lambda: time.sleep(600)
+    vector.grad.fill_(-1.0)
+    _finish(bound(1.0, np.zeros(3)))
+
+
+def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
+    update = Chunked(PLAIN, *sizes(Wide()), 2)
+    _work(update, 0, 5)
+    worker = FORK.Process(target=_die, args=(update, 1), daemon=True)
+    worker.start()
+    try:
+        until = time.monotonic() + 60
+        while update.claims.holder(1) != 1:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        mine = update.claims.join(0)
+        assert not mine.take(1)
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(60)
+    _work(update, 0, 5)
+    *_, counters, done = update.arrays()
+    assert done.tolist() == [10, 10, 10], "it was in its first chunk, number 1"
+    assert counters[:, 0].tolist() == [10, 0]
+    _work(update, 1, 5)  # who takes its place
+    assert done.tolist() == [15] * 3

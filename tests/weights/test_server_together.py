@@ -1,0 +1,158 @@
+"""A parameter server while learners and shards really are at it, as threads and processes, and one is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyplay import nets
+from polyplay.acting.worker import act
+from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.errors import Closed
+from polyplay.common.shared_memory import Knobs
+from polyplay.envs import Envs
+from polyplay.learning.learner import Task
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.sources import learn
+from polyplay.weights.allreduce import Optim
+from polyplay.weights.parameter_server import TAKEN, WRITTEN, Server
+from polyplay.weights.parameter_shard import shard
+from polyplay.weights.params import sizes
+from polyplay.workers.crew import Crew
+from tests.weights.test_allreduce import _me
+from tests.weights.test_parameter_server import whole
+
+FORK = multiprocessing.get_context("fork")
+PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+SIZE = 30_011
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(SIZE))
+
+
+def _serve(server: Server, k: int) -> None:
+    """A shard until the server is closed."""
+    try:
+        for _ in shard(_me(k, server.shards), server=server):
+            pass
+    except Closed:
+        pass
+
+
+def _end(server: Server, index: int) -> Any:
+    me = _me(index, server.workers)
+    bound: Any = server.bind(me, server.vector(me, Wide()))
+    bound.counts.begin(0, 0.0)
+    while not bound.counts.ready:
+        time.sleep(0.001)
+    return bound
+
+
+def _work(server: Server, index: int, times: int) -> None:
+    """`times` gradients, each of which adds (index + 1)/ε to every weight."""
+    bound = _end(server, index)
+    for _ in range(times):
+        bound.counts.newest()
+        bound.vector.grad.fill_(-(index + 1.0))
+        for _ in bound(1.0, np.zeros(3)):
+            pass
+        bound.counts.add(2)
+
+
+def _all_there(server: Server, times: list[int]) -> None:
+    cells, until = server.cells, time.monotonic() + 300
+    while (cells.slot[:, :, WRITTEN] != cells.slot[:, :, TAKEN]).any():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    assert cells.shard[:, 0].tolist() == [sum(times)] * server.shards, "every part had every gradient"
+    assert cells.learner[:, 0].tolist() == times
+    want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
+    np.testing.assert_allclose(whole(server), want, rtol=2e-3)
+    assert int(cells.lags.sum()) == sum(times) * server.shards
+
+
+def _run(server: Server, kind: Any, times: list[int]) -> None:
+    shards = [kind(target=_serve, args=(server, k), daemon=True) for k in range(server.shards)]
+    works = [kind(target=_work, args=(server, i, n), daemon=True) for i, n in enumerate(times)]
+    for worker in (*shards, *works):
+        worker.start()
+    try:
+        for worker in works:
+            worker.join(300)
+            assert not worker.is_alive()
+        _all_there(server, times)
+    finally:
+        server.close()
+        for worker in shards:
+            worker.join(60)
+    assert not any(worker.is_alive() for worker in shards)
+
+
+@pytest.mark.parametrize("kind", [threading.Thread, FORK.Process], ids=["threads", "processes"])
+def test_no_gradient_is_lost_and_none_comes_twice(kind):
+    server = Server(PLAIN, *sizes(Wide()), 2, shards=2)
+    _run(server, kind, [40, 40])
+    assert server.cells.shard[:, 0].tolist() == [80, 80]
+
+
+def _die(server: Server) -> None:
+    """Writes a slice, and is killed before it says so."""
+    bound = _end(server, 1)
+    bound.vector.grad.fill_(7e9)
+    left = iter((lambda: None, lambda: time.sleep(600)))
+    server.barrier = lambda: next(left)()  # type: ignore[method-assign]
+    for _ in bound(1.0, np.zeros(3)):
+        pass
+
+
+def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
+    server = Server(PLAIN, *sizes(Wide()), 2, shards=2)
+    _end(server, 0)
+    worker = FORK.Process(target=_die, args=(server,), daemon=True)
+    worker.start()
+    try:
+        until = time.monotonic() + 300
+        while not server.cells.gradient[1].any():
+            assert time.monotonic() < until
+            time.sleep(0.005)
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(60)
+    assert server.cells.gradient[1].max() > 1e9, "it was in the middle of it"
+    _run(server, threading.Thread, [20, 20])  # one takes its place
+
+
+def test_impalas_actors_and_learner_take_it_for_params():
+    """Any system may learn so: the server is the update, and who acts pulls from it."""
+    envs = Envs("toy:catch", lanes=4)
+    policy = nets.Factory("mlp", envs.spec, {"hidden": (16,)})
+    net = policy()
+    server = Server(Optim("adam", eps=1e-5), *sizes(net), workers=1, shards=2)
+    task = Task(policy, policy_gradient.VTrace(gamma=0.99), server, Knobs(learning_rate=1e-3, entropy_cost=0.01), 2_000)
+    stream = Stream(row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), 4, 4, slots=4, producers=2)
+    crew = Crew(0, serial=True, steps=2_000)
+    crew.add(act, n=2, envs=envs, policy=policy, out=stream, params=server)
+    crew.add(learn, learner=True, source=stream.batches(2), task=task, params=server, round_slots=2)
+    crew.add(shard, n=2, server=server)
+    assert "shard ──► " in crew.diagram()
+    crew.start(task.loss.metrics)
+    while not crew.poll(0.5):
+        pass
+    updates = int(crew.meter.column("updates").max())
+    assert updates >= 2_000 // 32
+    assert server.totals()["applied"].tolist() == [server.version] * 2
+    assert server.version in (updates, updates + 1)
+    assert 0 <= crew.meter.column("lag_sum").sum() / crew.meter.column("lag_count").sum() <= 3
+    crew.stop()

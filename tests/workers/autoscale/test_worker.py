@@ -1,0 +1,303 @@
+"""The scheduler's worker: turns dials, reads the meter, tells every decision; and roles as dials."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Control
+from polyplay.runs.session import Session
+from polyplay.systems import impala
+from polyplay.workers.autoscale.climb import climb
+from polyplay.workers.autoscale.ga3c import Decision, Reading, Trial
+from polyplay.workers.autoscale.worker import Dial, Totals, between, row, schedule, told
+from polyplay.workers.crew import Crew
+
+
+def worker(said: list) -> Me:
+    me = Me("schedule", 0, 1, 0, 0, Meter(4), Control(), patience=0.0)
+    me.say = lambda kind, text: said.append((kind, json.loads(text)))
+    return me
+
+
+class World:
+    """Dials that arrive `delay` seconds after they were asked, a clock that goes on by a tenth of a second a turn."""
+
+    def __init__(self, delay: float, me: Me, start: int = 2):
+        self.now, self.n, self.asked, self.since, self.delay, self.me = 0.0, start, start, 0.0, delay, me
+        self.asks: list[int] = []
+        self.dial = Dial("agents", 1, 8, self.get, self.set)
+
+    def get(self) -> int:
+        if self.now >= self.since + self.delay:
+            self.n = self.asked
+        return self.n
+
+    def set(self, n: int) -> None:
+        self.asks.append(n)
+        self.asked, self.since = n, self.now
+
+    def turn(self) -> None:
+        self.now += 0.1
+        self.me.meter.add("lag_count", 10.0 * self.get())
+        self.me.meter.add("lag_sum", 30.0 * self.get())
+        self.me.meter.add("updates", 1.0)
+        self.me.meter.add("steps", 20.0)
+
+
+def fixed(trials, seen):
+    """A rule that runs these trials, then the last one for good."""
+
+    def rule(start, bounds, seed):
+        seen.append((start, bounds, seed))
+        while True:
+            seen.append((yield trials.pop(0) if len(trials) > 1 else trials[0]))
+
+    return rule
+
+
+def run(world: World, rule, seconds: float, **how) -> None:
+    turns = schedule(world.me, dials=[world.dial], rule=rule, clock=lambda: world.now, **how)
+    while world.now < seconds:
+        next(turns)
+        world.turn()
+
+
+def test_a_trial_is_asked_awaited_settled_and_counted():
+    seen: list = []
+    world = World(1.0, worker([]))
+    run(world, fixed([Trial({"agents": 2}, 0.0, 2.0), Trial({"agents": 5}, 1.0, 2.0)], seen), 12.0)
+    assert seen[0] == ({"agents": 2}, {"agents": (1, 8)}, 0)
+    first, second = seen[1], seen[2]
+    assert (first.rows, first.updates, first.predictions) == pytest.approx((200, 10, 200))
+    assert second.rows == pytest.approx(500), "counted only with all five there"
+    assert second.lag == pytest.approx(3.0)
+    assert second.seconds == pytest.approx(2.0, abs=0.11)  # a turn more or less
+    assert world.asks == [5], "numbers that stand are not asked again"
+
+
+def test_a_dial_that_never_arrives_holds_nobody_up():
+    said: list = []
+    decided = Decision({"agents": 2}, {"agents": 5}, 10.0, 20.0, True, "better")
+    trials = [Trial({"agents": 2}, 0.0, 1.0), Trial({"agents": 5}, 0.0, 1.0), Trial({"agents": 5}, 0.0, 1.0, decided)]
+    seen: list = []
+    run(World(1e9, worker(said)), fixed(trials, seen), 20.0, arrive=3.0)
+    assert len(seen) > 10
+    assert said[0] == ("decision", {**row(decided), "late": ["agents"]})
+    assert [kind for kind, _ in said[1:]] == ["decision"] * len(said[1:])
+    assert said[1][1]["late"] == []
+
+
+def test_it_waits_until_something_was_trained():
+    me = worker([])
+    world = World(0.0, me)
+    turns = schedule(me, dials=[world.dial], rule=climb, clock=lambda: world.now)
+    for _ in range(50):
+        next(turns)
+        world.now += 0.1
+    assert world.asks == []
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.5, 1e9])
+def test_our_rule_finds_the_best_number_or_lives_with_what_it_gets(delay):
+    said: list = []
+    world = World(delay, worker(said), start=1)
+    run(world, climb, 120.0, arrive=1.0)
+    assert said
+    if delay < 1.0:
+        assert world.n == 8
+    assert all(1 <= n <= 8 for n in world.asks)
+
+
+def test_readings_are_differences():
+    old, new = Totals(0, 0, 0, 0, 0, 0, 0), Totals(100, 5, 50, 300, 100, 30, 10)
+    found = between(old, new, 2.0)
+    assert (found.rows, found.updates, found.predictions, found.lag, found.queue) == (50.0, 2.5, 25.0, 3.0, 3.0)
+    assert between(new, new, 1.0) == Reading(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_decision_in_a_line():
+    numbers = {"agents": 8, "trainers": 2}
+    decided = Decision(numbers, {**numbers, "agents": 16}, 812.3, 1204.0, True, "better")
+    assert told(row(decided)) == "schedule: agents 8 → 16: 812.3 → 1204, kept (better)"
+    worse = Decision(numbers, {**numbers, "agents": 16}, 812.3, 12.0, False, "worse")
+    assert told(row(worse, ["agents"])) == (
+        "schedule: agents 8 → 16: 812.3 → 12, taken back (worse); agents had not arrived"
+    )
+
+
+def test_a_run_writes_a_decision_down_and_says_it():
+    rows, lines = [], []
+    decision = row(Decision({"act": 1}, {"act": 2}, 10.0, 30.0, True, "better"))
+    session = SimpleNamespace(
+        reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
+        terminal=SimpleNamespace(note=lines.append),
+        steps=40,
+        updates=2,
+    )
+    Session.say(session, "decision", json.dumps(decision))
+    assert rows == [(decision, 40, 2)]
+    assert lines == ["schedule: act 1 → 2: 10 → 30, kept (better)"]
+
+
+# ------------------------------------------------------------------------------------------------- roles as dials
+
+
+def busy(me):
+    """Each of up to four brings 100 rows a turn, more are in each other's way."""
+    while True:
+        me.meter.add("lag_count", 100.0 if me.index < 4 else -30.0)
+        me.meter.add("updates", 1.0)
+        time.sleep(me.patience / 100.0)
+        yield
+
+
+def until(crew: Crew, true, seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        crew.poll(0.01)
+    return bool(true())
+
+
+def test_a_role_is_scheduled_in_one_thread():
+    """A look is a number of turns here, so this is the same every time."""
+    turns = iter(range(10**9))
+    said: list = []
+    crew = Crew(serial=True, say=lambda kind, text: said.append(json.loads(text)))
+    role = crew.add(busy, n=1)
+    rule = functools.partial(climb, window=40.0, settle=5.0)
+    crew.add(schedule, dials=[crew.dial(role, 1, 8)], rule=rule, arrive=1e12, clock=lambda: float(next(turns)))
+    crew.start()
+    assert until(crew, lambda: len(said) > 12)
+    crew.stop()
+    assert [d["to"] for d in said if d["kept"]][-1] == {"busy": 4}
+
+
+def test_a_number_may_be_asked_for_by_any_thread():
+    crew = Crew(on="thread")
+    role = crew.add(busy, n=1)
+    dial = crew.dial(role, 1, 8)
+    crew.start()
+    asker = threading.Thread(target=dial.set, args=(5,))
+    asker.start()
+    asker.join()
+    assert role.n == 1, "only polling changes the crew"
+    assert until(crew, lambda: dial.get() == 5)
+    assert len(role.workers) == 5
+    crew.stop()
+
+
+def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
+    left: list = []
+
+    def drains(me):
+        while not me.leaving:
+            time.sleep(0.001)
+            yield
+        for _ in range(3):
+            yield
+        left.append(me.index)
+
+    crew = Crew(on="thread")
+    role = crew.add(drains, n=3, drain=True)
+    crew.start()
+    crew.scale(role, 1)
+    assert role.n == 1
+    assert until(crew, lambda: role.heads.get() == 1)
+    assert sorted(left) == [1, 2]
+    crew.stop()
+
+
+def test_hundreds_of_changes_leave_nothing_behind():
+    """Seats and rows of the meter are used again; a seat that is not empty yet is waited for."""
+    began: list = []
+
+    def lives(me):
+        began.append((me.index, me.row, me.incarnation))
+        while True:
+            time.sleep(0.001)
+            yield
+
+    crew = Crew(on="thread")
+    before = set(threading.enumerate())  # some of an earlier test may still be about to end
+    role = crew.add(lives, n=2)
+    crew.start()
+    rng = random.Random(0)
+    for _ in range(300):
+        role.heads.ask(rng.randint(1, 8))
+        crew.poll(0.001)
+    role.heads.ask(3)
+    assert until(crew, lambda: role.heads.get() == 3)
+    assert until(crew, lambda: len(set(threading.enumerate()) - before) == 3), "those that left have ended"
+    crew.stop()
+    assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
+    assert len(set(began)) == len(began), "nobody repeats another one's past"
+
+
+def test_a_process_that_leaves_is_not_lost():
+    said: list = []
+    crew = Crew(say=lambda kind, text: said.append(text))
+    role = crew.add(busy, n=2, on_loss="replace")
+    crew.start()
+    assert until(crew, lambda: crew.meter.column("updates")[:2].all())
+    role.heads.ask(1)
+    assert until(crew, lambda: role.heads.get() == 1)
+    role.heads.ask(2)
+    before = crew.meter.column("updates")[1]
+    assert until(crew, lambda: crew.meter.column("updates")[1] > before)
+    crew.stop()
+    assert (said, role.lost) == ([], 0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 4), (3, 4), (1, 1), (1, 65)])
+def test_a_dial_has_room_for_what_the_role_has(low, high):
+    crew = Crew()
+    role = crew.add(busy, n=2)
+    with pytest.raises(UserError, match=f"dial of busy: {low} to {high} given for 2 workers"):
+        crew.dial(role, low, high)
+
+
+def test_dials_share_the_places_of_a_crew():
+    crew = Crew()
+    one, two = crew.add(busy, n=2, name="one"), crew.add(busy, n=2, name="two")
+    crew.dial(one, 1, 40)
+    with pytest.raises(UserError, match="at most 64 workers; 30 of two are too many"):
+        crew.dial(two, 1, 30)
+
+
+CATCH = dict(env="toy:catch", network="mlp", lanes=4, batch=8, unroll=4, slots=2, optimizer="adam")
+
+
+def test_impala_learns_on_while_its_actors_come_and_go(tmp_path):
+    """Room for three: one leaves in mid-rollout, two come; a checkpoint does not wait for those that are gone."""
+    crew = Crew(serial=True, steps=10**9, room={"act": 3}, directory=tmp_path)
+    impala.build(impala.Config(actors=2, **CATCH), crew)
+    acting, learning = crew.roles
+    dial = crew.dial(acting, 1, 3)
+    crew.start()
+    stream, updates = acting.kw["out"], lambda: crew.meter.column("updates").sum()
+    assert (stream.producers, stream.slots) == (3, 6)
+    for n in (1, 3, 2):
+        dial.set(n)
+        assert until(crew, lambda n=n: dial.get() == n)
+        before, rollouts = updates(), [stream.made(p) for p in range(3)]
+        assert until(crew, lambda before=before: updates() > before + 4)
+        grew = [stream.made(p) > was for p, was in enumerate(rollouts)]
+        assert grew == [p < n for p in range(3)]
+    dial.set(1)
+    assert until(crew, lambda: dial.get() == 1)
+    (row,) = crew.rows(learning)
+    began = time.monotonic()
+    crew.control.save()
+    assert until(crew, lambda: crew.meter.column("saved")[row] > 0)
+    assert time.monotonic() - began < 8.0, "actors that have left were awaited"
+    crew.stop()

@@ -1,0 +1,268 @@
+"""Workers: started, watched, replaced, seen off, as processes, as threads, and in one thread."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from polyplay.common.context import reborn
+from polyplay.common.errors import Closed, EnvFailure, WorkerLost
+from polyplay.common.shared_memory import Block
+from polyplay.workers.crew import Crew, each
+from tests import leftovers
+
+
+def count(me, *, block, until, slot=None):
+    cell = block.array(64, "int64")
+    while cell[me.index] < until:
+        cell[me.index] += 1
+        me.meter.add("steps", 1)
+        yield
+
+
+def forever(me, *, block):
+    block.array(64, "int64")[8 + me.index] = os.getpid()
+    while True:
+        time.sleep(0.005)
+        yield
+
+
+def fails(me, *, block):
+    yield
+    raise ValueError(f"worker {me.index} had a bad day")
+
+
+def env_fails(me, *, block):
+    yield
+    raise EnvFailure("lane 3 of X raised five times")
+
+
+def dies_once(me, *, block, until):
+    cell = block.array(64, "int64")
+    if me.incarnation == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while cell[me.index] < until:
+        cell[me.index] += 1
+        yield
+
+
+def ends(crew: Crew, seconds: float = 100.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if crew.poll(0.05):
+            return True
+    return False
+
+
+def seen_off(crew: Crew) -> bool:
+    """Stop the crew; none of its workers goes on."""
+    runs = [w.runs for role in crew.roles for w in role.workers.values()]
+    numbers = [r.pid for r in runs if hasattr(r, "pid")]
+    crew.stop()
+    alive = [r for r in runs if isinstance(r, threading.Thread) and r.is_alive()]
+    open_ = [r for r in runs if inspect.isgenerator(r) and inspect.getgeneratorstate(r) != inspect.GEN_CLOSED]
+    return bool(runs) and not (alive or open_ or any(psutil.pid_exists(n) for n in numbers))
+
+
+def still_there() -> list[str]:
+    return [p.name() for p in psutil.Process().children(recursive=True) if "polyplay" in " ".join(p.cmdline())]
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
+def test_workers_run_to_their_end(how):
+    block = Block(512)
+    crew = Crew(**how)
+    crew.add(count, n=3, learner=True, block=block, until=10, slot=each(lambda i: i))
+    crew.start()
+    assert ends(crew)
+    assert crew.meter.column("steps").sum() == 30
+    crew.stop()
+    assert block.array(64, "int64")[:3].tolist() == [10, 10, 10]
+
+
+def test_serial_takes_turns():
+    block, order = Block(512), []
+
+    def say(me, *, block):
+        for _ in range(3):
+            order.append(me.index)
+            yield
+
+    crew = Crew(serial=True)
+    crew.add(say, n=2, learner=True, block=block)
+    crew.start()
+    assert ends(crew)
+    assert order == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
+def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
+    block = Block(512)
+    crew = Crew(**how)
+    crew.add(forever, block=block)
+    crew.add(fails, learner=True, block=block)
+    crew.start()
+    with pytest.raises(WorkerLost, match=r"worker fails 0 raised:(.|\n)*in fails(.|\n)*had a bad day"):
+        ends(crew)
+    assert seen_off(crew)
+
+
+@pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}])
+def test_an_environment_that_gave_up_is_its_own_exception(how):
+    crew = Crew(**how)
+    crew.add(env_fails, learner=True, block=Block(8))
+    crew.start()
+    with pytest.raises(EnvFailure, match="lane 3 of X"):
+        ends(crew)
+    crew.stop()
+
+
+def test_a_killed_worker_fails_the_run_where_it_must():
+    block = Block(1024)
+    crew = Crew()
+    crew.add(forever, learner=True, block=block)
+    crew.start()
+    pid = block.array(64, "int64")
+    while not pid[8]:
+        crew.poll(0.05)
+    os.kill(int(pid[8]), signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="worker forever 0 was killed by SIGKILL"):
+        ends(crew)
+    assert seen_off(crew)
+
+
+def test_a_killed_worker_is_replaced_where_it_may_be():
+    said = []
+    crew = Crew(say=lambda kind, text: said.append(text))
+    block = Block(512)
+    role = crew.add(dies_once, learner=True, on_loss="replace", block=block, until=5)
+    crew.start()
+    assert ends(crew)
+    crew.stop()
+    assert role.lost == 1
+    assert said == ["worker dies_once 0 was killed by SIGKILL; a new one takes its place"]
+    assert block.array(64, "int64")[0] == 5
+
+
+class Gone:
+    """A process that was killed, and its pipe."""
+
+    closed, exitcode = True, -signal.SIGKILL
+
+    def close(self):
+        pass
+
+
+def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
+    crew = Crew(serial=True, say=lambda kind, text: None)
+    role = crew.add(count, learner=True, on_loss="replace", block=Block(512), until=5)
+    crew.start()
+    role.falls = [time.monotonic() - 3601.0] * 30
+
+    def lose(times: int, spared: bool = False) -> None:
+        for _ in range(times):
+            worker = role.workers[0]
+            worker.pipe, worker.runs, worker.spared = Gone(), Gone(), spared
+            crew._ended(worker)
+
+    lose(20)
+    lose(30, spared=True)
+    assert (role.lost, len(role.falls)) == (50, 20)
+    with pytest.raises(
+        WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an hour"
+    ):
+        lose(1)
+    crew.stop()
+
+
+def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start():
+    """By its incarnation: the thousandth would read a checkpoint that its predecessors went on from long ago."""
+    lives = [reborn(None, 2)]
+    for _ in range(2_500):
+        lives.append(reborn(lives[-1], 2))
+    assert lives[:3] == [2_000, 2_001, 2_002]
+    assert all(life // 1000 == 2 for life in lives)
+    assert all(life % 1000 for life in lives[1:])
+    assert all(a != b for a, b in pairwise(lives))
+
+
+def test_a_role_grows_and_shrinks_while_it_runs():
+    block = Block(1024)
+    crew = Crew()
+    role = crew.add(forever, block=block)
+    crew.start()
+    crew.scale(role, 3)
+    pids = block.array(64, "int64")
+    until = time.monotonic() + 100
+    while not pids[8:11].all() and time.monotonic() < until:
+        crew.poll(0.05)
+    assert pids[8:11].all()
+    crew.scale(role, 1)
+    assert not psutil.pid_exists(int(pids[10]))
+    assert psutil.pid_exists(int(pids[8]))
+    crew.poll(0.05)
+    crew.stop()
+    assert not psutil.pid_exists(int(pids[8]))
+
+
+def test_stopping_ends_every_worker_at_its_next_turn():
+    crew = Crew(on="thread")
+    crew.add(forever, n=2, learner=True, block=Block(1024))
+    crew.start()
+    threads = [w.runs for r in crew.roles for w in r.workers.values()]
+    crew.poll(0.05)
+    assert all(t.is_alive() for t in threads)
+    crew.stop()
+    assert not any(t.is_alive() for t in threads)
+    with pytest.raises(Closed):
+        crew.control.check()
+
+
+MAIN = textwrap.dedent("""
+    import sys, time
+    sys.path.insert(0, {tests!r})
+    from tests.workers from tests.workers import test_crew as t
+    from polyplay.workers.crew import Crew
+    from polyplay.common.shared_memory import Block
+    block = Block(1024)
+    crew = Crew()
+    crew.add(t.forever, n=2, learner=True, block=block)
+    crew.start()
+    pids = block.array(64, "int64")
+    while not pids[8:10].all():
+        crew.poll(0.05)
+    print(pids[8], pids[9], flush=True)
+    while True:
+        crew.poll(0.1)
+""")
+
+
+def test_workers_end_when_the_main_process_is_killed():
+    here = str(Path(__file__).parents[2])
+    main = subprocess.Popen([sys.executable, "-c", MAIN.format(tests=here)], stdout=subprocess.PIPE, text=True)
+    pids = [int(p) for p in main.stdout.readline().split()]
+    shared = leftovers.names()
+    assert len(pids) == 2
+    main.kill()
+    main.wait()
+    until = time.monotonic() + 30
+    while any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in pids):
+        assert time.monotonic() < until, "a worker outlived the main process"
+        time.sleep(0.02)
+    assert not leftovers.since(shared)
+
+
+def test_environments_are_stepped_as_the_run_wants():
+    assert Crew(serial=True, step_timeout=3.0).stepping == {"inline": True, "step_timeout": 3.0}
+    assert Crew().stepping == {"inline": False, "step_timeout": 60.0}

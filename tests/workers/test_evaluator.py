@@ -1,0 +1,189 @@
+"""Games beside training: when, with which weights, what is written, and what is kept as the best."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.acting import play
+from polyplay.cli import main
+from polyplay.common import checkpoint
+from polyplay.common.context import Me
+from polyplay.common.counters import Meter
+from polyplay.common.errors import UserError
+from polyplay.common.shared_memory import Control
+from polyplay.envs import Envs
+from polyplay.evaluation import evaluate
+from polyplay.nets import Factory
+from polyplay.runs import load, options
+from polyplay.weights.params import Show, Vector, sizes
+from polyplay.workers import evaluator
+from polyplay.workers.crew import Crew
+from tests.reports import rows
+from tests.runs.test_run import meanwhile, wait_for
+
+QUICK = {"env": "toy:catch", "network": "mlp", "report_every": 0.2, "eval_every": 300, "eval_episodes": 6}
+
+
+class Bench:
+    """An evaluator whose learner, and whose counters, the test is."""
+
+    def __init__(self, directory: Path | None, every: int = 100, steps: int = 0):
+        envs = Envs("toy:catch", 2)
+        self.policy = Factory("mlp", envs.spec, {})
+        self.control, self.meter, self.told = Control(), Meter(2), []
+        net = self.policy()
+        self.vector = Vector(net)
+        self.show = self.control.show = Show(sizes(net)[1])
+        me = Me("evaluator", 0, 1, 1, 3, self.meter, self.control, directory=directory, patience=0.0)
+        me.say = lambda kind, text: self.told.append((kind, json.loads(text)))
+        asked = play.How(5, seed=3)
+        kw = {"policy": self.policy, "asked": asked, "protocol": "run", "every": every, "steps": steps}
+        self.turns = evaluator.evaluate(me, games=envs, **kw)
+
+    def train(self, steps: int) -> None:
+        self.meter.row(0).set("steps", steps)
+
+    def until_told(self, n: int, version: int) -> dict:
+        for _ in range(2000):
+            next(self.turns)
+            if self.show.asked:
+                self.show.answer(self.vector, version)
+            if len(self.told) == n:
+                return self.told[-1][1]
+        raise AssertionError("nothing was told")
+
+
+def test_games_are_played_when_they_are_due_with_the_weights_that_were_shown(tmp_path: Path):
+    bench = Bench(tmp_path)
+    bench.train(99)
+    for _ in range(20):
+        next(bench.turns)
+    assert not bench.show.asked
+    bench.train(130)
+    bench.vector.flat[:] = 0.1
+    row = bench.until_told(1, version=7)
+    want = {"frames": 130, "steps": 130, "updates": 7, "protocol": "run", "episodes": 5, "seed": 3, "epsilon": 0.0}
+    assert {k: row[k] for k in want} == want
+    net = bench.policy()
+    Vector(net).flat[:] = 0.1
+    plain = [ret for ret, _ in play.play(Envs("toy:catch", 2), net, 5, 3)]
+    assert row["returns"] == plain
+    assert row["episodic_return_mean"] == np.mean(plain)
+    bench.train(199)
+    for _ in range(20):
+        next(bench.turns)
+    assert not bench.show.asked  # the next is due at 200
+    bench.train(450)
+    assert bench.until_told(2, version=9)["steps"] == 450  # what came due at 200 and 300 is left out
+    bench.turns.close()
+
+
+def test_a_resumed_run_counts_on(tmp_path: Path):
+    bench = Bench(tmp_path, steps=950)
+    bench.train(49)
+    next(bench.turns)
+    assert not bench.show.asked
+    bench.train(51)
+    assert bench.until_told(1, version=3)["steps"] == 1001
+    bench.turns.close()
+
+
+def test_only_better_weights_are_kept(tmp_path: Path):
+    net = Bench(None).policy()
+    me = Me("evaluator", 0, 1, 1, 0, Meter(2), Control(), directory=tmp_path)
+
+    def score(mean: float, updates: int, protocol: str = "run") -> bool:
+        at = {"frames": 9, "steps": 9, "updates": updates, "protocol": protocol, "episodic_return_mean": mean}
+        return evaluator._best(me, net, {**at, "returns": [mean], "interval": None})
+
+    assert score(0.5, 3)
+    assert not score(0.5, 4)
+    assert not score(0.4, 5)
+    assert [p.name for p in checkpoint.folder(tmp_path).iterdir()] == [f"best-{3:012d}"]
+    assert score(0.6, 6)
+    assert [p.name for p in checkpoint.folder(tmp_path).iterdir()] == [f"best-{6:012d}"]
+    assert score(0.1, 7, "sticky")  # another protocol's score says nothing
+    best = checkpoint.best(tmp_path)
+    assert best is not None
+    assert best.name == f"best-{7:012d}"
+    assert checkpoint.flaw(best) is None
+    assert checkpoint.everything(tmp_path) == []  # nothing to go on from
+    assert not evaluator._best(Me("evaluator", 0, 1, 1, 0, Meter(2), Control()), net, {})
+
+
+def test_a_damaged_best_is_not_taken(tmp_path: Path):
+    counters = {"updates": 2, "episodic_return_mean": 1.0}
+    checkpoint.keep_best(tmp_path, load.POLICY, {"x": np.zeros(3, np.float32)}, counters)
+    assert checkpoint.kept_best(tmp_path) is not None
+    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{load.POLICY}.safetensors").write_bytes(b"")
+    assert checkpoint.kept_best(tmp_path) is None
+    assert checkpoint.best(tmp_path) is None
+
+
+DQN = {"lanes": 8, "unroll": 1, "batch": 32, "capacity": 5_000, "start": 100, "target": 50}
+SMALL: dict[str, Any] = {
+    "a2c": {"lanes": 8},
+    "a3c": {},
+    "dqn": DQN,
+    "impala": {"lanes": 4, "batch": 8, "unroll": 5, "steps": 3000},  # a turn of its actors is a rollout
+    "ppo": {"lanes": 8},
+}
+
+
+@pytest.mark.parametrize("system", SMALL)
+def test_every_system_can_have_one_in_one_thread(system: str, tmp_path: Path):
+    run = polyplay.train(system, serial=True, run=str(tmp_path / "run"), **{"steps": 1000, **QUICK, **SMALL[system]})
+    found = rows(run.directory / "evaluations.jsonl")
+    assert found
+    assert all(row["steps"] >= 300 * (i + 1) and row["episodes"] == 6 for i, row in enumerate(found))
+    assert all(row["updates"] > 0 for row in found)
+    assert found[0]["best"]
+    best = checkpoint.kept_best(run.directory)
+    assert best is not None
+    kept_row = max(found, key=lambda row: (row["best"], row["steps"]))
+    assert checkpoint.manifest(best)["counters"]["steps"] == kept_row["steps"]
+
+
+def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
+    """As a process beside training; the same seed and games again, from the file."""
+    run = tmp_path / "run"
+    words = ["train", "a2c", "--env", "toy:catch", "--network=mlp", "--replicas=1", "--lanes=8", "--eval-every=200"]
+    words += ["--eval-episodes=12", "--seed=5", "--steps=100000000", "--run", str(run)]
+
+    def stop() -> None:
+        wait_for(lambda: (run / "evaluations.jsonl").exists())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(stop):
+        assert main.main(words) == 143
+    best = [row for row in rows(run / "evaluations.jsonl") if row["best"]][-1]
+    result = evaluate.evaluate(run, 12, 5, which="best")
+    assert result["returns"] == best["returns"]
+    assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
+    assert result["checkpoint"] == f"best-{best['updates']:012d}"
+
+
+def test_without_the_option_there_is_none(tmp_path: Path):
+    crew = Crew()
+    assert evaluator.add(crew, None, options.RunOptions()) == []
+    assert crew.control.show is None
+    assert crew.roles == []
+
+
+def test_mistakes_are_said_before_anything_is_made(tmp_path: Path):
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch"):
+        polyplay.train("a2c", serial=True, eval_protocol="null-op", run=str(run), **QUICK)
+    assert not run.exists()
+    with pytest.raises(UserError, match="--eval-every: 0 given, allowed: a whole number from 1 up"):
+        options.RunOptions(eval_every=0)
+    with pytest.raises(UserError, match="--eval-epsilon: 7 given, allowed: a number from 0 to 1"):
+        options.RunOptions(eval_epsilon=7)

@@ -1,0 +1,263 @@
+"""polyplay/workers/fault_injection.py:
+workers killed, stopped and slowed in real crews and a real run; what is counted of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from polyplay.cli import main as cli
+from polyplay.common import checkpoint
+from polyplay.common.errors import WorkerLost
+from polyplay.workers import fault_rules
+from polyplay.workers.fault_injection import Havoc, spread, told
+from tests.reports import rows
+from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
+from tests.victims import Out, crew_of, until
+
+
+def status(pid: int) -> str:
+    return psutil.Process(int(pid)).status()
+
+
+def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("polyplay.workers.crew.REPLACEMENTS", 2)
+    crew, _ = crew_of(3, on_loss="replace", out=Out())
+    havoc = Havoc(fault_rules.parse("kill=any:0.01"), crew, tmp_path)
+    many = 6
+    until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
+    until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
+    havoc.release()
+    crew.stop()
+    report = havoc.report()
+    row = report["roles"]["act"]
+    assert report["events"] == row["killed"] == row["rollouts_lost"] >= row["replaced"] >= many
+    assert row["killed"] == crew.roles[0].lost
+    assert crew.roles[0].falls == []
+    assert row["steps_lost"] == sum(10 + e.worker.me.index for e in havoc.events)
+    assert 0 < row["recovery_seconds"]["median"] <= row["recovery_seconds"]["max"]
+    assert report["ended_by"] is None
+    first, *lines = rows(tmp_path / "chaos.jsonl")
+    assert first["rules"] == "kill=any:0.01"
+    for index in range(3):
+        seat = [line for line in lines if line["index"] == index]
+        assert [line["what"] for line in seat] == (["killed", "back"] * many)[: len(seat)], "struck before it was back"
+        backs = [line["incarnation"] for line in seat if line["what"] == "back"]
+        assert backs == list(range(1, len(backs) + 1)), "at the same seat, with other seeds"
+    assert f"chaos act: {row['killed']} killed; {row['replaced']} replaced, back at work after" in told(report)[1]
+
+
+def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
+    crew, pids = crew_of(1)
+    havoc = Havoc(fault_rules.parse("hang=act:0.05:0.2"), crew, tmp_path)
+    pid = int(pids[0])
+    until(crew, havoc, lambda: len(havoc.events) == 1)
+    until(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
+    assert havoc.events[0].until > 0.0
+    until(crew, havoc, lambda: havoc.events[0].seconds is not None)
+    until(crew, havoc, lambda: len(havoc.events) == 2 and havoc.events[1].until > 0.0)
+    havoc.release()
+    assert status(pid) != psutil.STATUS_STOPPED
+    assert int(pids[0]) == pid, "it is the same process"
+    crew.stop()
+    row = havoc.report()["roles"]["act"]
+    assert (row["hung"], row["killed"], row["steps_lost"]) == (2, 0, None)
+    assert row["wakeup_seconds"]["median"] >= 0.0
+
+
+def test_a_slow_one_rests_most_of_the_time_and_runs_freely_in_the_end(tmp_path):
+    crew, pids = crew_of(1, on_loss="replace")
+    havoc, seen = Havoc(fault_rules.parse("slow=act:4"), crew, tmp_path), []
+    pid = int(pids[0])
+
+    def alternates() -> bool:
+        seen.append(status(pid) == psutil.STATUS_STOPPED)
+        changes = sum(a != b for a, b in pairwise(seen))
+        return changes >= 6
+
+    until(crew, havoc, alternates)
+    until(crew, havoc, lambda: status(pid) == psutil.STATUS_STOPPED)
+    havoc.release()
+    assert status(pid) != psutil.STATUS_STOPPED
+    crew.stop()
+    assert havoc.report()["roles"]["act"]["slowed"] == 1
+
+
+def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
+    crew, _ = crew_of(2)
+    havoc = Havoc(fault_rules.parse("kill=act:0.01"), crew, tmp_path)
+    for _ in range(20):
+        crew.poll(0.01)
+        havoc.tick(saved=False)
+    assert havoc.events == []
+    with pytest.raises(WorkerLost, match=r"worker act [01] was killed by SIGKILL"):
+        until(crew, havoc, lambda: False, saved=True)
+    havoc.release()
+    crew.stop()
+    report = havoc.report(behind=123)
+    assert report["ended_by"] == {
+        "role": "act",
+        "index": havoc.events[-1].worker.me.index,
+        "event": 1,
+        "steps_lost": 123,
+    }
+    assert report["roles"]["act"]["losses_unknown"] == 1
+    assert told(report)[-1].endswith("123 agent steps are to be done again")
+
+
+def test_spread_of_seconds():
+    assert spread([]) is None
+    assert spread(float(i) for i in range(1, 101)) == {"median": 50.5, "p95": 95.0, "max": 100.0}
+    assert spread([2.0]) == {"median": 2.0, "p95": 2.0, "max": 2.0}
+
+
+MAIN = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from tests.victims import crew_of
+crew, pids = crew_of(1)
+pid = int(pids[0])
+os.kill(pid, signal.SIGSTOP)
+print(pid, flush=True)
+crew.poll(1000)
+"""
+
+
+@pytest.mark.long
+def test_a_stopped_worker_ends_with_the_main_process_too():
+    code = MAIN.format(tests=str(Path(__file__).parents[2]))
+    main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    worker = psutil.Process(int(main.stdout.readline()))
+    assert wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)
+    main.kill()
+    main.communicate()
+    assert gone([worker])
+
+
+# ------------------------------------------------------------------------------------------------- a whole run
+
+
+def recovered(run: Path, what: str) -> int:
+    """Faults of a kind that are over."""
+    lines = rows(run / "chaos.jsonl")[1:]
+    began = {line["event"] for line in lines if line["what"] == what}
+    return sum(line["what"] == "back" and line["event"] in began for line in lines)
+
+
+def test_a_run_recovers_from_what_is_asked_for_tells_it_and_can_be_resumed(tmp_path, capfd):
+    run = tmp_path / "run"
+
+    def end() -> None:
+        wait_for(lambda: recovered(run, "killed") >= 3 and recovered(run, "hung") >= 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(end):
+        words = [*ENDLESS, "--chaos", "kill=act:0.3,hang=learn:0.3:0.1", "--trace", "--checkpoint-every", "0.5"]
+        assert cli.main(training("impala", run, *words)) == 143
+    summary = json.loads((run / "summary.json").read_text())
+    report = summary["chaos"]
+    assert report["roles"]["act"]["replaced"] >= 3
+    assert report["roles"]["act"]["losses_unknown"] == 0
+    assert report["roles"]["learn"]["hung"] >= 1
+    assert report["ended_by"] is None
+    assert summary["restarts"] == report["roles"]["act"]["killed"]
+    assert "chaos act: " in capfd.readouterr().out
+    assert cli.main(["resume", str(run), "--chaos", "kill=learn:0.1"]) == 1
+    ended = json.loads((run / "summary.json").read_text())["chaos"]["ended_by"]
+    assert (ended["role"], ended["index"]) == ("learn", 0)
+    steps = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]["steps"]
+    assert ended["steps_lost"] >= 0
+    assert cli.main(["resume", str(run), "--chaos", "none", "--steps", str(steps + 2000)]) == 0
+    assert "chaos" not in json.loads((run / "summary.json").read_text())
+    told_ = [r["steps"] for r in rows(run / "metrics.jsonl")]
+    assert told_ == sorted(told_)
+    updates = [r["update"] for r in rows(run / "updates.jsonl")]
+    assert updates == list(range(1, len(updates) + 1)), "what was learnt after a checkpoint is learnt again, once"
+    assert not list(run.glob("not-finite*"))
+
+
+# ----------------------------------------------------------------------------------------- no half-written rows
+
+KILLED = textwrap.dedent("""
+    import multiprocessing, os, random, signal, sys, time
+    import numpy as np
+    from polyplay.buffers.rollout_queue import Stream, row_spec
+    from polyplay.common.tree import Field
+
+    T, LANES, LIVES = 4, 2, 120
+    draw = random.Random(3)
+    rows = row_spec(Field((500,), "float32"), {"action": Field((), "int64")})
+    stream = Stream(rows, {"h": Field((8,), "float32")}, T, LANES, slots=3)
+    stream.patience = 0.01
+
+    def act(life, dies):
+        end, made = stream.producer(0), 0
+        while True:
+            slot = end.slot()
+            if slot is None:
+                continue
+            mark, leaves = 10_000 * life + made, end.row(slot)
+            end.state(slot)["h"][:] = mark
+            for t in range(T + 1):
+                if (made, t) == dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                for name in ("obs", "reward", "action", "version"):
+                    leaves[name][t] = mark
+            end.commit(slot, life)
+            made += 1
+
+    fork, source = multiprocessing.get_context("fork"), stream.batches(1).consumer(0)
+    last, taken, lost, killed = -1, 0, 0, 0
+
+    def look():
+        # take a rollout, if there is one
+        global last, taken
+        batch = next(source)
+        if batch is None:
+            return
+        found, state = batch
+        mark = int(found["action"][0, 0])
+        assert all((found[k] == mark).all() for k in ("obs", "reward", "action", "version")), "torn"
+        assert (state["h"] == mark).all()
+        assert mark > last, "twice, or out of order"
+        last, taken = mark, taken + 1
+
+    for life in range(LIVES):
+        dies = (draw.randrange(4), draw.randrange(1, T + 1)) if life % 2 else None  # by itself, or from outside
+        worker, until = fork.Process(target=act, args=(life, dies)), taken + 1 + draw.randrange(4)
+        worker.start()
+        while worker.is_alive() if dies else taken < until:
+            look()
+        if not dies:
+            os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        killed += worker.exitcode == -signal.SIGKILL
+        slots, steps = stream.unfinished(0)
+        assert slots <= 1 and steps <= slots * T * LANES
+        lost += slots
+    while stream.depth:
+        look()
+    next(source)  # the last one's slot goes back
+    end = stream.producer(0)
+    print(killed, taken, lost, len({end.slot() for _ in range(3)}))
+""")
+
+
+def test_of_120_producers_killed_at_random_no_half_written_slot_is_learnt_and_none_is_lost():
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    killed, taken, lost, slots = map(int, done.stdout.split())
+    assert killed == 120
+    assert taken >= 120
+    assert lost >= 60, "every second one dies while it writes"
+    assert slots == 3, "every slot comes back"

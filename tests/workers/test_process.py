@@ -1,0 +1,29 @@
+"""polyplay/workers/process.py: a process keeps to the cores that it is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import polyplay
+from polyplay.common.errors import UserError
+from polyplay.runs import options
+
+
+def test_cores_are_those_asked_for(tmp_path):
+    """In a process of its own: it binds itself."""
+    code = (
+        "import os, polyplay; from polyplay import systems, run, config; from polyplay.workers.crew import cores\n"
+        "options = config.RunOptions(cores=1)\n"
+        "page = systems.load('a2c'); crew = run.new_crew(options)\n"
+        "print(cores(), page.build(page.Config(env='toy:catch', network='mlp'), crew).resolved)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "1 {'replicas': 1}", done.stderr
+    with pytest.raises(UserError, match="--cores: 4096 given, allowed: 1 to "):
+        polyplay.train("a2c", env="toy:catch", cores=4096, run=str(tmp_path / "run"))
+    with pytest.raises(UserError, match="--cores: 0 given"):
+        options.RunOptions(cores=0)
+    assert not (tmp_path / "run").exists()
