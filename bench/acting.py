@@ -22,8 +22,8 @@ from dummies import SOURCES, Policy, Pool
 from polyplay.acting.actor import Actor
 from polyplay.buffers.rollout_queue import Stream, row_spec
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
-from polyplay.common.shared_memory import Control
 from polyplay.common.tree import Batch, Field
 
 FRAMES = (4, 84, 84)

@@ -26,10 +26,10 @@ from common import RESULTS, Row, about, at_once, command_line, lines_about, publ
 from polyplay import systems
 from polyplay.acting.rows import torches
 from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.common.files import write_json
 from polyplay.envs import Envs
-from polyplay.learning.learner import build
-from polyplay.runs.directory import write_json
-from polyplay.weights.params import Vector
+from polyplay.nets.factory import build
+from polyplay.weights.flat import Vector
 from polyplay.workers.crew import Crew
 
 ACTORS = (1, 2, 4, 8)

@@ -20,8 +20,9 @@ from typing import Any
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
 from polyplay import systems
+from polyplay.common.control import Dial
 from polyplay.workers.autoscale.ga3c import Reading
-from polyplay.workers.autoscale.worker import Dial, between, rule, totals
+from polyplay.workers.autoscale.worker import between, rule, totals
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
 

@@ -24,7 +24,7 @@ from typing import Any
 import lives
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.runs.directory import read_lines
+from polyplay.common.files import read_lines
 from polyplay.workers.fault_injection import spread
 
 TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --keep 2 --steps 1000M"

@@ -32,7 +32,7 @@ from contest_limits import Limits, around, turn_of
 from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
-from polyplay.runs.directory import write_json
+from polyplay.common.files import write_json
 from polyplay.systems import names
 
 Kept = dict[str, Any]  # what a contest's JSON holds

@@ -18,7 +18,7 @@ from polyplay.cli.bench import settings
 from polyplay.cli.bench.crowd import Crowd, Order
 from polyplay.cli.bench.limits import Costs, limit
 from polyplay.common.errors import UserError, WorkerLost
-from polyplay.workers.crew import cores
+from polyplay.common.machine import cores
 
 
 def keywords(fixed: str, setting: str) -> dict[str, Any]:

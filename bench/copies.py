@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 
-from polyplay.common.shared_memory import Block, Semaphores
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import Block
 
 WARM = 10  # copies that don't count, and that do at least
 

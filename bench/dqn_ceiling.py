@@ -38,7 +38,7 @@ from polyplay.envs.spaces import Discrete
 from polyplay.learning.losses import q_learning
 from polyplay.nets.precision import half, use
 from polyplay.weights import optimizers
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
 KEPT = 64  # batches that lie in memory

@@ -18,9 +18,10 @@ from polyplay.common.shared_memory import Block
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.weights import allreduce
-from polyplay.weights.allreduce import AllReduce, Optim
-from polyplay.weights.params import sizes
+from polyplay.weights import allreduce, update
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.process import tune
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
@@ -129,14 +130,14 @@ def _rollouts(options: dict[str, Any], seconds: float, core: int, pipe: Any) -> 
     os.sched_setaffinity(0, {core})
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the panel of the run
     at: list[float] = []
-    step = allreduce.step_
+    step = update.step_
 
     def stamped(*given: Any) -> float:
         norm = step(*given)
         at.append(time.perf_counter())
         return norm
 
-    allreduce.step_ = stamped
+    update.step_ = stamped
     with tempfile.TemporaryDirectory() as place:
         quiet = {"serial": True, "tensorboard": False, "report_every": 1e4, "checkpoint_every": 1e4}
         polyplay.train("a2c", minutes=seconds / 60.0, run=f"{place}/run", **quiet, **options)

@@ -32,7 +32,7 @@ from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import remember
 from polyplay.buffers.rollout_queue import Stream
 from polyplay.buffers.sample_queue import Trays
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.common.tree import Field
 from polyplay.workers import fault_rules
 from polyplay.workers.crew import Crew

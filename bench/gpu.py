@@ -25,7 +25,7 @@ from polyplay.cli.bench.crowd import Crowd, Order
 from polyplay.cli.bench.settings import turn
 from polyplay.cli.bench.watched_run import watched
 from polyplay.common.errors import EnvFailure, UserError, WorkerLost
-from polyplay.workers.crew import cores
+from polyplay.common.machine import cores
 
 BASE: Row = {"trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000, "precision": "auto"}
 ROOM = 40.0  # seconds that a run takes with its start, at most

@@ -16,14 +16,15 @@ from polyplay import systems
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common import tree
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
-from polyplay.common.shared_memory import Control
-from polyplay.learning.learner import build, learn
+from polyplay.learning.learner import learn
 from polyplay.nets.device import enter, finish, put
+from polyplay.nets.factory import build
 from polyplay.runs import options
 from polyplay.runs.run import new_crew
-from polyplay.weights.allreduce import clip_
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.update import clip_
 
 
 class Wired:

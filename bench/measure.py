@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.cli.bench.process_watch import Watch, begun, rate
-from polyplay.runs.directory import read_lines
+from polyplay.common.files import read_lines
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
 

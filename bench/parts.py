@@ -23,8 +23,8 @@ from typing import Any
 from common import ROOT, Row, command_line, table
 
 from polyplay.cli.bench import settings as speed
+from polyplay.common.machine import cores
 from polyplay.runs.run import new_crew, read
-from polyplay.workers.crew import cores
 from polyplay.workers.profile import Parts, between
 
 CHUNK = 5  # rows of an unroll

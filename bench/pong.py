@@ -20,7 +20,8 @@ from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
 from polyplay.cli.plot import curves
 from polyplay.common.errors import UserError
-from polyplay.runs.directory import plain, read_config, read_lines, write_json
+from polyplay.common.files import plain, read_lines, write_json
+from polyplay.runs.directory import read_config
 
 
 def train(system: str, seed: int, asked: argparse.Namespace) -> Path:

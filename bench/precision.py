@@ -21,13 +21,13 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from polyplay import nets
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common import tree
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning.losses import policy_gradient
 from polyplay.nets import precision
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 
 BOTH = ("float32", "bfloat16")
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets, systems
+from polyplay import nets
 from polyplay.acting.exploration import Ladder
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import Batches, Stream, row_spec
@@ -18,8 +18,10 @@ from polyplay.common.context import Me
 from polyplay.common.shared_memory import Layout
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs import Envs
-from polyplay.learning.learner import build
-from polyplay.weights.params import Params, Vector, sizes
+from polyplay.nets.factory import build
+from polyplay.systems import _wiring
+from polyplay.weights.flat import Vector, sizes
+from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
 
 PLANES = 4  # of a stack
@@ -92,7 +94,7 @@ def planes_of(obs: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> Recording:
     """So many rows of each lane, played by an untrained network on Ape-X's ladder of ε."""
     crew = Crew(serial=True)
-    envs = Envs(env, lanes, workers=1, options=systems.atari(env, "apex"), **crew.stepping)
+    envs = Envs(env, lanes, workers=1, options=_wiring.atari(env, "apex"), **crew.stepping)
     policy = nets.Factory("a3c", envs.spec, {"dueling": True}, values=True)
     net = build(policy, 0)
     params = Params(sizes(net)[1])

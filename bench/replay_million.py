@@ -27,8 +27,8 @@ from common import RESULTS, Row, about, command_line
 
 from polyplay.buffers.replay import Memory, Proportional, Replay
 from polyplay.buffers.rollout_queue import row_spec
+from polyplay.common.files import write_json
 from polyplay.common.tree import Field
-from polyplay.runs.directory import write_json
 
 LANES, ROWS, EPISODE, BATCHES = 8, 250, 1_000, 200
 POLICY = {"action": Field((), "int64")}

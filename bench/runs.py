@@ -13,7 +13,7 @@ from typing import Any
 from common import Row
 
 from polyplay.common import checkpoint
-from polyplay.runs.directory import read_lines
+from polyplay.common.files import read_lines
 from polyplay.runs.flags import flag
 
 GOAL = 18.0  # mean return of the last

@@ -34,7 +34,7 @@ from racers import RACERS, Racer
 from runs import GAMES, GOAL, thin
 
 from polyplay.cli.bench.process_watch import Watch
-from polyplay.runs.directory import write_json
+from polyplay.common.files import write_json
 from polyplay.systems import names
 
 POLL = 1.0  # seconds between two looks at a racer's lines

@@ -18,7 +18,8 @@ from polyplay.buffers.rollout_queue import Batches, Stream
 from polyplay.buffers.sample_queue import Trays
 from polyplay.common import tree
 from polyplay.common.context import Me
-from polyplay.common.shared_memory import Block, Knobs, Layout
+from polyplay.common.control import Knobs
+from polyplay.common.shared_memory import Block, Layout
 
 LOST, SENT, BLOCKED, LATE = range(4)  # what a simulated actor counts: rollouts
 SLACK = 0.5  # seconds by which somebody may be behind and catch up; what is beyond is given up

@@ -31,11 +31,11 @@ from exchange import SPEC, parameters
 
 from polyplay import nets
 from polyplay.common.context import Me
-from polyplay.common.shared_memory import Knobs
-from polyplay.weights.allreduce import Optim
+from polyplay.common.control import Knobs
+from polyplay.weights.flat import sizes
 from polyplay.weights.parameter_server import Server
 from polyplay.weights.parameter_shard import Part, shard
-from polyplay.weights.params import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
 

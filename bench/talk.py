@@ -22,7 +22,7 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, table
 from runs import thin
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.runs.directory import read_lines, write_json
+from polyplay.common.files import read_lines, write_json
 
 KEPT = RESULTS / "talk"
 RUNS = {

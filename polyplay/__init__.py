@@ -7,45 +7,19 @@ print(run.directory, run.evaluate(episodes=30)["episodic_return_mean"])
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polyplay.api import Run, check, evaluate, export, resume, train
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "check", "evaluate", "resume", "train"]
+__all__ = ["Run", "__version__", "check", "evaluate", "export", "resume", "train"]
 
 
-def train(system: str, **overrides: Any) -> Any:
-    """Train `system` (see `polyplay systems`) and answer its Run; keywords are what the command line calls --FIELD."""
-    from polyplay import systems
-    from polyplay.runs import options as config
-    from polyplay.runs import run
+def __getattr__(name: str) -> Any:
+    """Loaded when first asked for: workers import this package and need none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
+    from polyplay import api
 
-    page = systems.load(system)
-    settings, options, sources = config.resolve(page, **overrides)
-    return run.train(system, settings, options, sources)
-
-
-def resume(directory: str, **overrides: Any) -> Any:
-    """Go on with a run; keywords are run options that now hold (frames, minutes, …)."""
-    from pathlib import Path
-
-    from polyplay.runs import run
-
-    return run.resume(Path(directory), overrides)
-
-
-def evaluate(directory: str, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
-    """Play full games with the newest checkpoint of a run; returns are unclipped. more: which, protocol, epsilon,
-    starts, greedy, video, as `polyplay evaluate` has them (which: its --checkpoint).
-    """
-    from pathlib import Path
-
-    from polyplay.runs import run
-
-    return run.evaluate(Path(directory), episodes, seed, **more)
-
-
-def check(env: Any, **options: Any) -> Any:
-    """Whether an environment (what `env=` of `train` takes) keeps to the rules: a Report, see `envs/check/report`."""
-    from polyplay.envs.check import report
-
-    return report.check(env, **options)
+    return getattr(api, name)

@@ -11,17 +11,20 @@ from polyplay import nets
 from polyplay.acting import on_device
 from polyplay.buffers.rollout_queue import Joiner, Stream, row_spec
 from polyplay.common import checkpoint, tree
-from polyplay.common.shared_memory import Block, Knobs
+from polyplay.common.control import Knobs
+from polyplay.common.shared_memory import Block
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import collate
 from polyplay.learning.learner import unrolled
-from polyplay.learning.losses import policy_gradient
+from polyplay.learning.losses import base, policy_gradient
 from polyplay.nets import device
 from polyplay.nets.activation_reuse import joined
 from polyplay.nets.precision import half, use
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import Optim, step_
-from polyplay.weights.params import Params, Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.params import Params
+from polyplay.weights.update import Optim, step_
 from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -145,7 +148,7 @@ def test_an_update_waits_for_two_numbers_alone():
     optimizer = Optim("adam").make(vector.parameter)
     state, knobs = policy.initial(4), Knobs(entropy_cost=0.01)
 
-    def update() -> policy_gradient.Scored:
+    def update() -> base.Scored:
         vector.zero_grad()
         scored = policy_gradient.VTrace()(policy.unroll(batch, state), batch, knobs)
         scored.loss.backward()
@@ -183,7 +186,7 @@ def test_page_locked_slots_arrive_whole():
     rows_, state = row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((8,), "float32")}
     stream = Stream(rows_, state, 20, 16, 4)
     assert device.page_lock(Block(10_000), GPU), "cudaHostRegister works here"
-    columns, own = on_device.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
+    columns, own = collate.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
     rng = np.random.default_rng(0)
     for slots in ([0, 1], [2, 3], [3, 0]):
         for slot in slots:

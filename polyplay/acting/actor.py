@@ -25,7 +25,8 @@ from polyplay.common.tree import Batch
 from polyplay.envs.pool import Pool
 from polyplay.nets.activation_reuse import joined
 from polyplay.nets.device import host
-from polyplay.weights.params import Params, Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.params import Params
 
 
 class Group:

@@ -19,10 +19,10 @@ from polyplay.acting.rows import HEARD, Games, torches, write
 from polyplay.buffers.training_queue import Queue
 from polyplay.common import tree
 from polyplay.common.context import Me
+from polyplay.common.control import Dial
 from polyplay.common.rng import uniform
 from polyplay.common.tree import Batch
 from polyplay.envs.pool import Envs, Lanes
-from polyplay.workers.autoscale.worker import Dial
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay.row_kernels import SAMPLED
+from polyplay.buffers.replay_store import REPORT, beta, folder, keep, restore, tell
 from polyplay.buffers.rollout_queue import Batches
 from polyplay.buffers.sample_queue import Trays
 from polyplay.common.checkpoint import Part
 from polyplay.common.context import Me, keyed
-from polyplay.learning.replay_learner import REPORT, beta, folder, keep, restore, tell
 
 
 class Shard:

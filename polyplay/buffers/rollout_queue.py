@@ -16,7 +16,9 @@ import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.shared_memory import LINE, Block, Layout, Ring, Semaphores
+from polyplay.common.ring import Ring
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import LINE, Block, Layout
 from polyplay.common.tree import Batch, Field, Spec
 
 # Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in

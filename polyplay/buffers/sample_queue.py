@@ -20,7 +20,9 @@ from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import FILLING, READING, Stream, take
 from polyplay.common import tree
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import LINE, Layout, Ring, Semaphores
+from polyplay.common.ring import Ring
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import LINE, Layout
 from polyplay.common.tree import Batch
 
 # of a tray: who holds it (written before its number leaves a ring), which incarnation of its memory drew it, + 1, and

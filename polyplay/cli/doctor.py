@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyplay.common.findings import Finding, as_json, show, status
+from polyplay.cli.findings import show
+from polyplay.common.findings import Finding, as_json, status
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
@@ -51,7 +52,7 @@ def _version(name: str) -> str | None:
 
 
 def machine() -> Iterator[Finding]:
-    from polyplay.envs.pools.client import cores
+    from polyplay.common.machine import cores
 
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
     quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
@@ -142,7 +143,8 @@ def torch_build() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    from polyplay.common.shared_memory import Block, Semaphores
+    from polyplay.common.semaphores import Semaphores
+    from polyplay.common.shared_memory import Block
 
     semaphores = Semaphores(1)
     semaphores[0].post()

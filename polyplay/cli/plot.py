@@ -12,7 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.runs.directory import read_config, read_lines
+from polyplay.common.files import read_lines
+from polyplay.runs.directory import read_config
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, FAINT = "#333333", "#e4e4e4"

@@ -21,24 +21,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from polyplay.common.errors import UserError
+from polyplay.common.files import write_file
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, not to go on from
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """All of `data` under `path`, on disk, or nothing there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -254,3 +241,6 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+POLICY = "agents/0/policy"  # of a checkpoint

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter, MeterRow
-from polyplay.common.shared_memory import Block, Control
+from polyplay.common.shared_memory import Block
 
 SEATS = 64  # workers that one role can have
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, machine
 from polyplay.common.errors import UserError
+from polyplay.common.files import write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
@@ -88,7 +89,7 @@ def evaluate(
     result["environment"] = dict(envs.spec.describe)
     if video:
         result["video"] = str(directory / f"{name}.mp4")
-    record.write_json(directory / f"{name}.json", result)
+    write_json(directory / f"{name}.json", result)
     gather(directory, name, result)
     return result
 
@@ -101,6 +102,7 @@ def measure(
 
     from polyplay.acting import play
     from polyplay.acting.on_device import near
+    from polyplay.evaluation.film import Film
     from polyplay.nets import device
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
@@ -109,10 +111,12 @@ def measure(
     policy = near(play.load_policy(wired, found).to(where))
     episodes = asked.episodes or how.episodes
     epsilon = float(wired.epsilon if asked.epsilon is None else asked.epsilon)
-    film = play.Film(video) if video is not None else None
+    film = Film(video) if video is not None else None
     before = time.monotonic()
     try:
-        games = play.play(envs, policy, episodes, asked.seed, asked.greedy, film, epsilon)
+        games = play.play(
+            film.setting(envs) if film else envs, policy, episodes, asked.seed, asked.greedy, film, epsilon
+        )
     finally:
         if film is not None:
             film.close()
@@ -147,7 +151,7 @@ def final(directory: Path) -> str | None:
 
 def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], starts: Starts | None) -> dict[str, Any]:
     """Whose score it is, and with what it was measured."""
-    stamp, counters = record.stamp(), checkpoint.manifest(found)["counters"]
+    stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
@@ -188,7 +192,7 @@ def gather(directory: Path, name: str, result: Mapping[str, Any]) -> dict[str, A
         kept["starts"] = result["starts"]
     scores[result["place"]][name] = {**kept, "frames": result["frames_trained"]}
     scores["training"] = training(directory)
-    record.write_json(directory / FILE, scores)
+    write_json(directory / FILE, scores)
     return scores
 
 

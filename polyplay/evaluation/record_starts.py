@@ -20,7 +20,6 @@ from polyplay.envs.atari.native import actions_of, rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import lane_seeds, options
 from polyplay.runs import directory as record
-from polyplay.runs import flags
 from polyplay.runs.load import choose, new_crew, read
 from polyplay.workers import process
 
@@ -51,21 +50,6 @@ class Options:
                 raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from 1 up")
         if not 0 <= self.epsilon <= 1:
             raise UserError(f"--epsilon: {self.epsilon:g} given, allowed: a number from 0 to 1")
-
-
-def command(words: list[str]) -> int:
-    """The exit status."""
-    if flags.wants_help(words):
-        flags.show_help({"starts": Options()}, "polyplay starts RUN", "RUN is the directory of a run.")
-    if not words or words[0].startswith("-"):
-        raise UserError("starts takes the directory of a run first: polyplay starts runs/… --out FILE")
-    asked, _ = flags.read(Options, words[1:], "polyplay starts RUN")
-    if asked.out is None:
-        raise UserError(f"starts takes the file to write: polyplay starts {words[0]} --out FILE")
-    found = make(Path(words[0]), asked)
-    record.write_bytes(Path(asked.out), found)
-    print(f"{asked.number} start states of the run's own play, labelled substitute: {asked.out}")
-    return 0
 
 
 def make(directory: Path, asked: Options) -> bytes:

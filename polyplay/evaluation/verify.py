@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyplay.common import checkpoint, findings
+from polyplay.common import checkpoint, machine
 from polyplay.common.errors import UserError
 from polyplay.common.findings import Finding
 from polyplay.common.statistics import agree
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate
 from polyplay.runs import directory as record
-from polyplay.runs import flags
 from polyplay.runs.load import new_crew, read, weights_digest
 
 NEEDED = (
@@ -31,31 +30,8 @@ NEEDED = (
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
-@dataclass(frozen=True)
-class Options:
-    """Play a recorded evaluation again; exit status 0 only if its score comes out."""
-
-    evaluation: str | None = None
-    """which: a file of the run's directory, evaluation-….json (none: the newest)"""
-    starts: str | None = None
-    """where the start states are now, if not where they were"""
-
-
 class Wrong(Exception):
     """Why an evaluation is not what it says."""
-
-
-def command(words: list[str]) -> int:
-    """Prints what was found; the exit status."""
-    if flags.wants_help(words):
-        flags.show_help({"verify": Options()}, "polyplay verify RUN", "RUN is the directory of a run.")
-    if not words or words[0].startswith("-"):
-        raise UserError("verify takes the directory of a run first: polyplay verify runs/… [--evaluation FILE]")
-    options, _ = flags.read(Options, words[1:], "polyplay verify RUN")
-    record.read_config(Path(words[0]))
-    found = verify(Path(words[0]), options.evaluation, options.starts)
-    findings.show(f"verify {words[0]}", found, {}, "rule")
-    return findings.status(found)
 
 
 def newest(directory: Path) -> Path:
@@ -157,7 +133,7 @@ def _protocol(said: dict[str, Any]) -> protocols.Protocol:
 
 
 def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
-    stamp = record.stamp()
+    stamp = machine.stamp()
     changed = [k for k in ("versions", "commit", "machine") if said.get(k) != stamp[k]]
     changed += ["device"] if said.get("device", "cpu") != now["device"] else []
     before, after = said["returns"], now["returns"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,44 +15,15 @@ import torch
 from polyplay.common import checkpoint, tree
 from polyplay.common.context import Me
 from polyplay.common.errors import NotFinite
-from polyplay.common.shared_memory import Knobs
 from polyplay.common.tree import Batch
-from polyplay.learning.epochs import Passes, several
-from polyplay.learning.losses.policy_gradient import Loss, Scored
+from polyplay.learning.epochs import several
+from polyplay.learning.losses.base import Scored
+from polyplay.learning.spec import Task
 from polyplay.nets.device import enter, floats, host, put
-from polyplay.nets.precision import use
+from polyplay.nets.factory import build
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import Sums, Update
-from polyplay.weights.params import Vector
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
-
-    policy: Callable[[], Any]
-    loss: Loss
-    update: Update
-    knobs: Knobs
-    total: float  # agent steps; learning ends there
-    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
-    passes: Passes | None = None  # several over each batch (PPO); their loss has a `prepare`
-    agent: int = 0
-    acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
-    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
-    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
-    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
-    target: int = 0  # updates after which the target network is the network again; 0: there is none
-
-
-_building = threading.Lock()
-
-
-def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
-    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building:
-        torch.manual_seed(seed)
-        return use(policy().to(device), precision)
+from polyplay.weights.flat import Vector
+from polyplay.weights.update import Sums
 
 
 def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:

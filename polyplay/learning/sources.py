@@ -4,7 +4,6 @@ a Stream, or memories in workers of their own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.on_device import joiner
 from polyplay.buffers import actor_checkpoint, delivery_log
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import UNWRITTEN, Batches, Stream
@@ -21,7 +19,8 @@ from polyplay.buffers.training_queue import Gather
 from polyplay.common.checkpoint import Part
 from polyplay.common.context import Me
 from polyplay.common.tree import Batch
-from polyplay.learning.learner import Learner, Task
+from polyplay.learning.collate import joiner
+from polyplay.learning.learner import Learner
 from polyplay.learning.replay_learner import Rehearsal
 from polyplay.nets.device import page_lock
 from polyplay.weights.params import Params
@@ -215,36 +214,3 @@ class _FromQueue:
         if self.learner.saved != self.learner.version:
             self.learner.save()
         yield
-
-
-def _feed(me: Me, learner: Learner, source: Any, params: Params | None, round_slots: int) -> Any:
-    if isinstance(source, Gather):
-        return _FromQueue(me, learner, source)
-    if isinstance(source, Trays):
-        return _FromTrays(me, learner, source, params)
-    assert params is not None
-    if isinstance(source, Drawn):
-        return _FromReplay(me, learner, source, params, round_slots)
-    return _FromStream(me, learner, source, params, round_slots)
-
-
-def learn(
-    me: Me, *, source: Batches | Gather | Drawn | Trays, task: Task, params: Params | None = None, round_slots: int = 1
-) -> Iterator[None]:
-    """Take batches, update, and for a Stream publish. `round_slots`: slots that all its actors fill in one round."""
-    learner = Learner(me, task)
-    feed = _feed(me, learner, source, params, round_slots)
-    yield  # actors begin with these weights, also where all take turns
-    before = time.perf_counter()
-    for batch in feed.batches():
-        me.meter.add("wait", time.perf_counter() - before)
-        me.meter.stamp()
-        if batch is not None:
-            yield from feed.step(batch)
-        ends = learner.done or (batch is None and me.control.finishing and feed.alone)
-        if ends or learner.saving:
-            yield from feed.save()
-        if ends or me.leaving:
-            return
-        yield
-        before = time.perf_counter()

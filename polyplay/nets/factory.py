@@ -12,6 +12,7 @@ import importlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ from polyplay.nets.dpg import Deterministic
 from polyplay.nets.layers import INITS, Centre, Linear, Signed
 from polyplay.nets.log_prob import Guard
 from polyplay.nets.mlp import mlp
+from polyplay.nets.precision import use
 from polyplay.nets.q_heads import Head
 from polyplay.nets.q_network import Values
 from polyplay.nets.running_stats import Normalize, Returns
@@ -321,3 +323,13 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
     if got != (2, features):
         want = f"[2, {features}]"
         raise UserError(f"--network: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")
+
+
+_building = threading.Lock()
+
+
+def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
+    with _building:
+        torch.manual_seed(seed)
+        return use(policy().to(device), precision)

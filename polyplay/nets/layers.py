@@ -92,7 +92,7 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
     is asked for. mean: float32 [4, H · W].
     """
-    from polyplay.weights import rmsprop_kernels
+    from polyplay.nets import image_kernels
 
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -100,9 +100,9 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     bytes_ = obs.numpy().reshape(n, planes, -1)
     if half:
         bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
-        rmsprop_kernels.images(bytes_, mean, np.float32(scale), bits)
+        image_kernels.images(bytes_, mean, np.float32(scale), bits)
     else:
-        rmsprop_kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
+        image_kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
     return out.permute(0, 3, 1, 2)
 
 

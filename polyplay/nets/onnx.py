@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.common import checkpoint, tree
+from polyplay.common import files, tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
 from polyplay.nets import recurrent
@@ -86,7 +86,7 @@ def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict
             f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
             f"{100 * same:.0f} % of actions are the same; nothing was written, evaluate it with torch"
         )
-    checkpoint.write_file(file, data)
+    files.write_file(file, data)
     checked = f"by {by}: numbers differ by at most {difference:.1g}, {100 * same:.0f} % of actions are the same"
     return {"file": str(file), "bytes": len(data), **told, "checked": checked}
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
-from polyplay.learning.losses import q_targets
-from polyplay.nets import noisy
+from polyplay.nets import noisy, q_values
 from polyplay.nets.actor_critic import chunked, shifted
 from polyplay.nets.layers import Centre, Linear, Signed
 from polyplay.nets.precision import mixed
@@ -103,7 +102,7 @@ class Values(nn.Module):
                 action = torch.where(noise[:, 0] < epsilon, some, action)
         if self.previous:
             after["action"] = action
-        return {"action": action, "value": value, "chosen": q_targets.chosen(q, action)}, after
+        return {"action": action, "value": value, "chosen": q_values.chosen(q, action)}, after
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
@@ -111,7 +110,7 @@ class Values(nn.Module):
         """
         q = self._q(self.scores(batch, state, chunk=chunk))
         legal = q if "mask" not in batch else q.masked_fill(~batch["mask"], -torch.inf)
-        return {"value": legal.amax(-1), "chosen": q_targets.chosen(q, batch["action"])}
+        return {"value": legal.amax(-1), "chosen": q_values.chosen(q, batch["action"])}
 
     def scores(
         self, batch: Batch, state: Batch, key: int | None = None, held: bool = False, chunk: int | None = None
@@ -199,7 +198,7 @@ class Values(nn.Module):
         return self.head(x, noise, self._context)
 
     def _q(self, scores: Tensor) -> Tensor:
-        return q_targets.expected(scores, *self.support) if self.head.atoms else scores
+        return q_values.expected(scores, *self.support) if self.head.atoms else scores
 
 
 def pick(among: Tensor, u: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.common import checkpoint
-from polyplay.runs import directory as record, options as config
+from polyplay.common.checkpoint import POLICY
+from polyplay.common.errors import UserError
+from polyplay.runs import directory as record
+from polyplay.runs import options as config
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.common.errors import UserError
 from polyplay.workers.placement import Where
-
-POLICY = "agents/0/policy"  # of a checkpoint
 
 
 def choose(directory: Path, which: str | None) -> Path:

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from polyplay.common import tree
-from polyplay.workers.crew import apart, cores
-from polyplay.envs.pools.board import Board
-from polyplay.envs.make import native
-from polyplay.buffers.training_queue import Queue
 from polyplay.buffers.replay import replay_of
-from polyplay.common.shared_memory import Block
 from polyplay.buffers.rollout_queue import ROWS, Stream, row_spec
 from polyplay.buffers.sample_queue import Trays
+from polyplay.buffers.training_queue import Queue
+from polyplay.common import tree
+from polyplay.common.machine import cores
+from polyplay.common.shared_memory import Block
+from polyplay.envs.make import native
+from polyplay.envs.pools.board import Board
+from polyplay.workers.crew import apart
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
@@ -78,8 +79,8 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
-    from polyplay.weights.params import sizes  # torch
     from polyplay.weights.allreduce import AllReduce
+    from polyplay.weights.flat import sizes  # torch
 
     weights, kept = bytes_of(net), _kept(net, spec)
     inner = _inner(crew, net)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from polyplay.common.errors import UserError
 from polyplay.runs import flags
 from polyplay.workers import fault_rules
-from polyplay.common.errors import UserError
 
 Page = Any  # a module of polyplay.systems: Config, PRESETS, ROW, build
 T = TypeVar("T")

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyplay.runs import memory_estimate
-from polyplay.workers.crew import apart, cores
-from polyplay.workers.sizing import threads_of
-from polyplay.envs.pool import All, Group
-from polyplay.common.errors import UserError
-from polyplay.runs.memory_estimate import kind_of, size, workers_of
 from polyplay.buffers.replay import replay_of, rng, row_kernels
 from polyplay.buffers.sample_queue import Trays
+from polyplay.common.errors import UserError
+from polyplay.common.machine import cores
+from polyplay.envs.pool import All, Group
+from polyplay.runs import memory_estimate
+from polyplay.runs.memory_estimate import kind_of, size, workers_of
+from polyplay.workers.crew import apart
+from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
@@ -72,7 +73,9 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
     ]
-    lines += [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not rng.kept(row_kernels.append) else []
+    lines += (
+        [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not rng.kept(row_kernels.append) else []
+    )
     packed = options.compress != "none"
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines, packed)
 

@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.buffers import delivery_log
-from polyplay.common import checkpoint
-from polyplay.runs import directory as record, run
 from polyplay.acting.worker import act
-from polyplay.workers.crew import ROWS, Role, apart
-from polyplay.common.errors import Diverged, UserError
-from polyplay.learning.sources import learn
-from polyplay.common.counters import Meter
-from polyplay.weights.params import Vector
-from polyplay.common.shared_memory import Control
-from polyplay.workers.process import tune
-from polyplay.buffers.rollout_queue import Stream
+from polyplay.buffers import delivery_log
 from polyplay.buffers.delivery_log import Rollout, Trail
+from polyplay.buffers.rollout_queue import Stream
+from polyplay.common import checkpoint, files
 from polyplay.common.context import Me
+from polyplay.common.control import Control
+from polyplay.common.counters import Meter
+from polyplay.common.errors import Diverged, UserError
+from polyplay.learning.worker import learn
+from polyplay.runs import run
+from polyplay.weights.flat import Vector
+from polyplay.workers.crew import ROWS, Role, apart
+from polyplay.workers.process import tune
 
 
 class History:
@@ -174,7 +174,7 @@ class Check:
     """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: Any):
-        self.was = {row["update"]: row for row in record.read_lines(directory / "updates.jsonl")}
+        self.was = {row["update"]: row for row in files.read_lines(directory / "updates.jsonl")}
         self.scratch, self.wired = scratch, wired
         self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
         self.now: Any = None

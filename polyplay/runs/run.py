@@ -1,4 +1,4 @@
-"""What a person can do with a run: train, resume, evaluate it, draw its system."""
+"""A run from its options to its end: train, resume, and the figure of its system."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.common import checkpoint, context
-from polyplay.evaluation import evaluate as evaluating
-from polyplay.runs import directory as record, options as config, plan
-from polyplay.runs.reports import terminal, wandb
-from polyplay.workers import fault_rules, process
-from polyplay.workers.crew import Crew
-from polyplay.common.errors import UserError
-from polyplay.runs.load import choose, new_crew, read
 from polyplay.buffers.replay import codec, replay_of
+from polyplay.common import checkpoint, context
+from polyplay.common.errors import UserError
+from polyplay.envs.atari import protocols
+from polyplay.runs import directory as record
+from polyplay.runs import options as config
+from polyplay.runs import plan
+from polyplay.runs.load import new_crew, read
+from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import Session
+from polyplay.workers import fault_rules
+from polyplay.workers.crew import Crew
 
 
 @dataclass
-class Run:
+class RunResult:
     """A run that has ended, or failed to: what it left behind and how it went."""
 
     directory: Path
@@ -31,11 +33,8 @@ class Run:
     summary: dict[str, Any] = field(default_factory=dict)
     settings: Any = None
 
-    def evaluate(self, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
-        return evaluate(self.directory, episodes, seed, settings=self.settings, **more)
 
-
-def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> Run:
+def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
     wandb.check(options.wandb)
@@ -61,7 +60,7 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
     return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines + beside))
 
 
-def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> Run:
+def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> RunResult:
     """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
     directory = Path(directory)
     page, settings, options, kept = read(directory)
@@ -86,34 +85,6 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, lines))
 
 
-def evaluate(directory: Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
-    """Full games with a checkpoint's weights: see evaluating.evaluate."""
-    return evaluating.evaluate(Path(directory), episodes, seed, **more)
-
-
-def export(directory: Path, file: Path, which: str | None = None) -> dict[str, Any]:
-    """Write a checkpoint's policy (default: of the newest whole one) as an ONNX file; what was written."""
-    from polyplay.nets import onnx
-    from polyplay.acting import play
-
-    onnx.check(file)
-    directory = Path(directory)
-    page, settings, options, kept = read(directory)
-    found = choose(directory, which)
-    wired = page.build(settings, new_crew(replace(options, device="cpu")))
-    process.tune(1)
-    spec = wired.envs.spec
-    about = {
-        "polyplay": kept["versions"]["polyplay"],
-        "system": kept["system"],
-        "env": config.to_json(settings)["env"],
-        "environment": dict(spec.describe),
-        "checkpoint": found.name,
-        "counters": checkpoint.manifest(found)["counters"],
-    }
-    return onnx.export(play.load_policy(wired, found), spec, file, about)
-
-
 def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
     """The figure of a system, drawn from its wiring."""
     crew = new_crew(options)
@@ -136,13 +107,34 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
     return plan.checked(plan.make(crew, wired, options, done), settings, again)
 
 
-def _beside(crew: Crew, wired: Any, options: config.RunOptions, steps: int = 0) -> list[tuple[str, str]]:
-    """Games beside training, where they were asked for: a worker of the crew, and its line of the plan."""
+def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[str, str]]:
+    """Put the evaluator into a wired crew if the options ask for one; its line of the plan. steps: agent steps that a
+    resumed run has behind it. Raises UserError: a protocol that the environment doesn't have.
+    """
     if options.eval_every is None:
         return []
+    from polyplay.acting.play import How
+    from polyplay.weights.flat import sizes
+    from polyplay.weights.on_request import Show
     from polyplay.workers import evaluator
 
-    return evaluator.add(crew, wired, options, steps)
+    how = protocols.protocol(options.eval_protocol)
+    envs, _ = protocols.apply(how, wired.envs)
+    epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
+    crew.control.show = Show(sizes(wired.policy())[1])
+    asked = How(options.eval_episodes, options.seed, epsilon=epsilon)
+    crew.add(
+        evaluator.evaluate,
+        name="evaluator",
+        on_loss="replace",
+        games=envs,
+        policy=wired.policy,
+        asked=asked,
+        protocol=how.name,
+        every=options.eval_every,
+        steps=steps,
+    )
+    return [("evaluation", f"every {options.eval_every:,} frames {asked.episodes} games: {how.what}; ε {epsilon:g}")]
 
 
 def _harm(crew: Crew, options: config.RunOptions) -> None:
@@ -160,7 +152,7 @@ def _dry(
     wired: Any,
     directory: Path,
     planned: plan.Plan,
-) -> Run:
+) -> RunResult:
     """Print the plan, and what two seconds of the run tell; nothing is written."""
     console = terminal.default_console()
     told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
@@ -169,9 +161,9 @@ def _dry(
     metrics = (*wired.metrics, "grad_norm", "learning_rate")
     for what in terminal.facts(plan.measure(crew, metrics, planned, wired.envs.spec.frames_per_step), console):
         terminal.show(console, what)
-    return Run(directory, 0, "dry run", {}, settings)
+    return RunResult(directory, 0, "dry run", {}, settings)
 
 
-def _go(session: Session) -> Run:
+def _go(session: Session) -> RunResult:
     summary = session.go()
-    return Run(session.directory, summary["exit_code"], summary["reason"], summary, session.settings)
+    return RunResult(session.directory, summary["exit_code"], summary["reason"], summary, session.settings)

@@ -17,17 +17,18 @@ import numpy as np
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
-from polyplay.runs import directory as record, options as config
+from polyplay.common.counters import COLUMNS, EPISODES
+from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
+from polyplay.runs import directory as record
+from polyplay.runs import options as config
+from polyplay.runs.reports.reporter import KINDS, Reporter
+from polyplay.runs.reports.service_metrics import Gauges
+from polyplay.runs.reports.terminal import Terminal, evaluated
+from polyplay.runs.reports.wandb import Tracker
 from polyplay.workers import fault_injection, fault_rules
 from polyplay.workers.autoscale import worker as scheduling
 from polyplay.workers.crew import Crew
-from polyplay.common.errors import UserError
-from polyplay.runs.reports.service_metrics import Gauges
-from polyplay.common.counters import COLUMNS, EPISODES
-from polyplay.runs.directory import read_lines
-from polyplay.runs.reports.reporter import KINDS, Reporter
-from polyplay.runs.reports.terminal import Terminal, evaluated
-from polyplay.runs.reports.wandb import Tracker
 
 TICK = 0.25  # seconds between two looks at the workers
 PATIENCE = 30.0  # seconds that learners get to save and end once they were asked to

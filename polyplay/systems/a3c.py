@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.worker import replica
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
+from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import policy_gradient
-from polyplay.systems import System, atari
-from polyplay.weights.allreduce import Optim
+from polyplay.learning.replica import replica
+from polyplay.learning.spec import Task
+from polyplay.systems import System
+from polyplay.systems._wiring import atari
+from polyplay.weights.flat import sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.params import sizes
-from polyplay.workers.crew import Crew, cores
+from polyplay.weights.update import Optim
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,21 @@ from typing import Any, Literal
 
 from polyplay import nets
 from polyplay.acting.exploration import Anneal
-from polyplay.acting.worker import replica
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Uniform
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
+from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning import replay_learner
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import q_learning
-from polyplay.systems import System, atari, kept, shares
-from polyplay.weights.allreduce import AllReduce, Local, Optim
+from polyplay.learning.replica import replica
+from polyplay.learning.spec import Task
+from polyplay.systems import System
+from polyplay.systems._wiring import atari, kept, shares
+from polyplay.weights.allreduce import AllReduce
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.params import sizes
-from polyplay.workers.crew import Crew, cores
+from polyplay.weights.flat import sizes
+from polyplay.weights.update import Local, Optim
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -112,4 +115,4 @@ def build(c: Config, crew: Crew) -> System:
     explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
     crew.add(replica, n=replicas, learner=True, on_loss="replace" if c.sync == "chunked" else "fail", **works)
-    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), {"replicas": replicas}, 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

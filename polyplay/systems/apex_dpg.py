@@ -16,18 +16,21 @@ from typing import Any
 from polyplay import nets
 from polyplay.acting.exploration import Normal
 from polyplay.acting.worker import act
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
 from polyplay.buffers.replay_worker import remember
 from polyplay.buffers.sample_queue import Trays
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import Envs
-from polyplay.learning import replay_learner
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import dpg
-from polyplay.learning.sources import learn
-from polyplay.systems import System, atari, flow, kept, shares
-from polyplay.weights.allreduce import AllReduce, Local, Optim
-from polyplay.weights.params import Params, sizes
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.systems import System
+from polyplay.systems._wiring import atari, flow, kept, shares
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import sizes
+from polyplay.weights.params import Params
+from polyplay.weights.update import Local, Optim
 from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
@@ -104,4 +107,4 @@ def build(c: Config, crew: Crew) -> System:
     crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
     crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
-    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES))
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

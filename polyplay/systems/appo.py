@@ -13,15 +13,19 @@ from typing import Any, Literal
 from polyplay import nets
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import Stream, rollouts, row_spec
+from polyplay.common.control import Knobs
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.learning.learner import Passes, Task
+from polyplay.learning.epochs import Passes
 from polyplay.learning.losses import ppo
-from polyplay.learning.sources import learn
-from polyplay.systems import System, atari
-from polyplay.weights.allreduce import AllReduce, Local, Optim
-from polyplay.weights.params import Params, sizes
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.systems import System
+from polyplay.systems._wiring import atari
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import sizes
+from polyplay.weights.params import Params
+from polyplay.weights.update import Local, Optim
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import actors, few
 

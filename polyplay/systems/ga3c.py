@@ -15,17 +15,19 @@ from polyplay.acting.predictor import Desk
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.training_queue import Queue
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
+from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.sources import learn
-from polyplay.systems import System, atari
-from polyplay.weights.allreduce import Optim
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.systems import System
+from polyplay.systems._wiring import atari
+from polyplay.weights.flat import sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.params import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.autoscale.worker import rule, schedule
-from polyplay.workers.crew import Crew, cores
+from polyplay.workers.crew import Crew
 
 MOST = 8  # predictors, and trainers, there is room for
 

@@ -13,21 +13,23 @@ from typing import Any, Literal
 
 from polyplay import nets
 from polyplay.acting.exploration import Anneal, Joint
-from polyplay.acting.worker import act, replica
+from polyplay.acting.worker import act
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay_worker import remember
 from polyplay.buffers.sample_queue import Trays
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import Envs
-from polyplay.learning import replay_learner
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import q_learning
-from polyplay.learning.sources import learn
-from polyplay.systems import System, atari, flow, kept, only_with, shares
-from polyplay.weights.allreduce import Optim
+from polyplay.learning.replica import replica
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.systems import System
+from polyplay.systems._wiring import atari, flow, kept, only_with, shares
+from polyplay.weights.flat import sizes
 from polyplay.weights.outlier_losses import Outliers
 from polyplay.weights.parameter_server import Server
 from polyplay.weights.parameter_shard import shard
-from polyplay.weights.params import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.crew import Crew
 
 
@@ -109,4 +111,4 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **bundled)
     crew.add(shard, n=c.shards, server=server)
     resolved = {"learners": learners, "stale": stale}
-    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), resolved, epsilon=0.05)
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), resolved, epsilon=0.05)

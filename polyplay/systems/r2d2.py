@@ -14,17 +14,20 @@ from typing import Any, Literal
 from polyplay import nets
 from polyplay.acting.exploration import Ladder
 from polyplay.acting.worker import act
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
 from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import Envs
-from polyplay.learning import replay_learner
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import q_learning
-from polyplay.learning.sources import Drawn, learn
-from polyplay.systems import System, atari, kept
-from polyplay.weights.allreduce import Local, Optim
-from polyplay.weights.params import Params, sizes
+from polyplay.learning.sources import Drawn
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.systems import System
+from polyplay.systems._wiring import atari, kept
+from polyplay.weights.flat import sizes
+from polyplay.weights.params import Params
+from polyplay.weights.update import Local, Optim
 from polyplay.workers.crew import Crew
 
 
@@ -103,4 +106,4 @@ def build(c: Config, crew: Crew) -> System:
     explore = Ladder(everyone, c.epsilon)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
     crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
-    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES))
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

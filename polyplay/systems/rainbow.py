@@ -14,16 +14,18 @@ from typing import Any, Literal
 
 from polyplay import nets
 from polyplay.acting.exploration import Anneal
-from polyplay.acting.worker import replica
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import Envs
-from polyplay.learning import replay_learner
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import q_learning
-from polyplay.systems import System, atari, kept, shares
-from polyplay.weights.allreduce import AllReduce, Local, Optim
-from polyplay.weights.params import sizes
+from polyplay.learning.replica import replica
+from polyplay.learning.spec import Task
+from polyplay.systems import System
+from polyplay.systems._wiring import atari, kept, shares
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import sizes
+from polyplay.weights.update import Local, Optim
 from polyplay.workers.crew import Crew
 
 
@@ -111,4 +113,4 @@ def build(c: Config, crew: Crew) -> System:
     task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *replay_learner.NAMES), epsilon=0.0 if c.sigma else 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.0 if c.sigma else 0.001)

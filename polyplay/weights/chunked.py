@@ -20,9 +20,9 @@ from polyplay.common.locks import Claims
 from polyplay.common.shared_memory import Block, Layout
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import Agree, Apply, Bound, Optim, Sums, clip_
-from polyplay.weights.hogwild import Central
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.shared_counts import Central
+from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, clip_
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
 

@@ -13,12 +13,9 @@ from polyplay.common.context import Me
 from polyplay.common.shared_memory import Block, Layout
 from polyplay.nets.device import put
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import Agree, Apply, Bound, Optim, Sums, step_
-from polyplay.weights.params import Vector
-
-# cells of the header, int64; of a worker: its updates, and the agent steps it learnt from
-_READY, _VERSION, _LEARNT = 0, 1, 2
-
+from polyplay.weights.flat import Vector
+from polyplay.weights.shared_counts import _READY, _VERSION, Central
+from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, step_
 
 _making = threading.Lock()  # of a Hogwild's memory on a device
 
@@ -126,82 +123,3 @@ class _Hogwild:
         sums[2] = self.me.control.finishing
         return sums
         yield
-
-
-class Central:
-    """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
-
-    `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew, part by
-    part, and that is told so by `renewed`.
-    """
-
-    def __init__(
-        self,
-        me: Me,
-        vector: Vector,
-        shared: torch.Tensor | None,
-        head: np.ndarray,
-        counters: np.ndarray,
-        pushed: bool = False,
-    ):
-        self.me, self.vector, self.shared, self.head, self.counters = me, vector, shared, head, counters
-        self.pushed, self.held, self.met = pushed, -1, -1  # versions that its copy is of, and the update met, at least
-        self.fresh = me.index == 0 and not head[_READY]
-        self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
-
-    begun = property(lambda self: int(self.head[_VERSION]))
-    version = property(lambda self: int(self.head[_VERSION] + self.counters[:, 0].sum()))
-    learnt = property(lambda self: float(self.head[_LEARNT] + self.counters[:, 1].sum()))
-
-    def begin(self, version: int, learnt: float) -> None:
-        """Worker 0 gives its weights to all."""
-        if self.fresh:
-            if self.shared is not None:
-                self.shared.copy_(self.vector.flat)
-            self.head[_VERSION], self.head[_LEARNT] = version, learnt
-            self.head[_READY] = 1
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.head[_READY])
-
-    def renewed(self, before: np.ndarray) -> None:
-        """An update has renewed the copy. before: how many each part had had then; others may be in mid-update, so what
-        it met is the most, and what the copy has now the least of them: no row's lag is told too small.
-        """
-        self.met, self.held = self.begun + int(before.max()), self.begun + int(before.min()) + 1
-
-    def newest(self) -> int:
-        """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
-        copy, that is done once, at the beginning.
-        """
-        if self.pushed and self.held >= 0:
-            return self.held
-        version = self.held = self.version
-        if self.shared is not None:
-            self.vector.flat.copy_(self.shared)
-            self.buffers.copy_(self.vector.flat[self.vector.weights :])
-        return version
-
-    def observed(self) -> None:
-        """What the worker's rows moved in its own floating buffers moves the shared ones as much."""
-        at = self.vector.weights
-        if self.shared is not None and self.vector.size > at:
-            self.shared[at:] += (self.vector.flat[at:] - self.buffers).to(self.shared.device)
-            if self.pushed:
-                self.vector.flat[at:] = self.shared[at:]
-            self.buffers.copy_(self.vector.flat[at:])
-
-    def add(self, rows: float) -> int:
-        at = self.met if self.pushed else self.version
-        self.counters[self.me.index] += (1, int(rows))
-        return at
-
-    def rest(self, rows: float) -> None:
-        self.counters[self.me.index, 1] += int(rows)
-
-    def kept(self) -> dict[str, Any]:
-        return {}
-
-    def know(self, kept: dict[str, Any]) -> None:
-        pass

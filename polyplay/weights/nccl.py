@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 
 
 def meeting_place() -> str:

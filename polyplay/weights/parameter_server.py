@@ -22,12 +22,13 @@ from torch import nn
 
 from polyplay.common.context import Me
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.shared_memory import Block, Layout, Semaphores
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import Block, Layout
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import Agree, Apply, Bound, Optim, Sums, clip_
+from polyplay.weights.flat import Vector
 from polyplay.weights.outlier_losses import Outliers
-from polyplay.weights.params import Vector
+from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, clip_
 
 # cells of the header, int64
 READY, BEGUN, LEARNT, HOLD, CLOSED = range(5)

@@ -10,78 +10,12 @@ import threading
 import time
 
 import numpy as np
-import torch
-from torch import nn
 
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.shared_memory import Block, Layout, Semaphores
+from polyplay.common.errors import Closed
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import Layout
 from polyplay.nets.device import page_lock
-
-
-def sizes(module: nn.Module) -> tuple[int, int]:
-    """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
-    weights = sum(p.numel() for p in module.parameters())
-    return weights, weights + sum(b.numel() for b in module.buffers() if b.is_floating_point())
-
-
-class Vector:
-    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
-
-    Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
-
-    memory: float32 [size], an array or a tensor where the module is: there the weights shall lie; several may lie in
-    one memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version
-    counter). write: put the module's weights there; otherwise it takes what is there. grad: float32 [weights or more],
-    where the gradient of a module on a CPU shall lie.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        memory: np.ndarray | torch.Tensor | None = None,
-        write: bool = True,
-        grad: np.ndarray | None = None,
-    ):
-        self.module = module
-        parameters = list(module.parameters())
-        buffers = [b for b in module.buffers() if b.is_floating_point()]
-        for name, x in list(module.named_parameters()) + list(module.named_buffers()):
-            if x.is_floating_point() and (x.dtype != torch.float32 or x.layout != torch.strided):
-                raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
-        self.weights = sum(p.numel() for p in parameters)
-        self.size = self.weights + sum(b.numel() for b in buffers)
-        device = parameters[0].device
-        self.flat = torch.empty(self.size, device=device) if memory is None else torch.as_tensor(memory)
-        given = None if grad is None or device.type != "cpu" else torch.from_numpy(grad[: self.weights])
-        self.grad = torch.zeros(self.weights, device=device) if given is None else given.zero_()
-        at = 0
-        for x in [*parameters, *buffers]:
-            view = self.flat[at : at + x.numel()].view(x.shape)
-            if write:
-                view.copy_(x.detach())
-            x.data = view
-            if at < self.weights:
-                x.grad = self.grad[at : at + x.numel()].view(x.shape)
-            at += x.numel()
-        self.parameter = nn.Parameter(self.flat[: self.weights])
-        self.parameter.grad = self.grad
-        self._host = self.flat.numpy() if device.type == "cpu" else None
-
-    def zero_grad(self) -> None:
-        self.grad.zero_()
-
-    def read(self) -> np.ndarray:
-        """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
-        return self._host if self._host is not None else self.flat.cpu().numpy()
-
-    def save(self, into: np.ndarray) -> None:
-        """Copy the vector into float32 [size]."""
-        torch.from_numpy(into).copy_(self.flat)
-
-    def write(self, vector: np.ndarray) -> None:
-        with torch.no_grad():
-            self.flat.copy_(torch.from_numpy(vector))
-
+from polyplay.weights.flat import Vector
 
 # cells of the header, int64; `begin` and `done` are per copy
 _VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
@@ -176,34 +110,6 @@ class Params:
 
     def __getstate__(self) -> dict:
         return {k: self.__dict__[k] for k in ("size", "readers", "_fields", "_block", "_bells")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
-
-
-class Show:
-    """The weights that a learner shows to whoever asks for them: one copy at its next update, whatever the system."""
-
-    def __init__(self, size: int):
-        self.params = Params(size)
-        self._block = Block(64)
-        self._attach()
-
-    def _attach(self) -> None:
-        self._cells = self._block.array(2, np.int64)  # how often was asked, how often answered
-
-    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
-
-    def ask(self) -> None:
-        self._cells[0] = self._cells[1] + 1
-
-    def answer(self, vector: Vector, version: int) -> None:
-        self.params.publish(vector, version, 0)
-        self._cells[1] = self._cells[0]
-
-    def __getstate__(self) -> dict:
-        return {"params": self.params, "_block": self._block}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

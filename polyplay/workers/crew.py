@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyplay.common.context import SEATS, Headcount, Me, reborn
+from polyplay.common.control import Control, Dial
 from polyplay.common.counters import Meter
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.common.shared_memory import Control
-from polyplay.workers.autoscale.worker import Dial
 from polyplay.workers.placement import Where
 from polyplay.workers.process import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
 from polyplay.workers.sizing import threads_of
@@ -384,10 +382,6 @@ class Crew:
         from polyplay.workers.diagram import draw
 
         return draw(self)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def apart(role: Role) -> bool:

@@ -12,11 +12,12 @@ from polyplay.buffers.rollout_queue import Batches, Stream
 from polyplay.buffers.sample_queue import Trays
 from polyplay.buffers.training_queue import Gather, Queue
 from polyplay.learning.sources import Drawn
-from polyplay.weights.allreduce import AllReduce, Local
+from polyplay.weights.allreduce import AllReduce
 from polyplay.weights.chunked import Chunked
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.parameter_server import Server
 from polyplay.weights.params import Params
+from polyplay.weights.update import Local
 
 
 def draw(crew: Any) -> str:

@@ -20,38 +20,10 @@ from polyplay.acting import play
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
 from polyplay.common.statistics import mean_interval
-from polyplay.envs.atari import protocols
-from polyplay.learning.learner import build
-from polyplay.runs import load
-from polyplay.weights.params import Show, Vector, sizes
-from polyplay.workers.crew import Crew
+from polyplay.nets.factory import build
+from polyplay.weights.flat import Vector
 
 REST = 0.1  # seconds between two looks at the counters
-
-
-def add(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[str, str]]:
-    """Put the evaluator into a wired crew if the options ask for one; its line of the plan. steps: agent steps that a
-    resumed run has behind it. Raises UserError: a protocol that the environment doesn't have.
-    """
-    if options.eval_every is None:
-        return []
-    how = protocols.protocol(options.eval_protocol)
-    envs, _ = protocols.apply(how, wired.envs)
-    epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
-    crew.control.show = Show(sizes(wired.policy())[1])
-    asked = play.How(options.eval_episodes, options.seed, epsilon=epsilon)
-    crew.add(
-        evaluate,
-        name="evaluator",
-        on_loss="replace",
-        games=envs,
-        policy=wired.policy,
-        asked=asked,
-        protocol=how.name,
-        every=options.eval_every,
-        steps=steps,
-    )
-    return [("evaluation", f"every {options.eval_every:,} frames {asked.episodes} games: {how.what}; ε {epsilon:g}")]
 
 
 def evaluate(
@@ -117,7 +89,7 @@ def _best(me: Me, net: Any, row: dict[str, Any]) -> bool:
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
     try:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
-        checkpoint.keep_best(me.directory, load.POLICY, arrays, counters)
+        checkpoint.keep_best(me.directory, checkpoint.POLICY, arrays, counters)
     except OSError as e:
         me.say("warning", f"the best weights were not kept: {e.strerror or e}")
         return False

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from polyplay.runs.directory import Lines, Row
+from polyplay.common.files import Lines, Row
 from polyplay.workers.fault_rules import Rule, Schedule, stands
 
 if TYPE_CHECKING:

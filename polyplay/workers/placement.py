@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.envs.pools.client import cores
+from polyplay.common.machine import cores
 
 
 @dataclass

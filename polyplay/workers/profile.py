@@ -25,10 +25,11 @@ from polyplay.common.tree import Batch
 from polyplay.envs import Envs
 from polyplay.envs.check.random_play import draws
 from polyplay.learning.epochs import several
-from polyplay.learning.learner import build, unrolled
-from polyplay.learning.losses.policy_gradient import Scored
+from polyplay.learning.learner import unrolled
+from polyplay.learning.losses.base import Scored
 from polyplay.nets.activation_reuse import joined
-from polyplay.weights.params import Vector
+from polyplay.nets.factory import build
+from polyplay.weights.flat import Vector
 
 BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again

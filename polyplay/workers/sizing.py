@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyplay.common.errors import EnvFailure, UserError
-from polyplay.envs.pools.client import cores
+from polyplay.common.machine import cores
 
 FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there is room for
 NEAR = 0.97  # of the best rate

@@ -14,6 +14,7 @@ from polyplay import nets
 from polyplay.acting import play
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
+from polyplay.evaluation import film as film_module
 
 SPACE = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float32), "n": gymnasium.spaces.Discrete(3)})
 
@@ -56,7 +57,7 @@ def envs(name: Any, **options: Any) -> Envs:
 
 def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
-    made = play.Film(path)
+    made = film_module.Film(path)
     try:
         return play.play(of, policy, episodes, 0, film=made)
     finally:
@@ -84,7 +85,7 @@ def test_an_atari_game_is_filmed_as_it_is_seen(tmp_path: Path):
     of = replace(envs("ALE/Pong-v5", max_frames=40), lanes=2)
     film(tmp_path / "x.mp4", of, episodes=2)
     pictures, rate = watch(tmp_path / "x.mp4")
-    assert rate == play.Film.RATE
+    assert rate == film_module.Film.RATE
     assert (len(pictures), pictures[0].shape) == (11, (336, 336, 3))
 
 
@@ -113,7 +114,7 @@ def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r"--video: needs the package av; `pip install 'polyplay\[video\]'`"):
-        play.Film(tmp_path / "x.mp4")
+        film_module.Film(tmp_path / "x.mp4")
 
 
 # ------------------------------------------------------------------------------------------------- ε, and whose games

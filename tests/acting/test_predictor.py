@@ -21,14 +21,14 @@ from polyplay.acting.predictor import Desk
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.training_queue import Queue
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import Envs, Greedy
-from polyplay.learning.learner import Task
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.sources import learn
-from polyplay.weights.allreduce import Optim
+from polyplay.learning.losses import base, policy_gradient
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.weights.flat import sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.params import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.crew import Crew
 from tests.census import census
 
@@ -50,7 +50,7 @@ class Register:
         for k in ("value", "logp"):
             self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
         self.inner(out, batch, knobs)
-        return policy_gradient.Scored(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
+        return base.Scored(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
 
     def transitions(self) -> list[tuple]:
         return [tuple(map(int, row)) for row in torch.cat(self.seen).tolist()]

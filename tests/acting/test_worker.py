@@ -14,15 +14,19 @@ import torch
 
 from polyplay import nets
 from polyplay.acting import actor
-from polyplay.acting.worker import act, replica
+from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.envs import AtLeast, Envs, Greedy
-from polyplay.learning.learner import Task, build
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.sources import learn
-from polyplay.weights.allreduce import AllReduce, Local, Optim
-from polyplay.weights.params import Params, sizes
+from polyplay.learning.replica import replica
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.nets.factory import build
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import sizes
+from polyplay.weights.params import Params
+from polyplay.weights.update import Local, Optim
 from polyplay.workers.crew import Crew
 
 

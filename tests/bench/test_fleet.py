@@ -19,7 +19,7 @@ import staleness
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.rollout_queue import Stream
 from polyplay.common import tree
-from polyplay.common.shared_memory import Knobs
+from polyplay.common.control import Knobs
 from polyplay.common.tree import Field
 
 SPEC = recording.spec_of(Field((4, 3, 3), "uint8"))

@@ -11,8 +11,8 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import ROWS, Stream
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
-from polyplay.common.shared_memory import Control
 from polyplay.common.tree import Field
 
 SPEC = {"obs": Field((2,), "float32"), **ROWS}

@@ -11,9 +11,9 @@ from polyplay.buffers import delivery_log
 from polyplay.buffers.delivery_log import Rollout
 from polyplay.buffers.rollout_queue import Stream
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Control
 from polyplay.common.tree import Field
 
 HEAD = {"from": 0, "threads": 1, "length": 100.0}

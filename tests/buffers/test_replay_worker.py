@@ -19,9 +19,9 @@ from polyplay.buffers.rollout_queue import READING, Stream
 from polyplay.buffers.sample_queue import Trays
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import Control
 from polyplay.common.tree import Field
 from polyplay.workers.process import Cargo, no_main
 from tests.buffers.replay.plain import ROWS, Plain, World

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from polyplay.common import findings
+from polyplay.cli import findings
+from polyplay.common import findings as common_findings
 from polyplay.common.findings import Finding
 
 FOUND = [
@@ -15,13 +16,13 @@ FOUND = [
 
 
 def test_the_status_is_that_of_the_worst():
-    assert findings.status(FOUND) == 0
-    assert findings.status([*FOUND, Finding("four", "failed", "")]) == 1
-    assert findings.status([]) == 0
+    assert common_findings.status(FOUND) == 0
+    assert common_findings.status([*FOUND, Finding("four", "failed", "")]) == 1
+    assert common_findings.status([]) == 0
 
 
 def test_json_has_everything():
-    told = json.loads(findings.as_json(FOUND, {"what": "x"}, "lines"))
+    told = json.loads(common_findings.as_json(FOUND, {"what": "x"}, "lines"))
     assert (told["what"], told["ok"], len(told["lines"])) == ("x", True, 3)
     assert told["lines"][1] == {"name": "two", "level": "warning", "seen": "some of it", "fix": "do this"}
 

@@ -10,8 +10,11 @@ import time
 import numpy as np
 import pytest
 
+from polyplay.common.control import Control, Knobs
 from polyplay.common.counters import LAGS, Meter
-from polyplay.common.shared_memory import Block, Control, Knobs, Layout, Ring, Semaphores
+from polyplay.common.ring import Ring
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import Block, Layout
 from polyplay.workers.process import Cargo
 from tests import leftovers
 

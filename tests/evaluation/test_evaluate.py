@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate
@@ -30,7 +31,7 @@ def toy(tmp_path: Path) -> Path:
 def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     result = evaluate.evaluate(toy, 6, 3, epsilon=0.25)
     file = toy / "evaluation-000000000007-eps0.25-seed3.json"
-    assert json.loads(file.read_text()) == directory.plain(result)
+    assert json.loads(file.read_text()) == files.plain(result)
     config = directory.read_config(toy)
     want = {
         "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",

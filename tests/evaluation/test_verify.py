@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, files
 from polyplay.common.errors import UserError
 from polyplay.evaluation import evaluate, verify
 from polyplay.runs import directory, load
@@ -107,19 +107,19 @@ def test_what_was_changed_or_is_absent_is_named(run: Path, what, rule, says):
 def test_a_changed_configuration_is_named(run: Path):
     config = directory.read_config(run)
     config["config"]["gamma"] = 0.5
-    directory.write_json(run / "config.json", config)
+    files.write_json(run / "config.json", config)
     assert failed(run)[0] == "config"
 
 
 def test_damaged_and_exchanged_weights_are_named(run: Path):
     found = checkpoint.newest(run, print)
-    weights = found / f"{load.POLICY}.safetensors"
+    weights = found / f"{checkpoint.POLICY}.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
     assert failed(run) == (
         "checkpoint",
-        f"{_name(run)}: checkpoint {found.name}: {load.POLICY}.safetensors is damaged (its checksum differs)",
+        f"{_name(run)}: checkpoint {found.name}: {checkpoint.POLICY}.safetensors is damaged (its checksum differs)",
     )
     page, settings, options, _ = load.read(run)
     policy = page.build(settings, load.new_crew(options)).policy

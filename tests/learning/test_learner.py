@@ -14,14 +14,16 @@ import torch
 from polyplay import nets
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
+from polyplay.common.control import Control, Knobs
 from polyplay.common.counters import Meter
 from polyplay.common.errors import NotFinite
-from polyplay.common.shared_memory import Control, Knobs
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.learner import Learner, Task, build, unrolled
-from polyplay.learning.losses import policy_gradient, q_learning
-from polyplay.weights.allreduce import Local, Optim
+from polyplay.learning.learner import Learner, unrolled
+from polyplay.learning.losses import base, policy_gradient, q_learning
+from polyplay.learning.spec import Task
+from polyplay.nets.factory import build
+from polyplay.weights.update import Local, Optim
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
 POLICY = nets.Factory("mlp", SPEC, {"hidden": (8,)})
@@ -97,7 +99,7 @@ class Broken:
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, out, batch, knobs):
-        return policy_gradient.Scored((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+        return base.Scored((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
 from polyplay.buffers.rollout_queue import ROWS
 from polyplay.common.tree import Field
@@ -129,12 +130,12 @@ def test_priorities_go_back_to_whom_they_belong():
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = rehearsal(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert replay_learner.beta(made.replay, left) == pytest.approx(beta)
+    assert replay_store.beta(made.replay, left) == pytest.approx(beta)
     made.remember(rollout(30, 4), {})
     run(made.update(0.0))
     assert made.memory.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
-        assert replay_learner.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
+        assert replay_store.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
@@ -143,7 +144,7 @@ def test_the_memory_is_told_of_now_and_then(monkeypatch):
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))
     assert len(made.told) == made.updates // 5
-    assert set(made.told[0]) <= set(replay_learner.NAMES)
+    assert set(made.told[0]) <= set(replay_store.NAMES)
     assert made.told[0]["replay_size"] > 0
 
 

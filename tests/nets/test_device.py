@@ -17,9 +17,11 @@ from polyplay.common.errors import UserError
 from polyplay.common.shared_memory import Block
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import collate
 from polyplay.nets import device
 from polyplay.systems import load
-from polyplay.weights.params import Params, Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
 from polyplay.workers.placement import Where
 from tests.pretend import CUDA, WAITS, Far, pretended
@@ -142,8 +144,8 @@ def _stream(slots: int) -> Stream:
 def test_columns_hold_what_the_streams_own_joiner_puts_together(gpu, n):
     stream = _stream(4)
     own = Joiner(stream.rows, stream.state, 3, n)
-    columns = on_device.joiner(stream, n, CUDA)
-    assert on_device.joiner(stream, n, CPU) is None
+    columns = collate.joiner(stream, n, CUDA)
+    assert collate.joiner(stream, n, CPU) is None
     for slots in ([2, 0, 3][:n], [1, 3, 0][:n]):
         (want, before), (got, state) = own(slots), columns(slots)
         assert all(isinstance(x, Far) for _, x in tree.leaves(got["obs"]))

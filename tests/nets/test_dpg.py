@@ -14,7 +14,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 from tests.nets.helpers import arrivals, bind, continuous, discrete, parameters, play, vector
 
 SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}

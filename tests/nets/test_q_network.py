@@ -13,7 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.learning.losses import q_learning
 from polyplay.nets import precision
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, vector
 
 HEADS: list[dict[str, Any]] = [

@@ -8,7 +8,8 @@ from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.nets.running_stats import BOUND, MOST, Moments, Normalize, Returns
-from polyplay.weights.params import Params, Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.params import Params
 from tests.nets.helpers import arrivals, discrete, image, play, vector
 
 

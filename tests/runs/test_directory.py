@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.runs import directory as record
+from polyplay.common import files, machine
 from polyplay.common.errors import UserError
-from polyplay.runs.directory import Grow, Lines
+from polyplay.common.files import Grow, Lines
+from polyplay.runs import directory as record
 
 
 def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
@@ -22,7 +23,7 @@ def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
     lines = Lines(path)
     for i in range(3):
         lines.write({"i": i, "text": "a\nb ü"})
-        assert list(record.read_lines(path))[-1] == {"i": i, "text": "a\nb ü"}
+        assert list(files.read_lines(path))[-1] == {"i": i, "text": "a\nb ü"}
         assert path.read_bytes().endswith(b"\n")
     lines.close()
     lines.close()
@@ -65,8 +66,8 @@ def test_a_torn_last_line_is_cut_off_on_open(tmp_path: Path, left: bytes, kept: 
 
 def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
     (tmp_path / "a").write_bytes(b'{"a": 1}\n{"a": ')
-    assert list(record.read_lines(tmp_path / "a")) == [{"a": 1}]
-    assert list(record.read_lines(tmp_path / "b")) == []
+    assert list(files.read_lines(tmp_path / "a")) == [{"a": 1}]
+    assert list(files.read_lines(tmp_path / "b")) == []
 
 
 def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -78,7 +79,7 @@ def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pyt
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
     lines.write({"a": 3})
-    assert list(record.read_lines(tmp_path / "a")) == [{"a": 1}, {"a": 3}]
+    assert list(files.read_lines(tmp_path / "a")) == [{"a": 1}, {"a": 3}]
 
 
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path):
@@ -88,13 +89,13 @@ def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path):
 
 def test_plain_is_json_whatever_comes_in():
     value = {"a": math.nan, "b": -math.inf, "c": np.float32(0.5), "d": np.int64(3), "e": (1, [True, None])}
-    assert record.plain(value) == {"a": None, "b": None, "c": 0.5, "d": 3, "e": [1, [True, None]]}
-    assert record.plain({1: Path("x"), "t": np.array(math.inf)}) == {"1": "x", "t": None}
+    assert files.plain(value) == {"a": None, "b": None, "c": 0.5, "d": 3, "e": [1, [True, None]]}
+    assert files.plain({1: Path("x"), "t": np.array(math.inf)}) == {"1": "x", "t": None}
 
 
 def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.json"
-    record.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
     def full(*_: Any) -> None:
@@ -102,7 +103,7 @@ def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(record.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        record.write_json(path, {"a": 2})
+        files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
@@ -153,7 +154,7 @@ def test_read_config_names_what_is_wrong(tmp_path: Path):
 
 
 def test_a_package_that_is_not_there_has_no_version():
-    assert record.version("no-such-package-at-all") is None
+    assert machine.version("no-such-package-at-all") is None
 
 
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
@@ -171,13 +172,13 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
         (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
     counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
     record.rewind(tmp_path, counters)
-    assert [r["steps"] for r in record.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
-    assert [r["steps"] for r in record.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
-    assert [r["steps"] for r in record.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
-    assert [r["update"] for r in record.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
-    assert list(record.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
+    assert [r["steps"] for r in files.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
+    assert [r["steps"] for r in files.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
+    assert [r["steps"] for r in files.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
+    assert [r["update"] for r in files.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
+    assert list(files.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
     # lanes 0 and 1 had ended two games by then, the second of which was noted later
-    assert [(g["lane"], g["frames"]) for g in record.read_lines(tmp_path / "episodes.jsonl")] == [
+    assert [(g["lane"], g["frames"]) for g in files.read_lines(tmp_path / "episodes.jsonl")] == [
         (0, 90),
         (2, 95),
         (0, 100),

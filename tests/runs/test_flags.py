@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from polyplay.runs import flags
 from polyplay.common.errors import UserError
+from polyplay.runs import flags
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.reports import rows
 
 import polyplay
 from polyplay import nets, systems
 from polyplay.acting import worker
-from polyplay.runs import memory_estimate
-from polyplay.workers.crew import Crew
 from polyplay.envs import Envs
+from polyplay.runs import memory_estimate as memory
+from polyplay.workers.crew import Crew
+from tests.reports import rows
 
 TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp"}
 
@@ -27,14 +27,14 @@ def wired(name: str, **settings: Any) -> tuple[Crew, Any]:
 
 
 def predict(crew: Crew, system: Any) -> dict[str, float]:
-    return memory_estimate.predict(crew, system.envs.spec, system.policy())
+    return memory.predict(crew, system.envs.spec, system.policy())
 
 
 @pytest.mark.parametrize(
     ("n", "text"), [(3 * 2**19, "1.5 MB"), (12.34 * 2**20, "12.3 MB"), (2**40, "1.02e+03 GB"), (1.5 * 2**30, "1.5 GB")]
 )
 def test_bytes_for_people(n: float, text: str):
-    assert memory_estimate.size(n) == text
+    assert memory.size(n) == text
 
 
 def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_path: Path):
@@ -42,14 +42,14 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
     inner.mkdir(parents=True)
     (inner / "memory.max").write_text("max\n")
     (tmp_path / "a" / "memory.max").write_text("4096\n")
-    assert memory_estimate._of_group("", "/a/b", str(tmp_path)) == [4096]
+    assert memory._of_group("", "/a/b", str(tmp_path)) == [4096]
     old = tmp_path / "memory" / "x"
     old.mkdir(parents=True)
     (old / "memory.limit_in_bytes").write_text("8192")
     (old.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
-    assert min(memory_estimate._of_group("memory", "/x", str(tmp_path))) == 8192
-    assert memory_estimate._of_group("cpu,cpuacct", "/x", str(tmp_path)) == []
-    assert 2**26 < memory_estimate.limit() <= memory_estimate.psutil.virtual_memory().total
+    assert min(memory._of_group("memory", "/x", str(tmp_path))) == 8192
+    assert memory._of_group("cpu,cpuacct", "/x", str(tmp_path)) == []
+    assert 2**26 < memory.limit() <= memory.psutil.virtual_memory().total
 
 
 def test_streams_between_workers_are_counted_as_they_are():
@@ -76,17 +76,17 @@ def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, mon
 
 def test_what_a_network_keeps_for_its_gradient_is_measured():
     spec = Envs("ALE/Pong-v5", 1).spec
-    small, deep = (memory_estimate._kept(nets.make(name, spec), spec) for name in ("a3c", "impala"))
+    small, deep = (memory._kept(nets.make(name, spec), spec) for name in ("a3c", "impala"))
     assert 4 * 84 * 84 * 4 <= small <= 400_000  # at least the image as floats
     assert 1_000_000 <= deep <= 4_000_000  # 15 convolutions of up to 84×84×16
     weights = torch.nn.Parameter(torch.zeros(1000, 1000))
-    assert memory_estimate._kept(nets.make("a3c", spec, hidden=512), spec) < small + weights.numel()  # weights don't count
+    assert memory._kept(nets.make("a3c", spec, hidden=512), spec) < small + weights.numel()  # weights don't count
 
 
 @pytest.mark.parametrize(("name", "share"), [("adam", 2.0), ("rmsprop_tf", 1.0)])
 def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name: str, share: float):
     crew, system = wired("a2c", replicas=1, optimizer=name)
-    net = memory_estimate.bytes_of(system.policy())
+    net = memory.bytes_of(system.policy())
     knobs = 16
     assert predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=knobs)
 
@@ -95,20 +95,20 @@ def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name: st
 def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
     """Each has its gradient and half of the mean; weights and statistics are there once."""
     crew, system = wired("a2c", replicas=2, optimizer=name)
-    net = memory_estimate.bytes_of(system.policy())
+    net = memory.bytes_of(system.policy())
     assert predict(crew, system)["weights"] == pytest.approx(
         net * (2 + 1 + 1 + share), abs=600
     )  # and sums, arrivals, knobs
 
 
 def test_more_workers_and_environment_processes_take_more():
-    one, two = (memory_estimate.processes(wired("a2c", replicas=n)[0]) for n in (1, 2))
-    assert two - one == pytest.approx(memory_estimate.OF["learn"] * memory_estimate.MB, abs=5 * memory_estimate.MB)  # ours may change meanwhile
+    one, two = (memory.processes(wired("a2c", replicas=n)[0]) for n in (1, 2))
+    assert two - one == pytest.approx(memory.OF["learn"] * memory.MB, abs=5 * memory.MB)  # ours may change meanwhile
     page = systems.load("a2c")
     crew = Crew(0)
     page.build(page.Config(env="CartPole-v1", network="mlp", replicas=1, workers=3), crew)
-    servers = memory_estimate.OF["env server"] + 3 * memory_estimate.OF["env"]
-    assert memory_estimate.processes(crew) - one == pytest.approx(servers * memory_estimate.MB, abs=5 * memory_estimate.MB)
+    servers = memory.OF["env server"] + 3 * memory.OF["env"]
+    assert memory.processes(crew) - one == pytest.approx(servers * memory.MB, abs=5 * memory.MB)
 
 
 def test_a_real_run_takes_about_what_was_predicted(tmp_path: Path):

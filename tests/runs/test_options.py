@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fakepage import Config, page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyplay.common.errors import UserError
 from polyplay.runs import options as config
 from polyplay.runs.options import RunOptions
-from polyplay.common.errors import UserError
+from tests.fakepage import Config, page
 
 PAGE = page()
 

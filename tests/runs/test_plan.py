@@ -9,11 +9,13 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.runs import options as config, plan
-from polyplay.workers.crew import Crew
-from polyplay.envs import Envs
 from polyplay.common.errors import UserError
-from polyplay.runs.directory import read_config, write_json
+from polyplay.common.files import write_json
+from polyplay.envs import Envs
+from polyplay.runs import options as config
+from polyplay.runs import plan
+from polyplay.runs.directory import read_config
+from polyplay.workers.crew import Crew
 
 TOY = {"env": "toy:catch", "network": "mlp"}
 

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.reports import rows
 
 import polyplay
 from polyplay.cli.main import main
 from polyplay.common.errors import Diverged, UserError
 from polyplay.runs.reproduce import replay
+from tests.reports import rows
 
 BASE = {"trace": True, "seed": 2, "network": "mlp", "tensorboard": False, "lanes": 4, "unroll": 5, "actors": 2}
 

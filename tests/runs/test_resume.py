@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.reports import rows
 
 import polyplay
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from tests.reports import rows
 
 BASE = {"trace": True, "seed": 5, "anneal": "constant", "network": "mlp", "tensorboard": False, "report_every": 0.5}
 CARTPOLE = {**BASE, "env": "CartPole-v1", "lanes": 4, "unroll": 5}

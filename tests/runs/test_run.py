@@ -21,18 +21,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests import leftovers
 import psutil
 import pytest
-from tests.reports import KEYS, rows
 
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
 from polyplay.common import checkpoint
-from polyplay.runs import directory, options as config
 from polyplay.common.errors import UserError
+from polyplay.runs import directory
+from polyplay.runs import options as config
 from polyplay.runs.run import read
+from tests import leftovers
+from tests.reports import KEYS, rows
 
 TOY = ["--env", "toy:catch", "--optimizer=adam", "--learning-rate=2e-3", "--network=mlp", "--report-every=0.2"]
 SMALL = {"a2c": ["--lanes=8"], "impala": ["--lanes=4", "--batch=8", "--unroll=5"]}

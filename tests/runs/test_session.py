@@ -8,9 +8,9 @@ import pytest
 
 from polyplay.cli import main
 from polyplay.common import checkpoint
-from polyplay.workers.crew import Crew
 from polyplay.common.errors import WorkerLost
 from polyplay.runs.reports.nonblocking import Outlet
+from polyplay.workers.crew import Crew
 
 
 @pytest.mark.timeout(60)

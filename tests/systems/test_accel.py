@@ -15,8 +15,8 @@ import polyplay
 from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
 from polyplay.runs import memory_estimate, plan
-from polyplay.runs.directory import read_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.reproduce import replay
 from polyplay.runs.run import diagram

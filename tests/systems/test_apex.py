@@ -14,8 +14,8 @@ import polyplay
 from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
 from polyplay.runs import plan
-from polyplay.runs.directory import read_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew

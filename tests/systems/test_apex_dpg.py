@@ -13,9 +13,9 @@ from polyplay import systems
 from polyplay.acting import play
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
 from polyplay.envs import Envs
-from polyplay.learning.learner import build
-from polyplay.runs.directory import read_lines
+from polyplay.nets.factory import build
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew

@@ -12,9 +12,9 @@ import polyplay
 from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
 from polyplay.learning.losses import q_learning
 from polyplay.runs import plan
-from polyplay.runs.directory import read_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew

@@ -12,8 +12,8 @@ import pytest
 
 import polyplay
 from polyplay import systems
+from polyplay.common.files import read_lines
 from polyplay.common.shared_memory import Block
-from polyplay.runs.directory import read_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew

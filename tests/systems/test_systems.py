@@ -19,7 +19,9 @@ from polyplay.envs import Envs
 from polyplay.envs.atari.presets import preset
 from polyplay.envs.toys import games as toy
 from polyplay.runs import options
+from polyplay.runs.load import new_crew
 from polyplay.runs.run import diagram
+from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -122,7 +124,7 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     run = _far(monkeypatch, tmp_path)
     assert run.summary["episodic_return_mean"] >= 100_000  # random play: 22,000
     page, spec = systems.load("a2c"), Envs("toy:far", 1)
-    wired = page.build(run.settings, polyplay.run.new_crew(options.RunOptions(serial=True)))
+    wired = page.build(run.settings, new_crew(options.RunOptions(serial=True)))
     policy = play.load_policy(wired, checkpoint.newest(run.directory, print))
     kept = {k: v.clone() for k, v in policy.named_buffers()}
     mean = kept["inputs.moments.0.mean"]
@@ -230,14 +232,14 @@ def test_the_figure_is_drawn_from_the_wiring():
 
 
 def test_atari_presets_are_the_pages_own_or_asked_for():
-    own = systems.atari("ALE/Pong-v5", "baselines")
-    assert own == systems.atari("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
-    assert systems.atari("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
+    own = _wiring.atari("ALE/Pong-v5", "baselines")
+    assert own == _wiring.atari("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
+    assert _wiring.atari("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
         **preset("dopamine"),
         "life_loss": "terminate",
     }
-    assert systems.atari("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
-    assert systems.atari("toy:catch", "baselines") == systems.atari(print, "baselines") == {}
+    assert _wiring.atari("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
+    assert _wiring.atari("toy:catch", "baselines") == _wiring.atari(print, "baselines") == {}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_atari_presets_are_the_pages_own_or_asked_for():
 )
 def test_what_atari_cannot_be_is_one_line(env, asked, said):
     with pytest.raises(UserError, match=said) as e:
-        systems.atari(env, "baselines", asked)
+        _wiring.atari(env, "baselines", asked)
     assert "\n" not in str(e.value)
 
 

@@ -14,7 +14,7 @@ from polyplay.acting import play
 from polyplay.cli import main, matrix
 from polyplay.common import checkpoint
 from polyplay.envs import Envs
-from polyplay.learning.learner import build
+from polyplay.nets.factory import build
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
 

@@ -12,7 +12,7 @@ from polyplay import systems
 from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.learning.learner import build
+from polyplay.nets.factory import build
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
 

@@ -12,16 +12,17 @@ from torch import nn
 from polyplay import nets
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
+from polyplay.common.control import Control, Knobs
 from polyplay.common.counters import Meter
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.shared_memory import Control, Knobs
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.learner import Learner, Task
+from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
-from polyplay.weights.allreduce import Local, Optim
+from polyplay.learning.spec import Task
+from polyplay.weights.flat import Vector, sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.params import Vector, sizes
+from polyplay.weights.update import Local, Optim
 
 OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from polyplay.common import checkpoint
-from polyplay.common.shared_memory import Knobs
-from polyplay.learning.learner import Learner, Task
+from polyplay.common.control import Knobs
+from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
-from polyplay.weights.allreduce import Local, Optim
+from polyplay.learning.spec import Task
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.params import Vector, sizes
+from polyplay.weights.flat import Vector, sizes
+from polyplay.weights.update import Local, Optim
 from tests.weights.test_allreduce import POLICY, _finish, _gradients, _line, _me, _rows
 
 PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε

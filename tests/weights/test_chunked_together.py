@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.weights.allreduce import Optim
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.params import sizes
+from polyplay.weights.flat import sizes
+from polyplay.weights.update import Optim
 from tests.weights.test_allreduce import _finish, _me
 
 FORK = multiprocessing.get_context("fork")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyplay.weights import nccl
-from polyplay.weights.params import Vector
+from polyplay.weights.flat import Vector
 
 
 class Net(torch.nn.Module):

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from polyplay.common.control import Knobs
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Knobs
-from polyplay.learning.learner import Learner, Task
+from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
+from polyplay.learning.spec import Task
+from polyplay.weights.flat import sizes
 from polyplay.weights.outlier_losses import Outliers
 from polyplay.weights.parameter_server import Server
 from polyplay.weights.parameter_shard import Part
-from polyplay.weights.params import sizes
 from tests import twins
 from tests.learning.test_learner import OPTIM, POLICY, _me, _rows
 from tests.weights.test_parameter_server import whole

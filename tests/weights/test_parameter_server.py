@@ -14,10 +14,10 @@ from torch import nn
 
 from polyplay.common.errors import Closed, UserError
 from polyplay.nets.running_stats import Moments
-from polyplay.weights.allreduce import Local, Optim
+from polyplay.weights.flat import Vector, sizes
 from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, Server
 from polyplay.weights.parameter_shard import Part
-from polyplay.weights.params import Vector, sizes
+from polyplay.weights.update import Local, Optim
 from tests import twins
 from tests.weights.test_allreduce import _finish, _gradients, _line, _me
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from polyplay.common.errors import Closed, UserError
-from polyplay.weights.params import Params, Vector
+from polyplay.weights.flat import Vector
+from polyplay.weights.params import Params
 
 
 def _net() -> nn.Module:

@@ -17,16 +17,16 @@ from torch import nn
 from polyplay import nets
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.control import Knobs
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import Knobs
 from polyplay.envs import Envs
-from polyplay.learning.learner import Task
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.sources import learn
-from polyplay.weights.allreduce import Optim
+from polyplay.learning.spec import Task
+from polyplay.learning.worker import learn
+from polyplay.weights.flat import sizes
 from polyplay.weights.parameter_server import TAKEN, WRITTEN, Server
 from polyplay.weights.parameter_shard import shard
-from polyplay.weights.params import sizes
+from polyplay.weights.update import Optim
 from polyplay.workers.crew import Crew
 from tests.weights.test_allreduce import _me
 from tests.weights.test_parameter_server import whole

@@ -11,8 +11,9 @@ from torch import nn
 
 from polyplay.common.errors import Closed
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import AllReduce, Local, Optim
-from polyplay.weights.params import Vector, sizes
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import Vector, sizes
+from polyplay.weights.update import Local, Optim
 from tests.weights.test_allreduce import OPTIM, _finish, _me
 
 

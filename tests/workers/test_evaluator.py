@@ -16,14 +16,15 @@ from polyplay.acting import play
 from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.context import Me
+from polyplay.common.control import Control
 from polyplay.common.counters import Meter
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Control
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.nets import Factory
-from polyplay.runs import load, options
-from polyplay.weights.params import Show, Vector, sizes
+from polyplay.runs import options
+from polyplay.weights.flat import Vector, sizes
+from polyplay.weights.on_request import Show
 from polyplay.workers import evaluator
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -121,9 +122,9 @@ def test_only_better_weights_are_kept(tmp_path: Path):
 
 def test_a_damaged_best_is_not_taken(tmp_path: Path):
     counters = {"updates": 2, "episodic_return_mean": 1.0}
-    checkpoint.keep_best(tmp_path, load.POLICY, {"x": np.zeros(3, np.float32)}, counters)
+    checkpoint.keep_best(tmp_path, checkpoint.POLICY, {"x": np.zeros(3, np.float32)}, counters)
     assert checkpoint.kept_best(tmp_path) is not None
-    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{load.POLICY}.safetensors").write_bytes(b"")
+    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.POLICY}.safetensors").write_bytes(b"")
     assert checkpoint.kept_best(tmp_path) is None
     assert checkpoint.best(tmp_path) is None
 

@@ -18,8 +18,9 @@ from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
 from polyplay.buffers.replay.storage import PIECE
-from polyplay.common.checkpoint import write_file, write_json
+from polyplay.common.checkpoint import write_json
 from polyplay.common.errors import UserError
+from polyplay.common.files import write_file
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import Memory

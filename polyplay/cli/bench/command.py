@@ -56,8 +56,8 @@ class BenchOptions:
 def command(words: list[str], means: Any = None) -> int:
     """`polyplay bench` with these words; the exit status. `means`: measuring.Means, for tests."""
     from polyplay.cli.bench import picture, recap, settings, table
+    from polyplay.common.files import write_json
     from polyplay.runs import flags
-    from polyplay.runs.directory import write_json
     from polyplay.runs.reports.terminal import default_console
 
     if flags.wants_help(words):

@@ -19,9 +19,8 @@ from polyplay.cli.bench.crowd import Crowd, Order
 from polyplay.cli.bench.limits import Costs, Seen
 from polyplay.cli.bench.watched_run import watched
 from polyplay.common.errors import EnvFailure, WorkerLost
+from polyplay.common.machine import cores, stamp
 from polyplay.envs.pool import Envs
-from polyplay.runs.directory import stamp
-from polyplay.workers.crew import cores
 
 ACTING, ROWS = 32, (5, 32)  # sizes at which networks are compared
 QUIET = 0.1  # cores that others may use

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from polyplay.cli.bench.process_watch import Watch, begun, rate
 from polyplay.common.errors import UserError, WorkerLost
-from polyplay.runs.directory import read_lines
+from polyplay.common.files import read_lines
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time

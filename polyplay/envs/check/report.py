@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyplay.common.errors import EnvFailure, UserError
-from polyplay.common.findings import Finding, as_json, show, status
+from polyplay.common.findings import Finding, status
+from polyplay.common.machine import cores
 from polyplay.envs import rules
 from polyplay.envs.check import random_play, trial
 from polyplay.envs.check.trial import Facts, Order
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import Tried, watch
 from polyplay.envs.pool import Envs
-from polyplay.envs.pools.client import cores, maker
+from polyplay.envs.pools.client import maker
 from polyplay.envs.pools.lane import Job
 from polyplay.envs.rules import RULES
 
@@ -128,52 +129,3 @@ class Looker:
 
 
 # ------------------------------------------------------------------------------------------ the command
-
-
-@dataclass(frozen=True)
-class CheckOptions:
-    """Random actions; nothing is learnt, nothing is written."""
-
-    steps: int | None = None
-    """how many steps of a trial (none: 1,000, or 10 seconds)"""
-    step_timeout: float = 60.0
-    """seconds that a step or a reset may take"""
-    seed: int = 0
-    """seed of environment and actions"""
-    json: bool = False
-    """print JSON"""
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name}: {value} given, allowed: a whole number from {least} up")
-        if self.step_timeout <= 0:
-            raise UserError(f"--step-timeout: {self.step_timeout:g} given, allowed: a number above 0")
-
-
-def command(words: list[str]) -> int:
-    """`polyplay check` with these words; the exit status."""
-    from polyplay.runs import flags
-
-    line = "polyplay check ENV"
-    if flags.wants_help(words):
-        flags.show_help({"check": CheckOptions()}, line, "ENV is what train's --env takes.")
-    if not words or words[0].startswith("-"):
-        raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    o, _ = flags.read(CheckOptions, words[1:], line)
-    report = check(words[0], steps=o.steps, step_timeout=o.step_timeout, seed=o.seed)
-    if o.json:
-        more = {"environment": report.environment, "card": report.card}
-        print(as_json(report.findings, more, "rules"))
-    else:
-        show(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
-    return report.status
-
-
-def verdict(report: Report) -> str:
-    counts = {level: sum(f.level == level for f in report.findings) for level in ("failed", "warning")}
-    if not any(counts.values()):
-        return "keeps to every rule that was seen"
-    words = {"failed": "broken", "warning": "doubtful"}
-    return " and ".join(f"{n} rule{'s' * (n > 1)} {words[level]}" for level, n in counts.items() if n)

@@ -58,10 +58,6 @@ def describe(envs: Envs) -> EnvSpec:
     return answer
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def end_of(process: EnvProcess) -> str:
     code = process.exitcode
     if code is None or code >= 0:

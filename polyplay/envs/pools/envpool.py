@@ -23,12 +23,12 @@ from gymnasium import spaces as gym
 
 from polyplay.common import tree
 from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.common.machine import cores
 from polyplay.common.tree import Batch, Spec
 from polyplay.envs import spaces
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest
 from polyplay.envs.pools.batching import OUT, Turns
 from polyplay.envs.pools.build import one_line
-from polyplay.envs.pools.client import cores
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")

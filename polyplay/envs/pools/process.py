@@ -16,13 +16,14 @@ import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.common.machine import cores
 from polyplay.common.tree import Batch
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.batching import OUT, Turns
 from polyplay.envs.pools.board import Board
-from polyplay.envs.pools.client import Worker, cores, end_of, maker
+from polyplay.envs.pools.client import Worker, end_of, maker
 from polyplay.envs.pools.faults import Faults
 from polyplay.envs.pools.lane import Job
 from polyplay.envs.pools.saved_state import LOAD, SAVE

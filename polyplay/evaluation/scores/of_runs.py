@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.common.statistics import mean_interval
 from polyplay.runs import directory as record
@@ -72,7 +73,7 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
 
 def training(directory: Path) -> dict[str, Any]:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
-    games = list(record.read_lines(directory / "episodes.jsonl"))[-WINDOW:]
+    games = list(files.read_lines(directory / "episodes.jsonl"))[-WINDOW:]
     if not games:
         return {}
     returns = np.array([g["episodic_return"] for g in games])

@@ -17,7 +17,7 @@ from torch import Tensor
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses.policy_gradient import Later, Scored
+from polyplay.learning.losses.base import Later, Scored
 
 FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
-from polyplay.learning.losses.policy_gradient import (
+from polyplay.learning.losses.base import (
     COMMON,
     Later,
     Over,

@@ -23,7 +23,8 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import q_targets
-from polyplay.learning.losses.policy_gradient import REDUCTIONS, REWARDS, Later, Over, Scored, squash
+from polyplay.learning.losses.base import REDUCTIONS, REWARDS, Later, Over, Scored, squash
+from polyplay.nets import q_values
 
 WEIGHTED = ("loss", "error")
 PRIORITIES = ("ce", "kl")
@@ -56,7 +57,7 @@ class Q:
     def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
-        q = q_targets.chosen(out["q"], batch["action"])
+        q = q_values.chosen(out["q"], batch["action"])
         error, weight = goal - q, _weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
@@ -98,14 +99,14 @@ class Categorical:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
-        logits = q_targets.chosen(out["q"], batch["action"])
+        logits = q_values.chosen(out["q"], batch["action"])
         each, weight = q_targets.cross_entropy(goal, logits), _weight(batch, goal[:, 0])
         floor = q_targets.entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = _reduced(weight * each, self.reduction)
 
         def metrics() -> dict[str, Tensor]:
-            q, mean = q_targets.expected(logits, *where), goal @ q_targets.support(*where, goal)
+            q, mean = q_values.expected(logits, *where), goal @ q_values.support(*where, goal)
             common = _common(loss, q, mean, (mean - q).abs(), weight)
             return {**common, "kl": apart.mean(), "entropy": floor.mean()}
 
@@ -158,7 +159,7 @@ class Sequence:
             rows, out["target"], self.gamma, self.n, out.get("online"), self.rescale or None, self.tail
         )
         over, action = Over(made.valid), rows["action"][:-1]
-        q = over.only(q_targets.chosen(out["q"][:-1], action))
+        q = over.only(q_values.chosen(out["q"][:-1], action))
         goal = over.only(made.target)
         error, weight = goal - q, _weight(batch, goal[0])
         each = 0.5 * error.square().sum(0)

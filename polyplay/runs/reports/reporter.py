@@ -16,8 +16,9 @@ from typing import Any
 
 import psutil
 
+from polyplay.common.files import Grow, Lines, Row, plain, read_lines, write_json
+from polyplay.common.machine import now
 from polyplay.runs.reports import metric_names
-from polyplay.runs.directory import Grow, Lines, Row, now, plain, read_lines, write_json
 from polyplay.runs.reports.metric_names import KINDS
 from polyplay.runs.reports.wandb import Tracker
 

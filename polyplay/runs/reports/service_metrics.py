@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from polyplay.workers.crew import cores
+from polyplay.common.machine import cores
 
 Gauge = float | None
 DECILES = (0.1, 0.5, 0.9)

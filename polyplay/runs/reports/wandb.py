@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from polyplay.runs import directory as record
 from polyplay.common.errors import UserError
+from polyplay.runs import directory as record
 
 LAST = 20.0  # seconds that the end of a run waits for what is on its way
 BACKLOG = 10_000  # reports on their way at once; further ones are left out

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from polyplay.common.context import Me
+from polyplay.common.control import Dial
 from polyplay.common.counters import Meter
 from polyplay.workers.autoscale.climb import climb
 from polyplay.workers.autoscale.ga3c import Decision, Reading, Rule, Trial, annealing, released
@@ -25,20 +26,6 @@ RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": re
 def rule(name: str, lag: float) -> Rule:
     """The rule of that name; `climb` lets the mean lag grow to `lag` updates."""
     return partial(climb, lag=float(lag)) if name == "climb" else RULES[name]
-
-
-@dataclass(frozen=True)
-class Dial:
-    """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
-
-    `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.
-    """
-
-    name: str
-    low: int
-    high: int
-    get: Callable[[], int]
-    set: Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from polyplay.cli import main
+from polyplay.cli import options
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari.presets import PRESETS, Atari, preset
@@ -80,7 +80,7 @@ def test_mistakes_are_said_in_one_line(tmp_path):
 
 
 def test_the_command_line_and_the_baselines_know_every_protocol():
-    hint = get_type_hints(main.EvaluateOptions)["protocol"]
+    hint = get_type_hints(options.EvaluateOptions)["protocol"]
     assert list(get_args(hint)) == list(PROTOCOLS)
     assert {b for p in PROTOCOLS.values() for b in p.baselines} == set(BASELINES)
     assert game(PONG) == "pong"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import polyplay
+from polyplay.cli import check as check_module
 from polyplay.cli import main
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.findings import Finding
@@ -135,7 +136,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_the_verdict_in_words():
     def of(*kinds: Any) -> str:
-        return checking.verdict(checking.Report("x", [Finding("r", kind, "") for kind in kinds], {}))
+        return check_module.verdict(checking.Report("x", [Finding("r", kind, "") for kind in kinds], {}))
 
     assert of("ok", "unseen") == "keeps to every rule that was seen"
     assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main
+from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.evaluation.scores.command import Options, compared, listed
 from polyplay.evaluation.scores.of_runs import read
@@ -31,7 +32,7 @@ def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: fl
         }
         for name, mean in scores.items()
     }
-    directory.write_json(path / "scores.json", {place: entries})
+    files.write_json(path / "scores.json", {place: entries})
     return path
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.common.errors import UserError
-from polyplay.learning.losses import policy_gradient
+from polyplay.learning.losses import base, policy_gradient
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
@@ -175,7 +175,7 @@ def test_what_was_chosen_on_a_final_row_counts_for_nothing(loss: Any) -> None:
 @pytest.mark.parametrize("make", [policy_gradient.a2c, policy_gradient.vtrace])
 def test_a_batch_without_any_transition_scores_zero(make: Any) -> None:
     out, batch = numbers([twins.lane_flags(["restart", "restart"], "first")], seed=1)
-    for reduction in policy_gradient.REDUCTIONS:
+    for reduction in base.REDUCTIONS:
         scored, grads = gradients(make(reduction=reduction), out, batch)
         assert scored.loss.item() == 0.0
         assert all(v.item() == 0.0 for v in scored.metrics.values())
@@ -245,7 +245,7 @@ def test_normalised_advantages_do_not_feel_the_rewards_unit() -> None:
 )
 def test_rewards_are_scaled_then_squashed(how: str, scale: float, expected: list[float]) -> None:
     raw = torch.tensor([-3.0, -0.5, 0.0, 0.25, 7.0])
-    torch.testing.assert_close(policy_gradient.squash(raw, how, scale), torch.tensor(expected))
+    torch.testing.assert_close(base.squash(raw, how, scale), torch.tensor(expected))
     assert raw.tolist() == [-3.0, -0.5, 0.0, 0.25, 7.0]
 
 

@@ -19,7 +19,8 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.losses import q_learning, q_targets
+from polyplay.learning.losses import q_learning
+from polyplay.nets import q_values
 from tests import twins
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
@@ -182,7 +183,7 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
 def test_only_the_divergence_is_nothing_where_all_is_learnt() -> None:
     logits = torch.randn(4, 2, 11)
     out = {"q": logits.clone(), "target": logits}
-    batch = {"action": q_targets.expected(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
+    batch = {"action": q_values.expected(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
     batch["discount"] = torch.ones(4)
     kl, ce = (q_learning.Categorical(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
     assert (kl < 1e-4).all()
@@ -219,7 +220,7 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
     loss = q_learning.Sequence(gamma=0.9, n=n, tail=tail, rescale=rescale, time=time, reward="clip")
     result, grad = scored(loss, out, batch)
     best = out["online"].argmax(-1)
-    ahead = q_targets.chosen(out["target"], best).numpy()
+    ahead = q_values.chosen(out["target"], best).numpy()
     total = 0.0
     for b in range(width):
         keys = ("terminated", "first", "valid")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.learning.losses import q_targets
+from polyplay.nets import q_values
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
@@ -92,19 +93,19 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
         q_targets.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
     with pytest.raises(ValueError, match=r"mask must be q's \[2, 4\]"):
-        q_targets.best(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
+        q_values.best(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"scores must be \[2\] and \[A\] or \[A, K\] behind; got \[3, 4\]"):
-        q_targets.chosen(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
+        q_values.chosen(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
 
 
 def test_chosen_takes_numbers_and_distributions_of_batches_and_sequences() -> None:
     action = torch.tensor([[1, 0], [2, 1], [0, 0]])
     q = randn(3, 2, 4).requires_grad_()
     picked = torch.stack([q[i, j, action[i, j]] for i in range(3) for j in range(2)]).view(3, 2)
-    assert torch.equal(q_targets.chosen(q, action), picked)
+    assert torch.equal(q_values.chosen(q, action), picked)
     logits = randn(2, 4, 5)
-    assert torch.equal(q_targets.chosen(logits, action[0]), torch.stack([logits[0, 1], logits[1, 0]]))
-    q_targets.chosen(q, action).sum().backward()
+    assert torch.equal(q_values.chosen(logits, action[0]), torch.stack([logits[0, 1], logits[1, 0]]))
+    q_values.chosen(q, action).sum().backward()
     assert q.grad.sum() == 6.0
 
 
@@ -143,7 +144,7 @@ def test_an_unmoved_distribution_stays_and_its_mean_moves_with_the_target() -> N
     chances = randn(5, 51).softmax(1)
     same = q_targets.project(chances, torch.zeros(5), torch.ones(5), -10.0, 10.0)
     torch.testing.assert_close(same, chances, atol=1e-5, rtol=1e-4)
-    z = q_targets.support(-10.0, 10.0, chances)
+    z = q_values.support(-10.0, 10.0, chances)
     moved = q_targets.project(chances, torch.full((5,), 0.37), torch.full((5,), 0.8), -10.0, 10.0)
     torch.testing.assert_close(moved @ z, 0.37 + 0.8 * (chances @ z), atol=1e-4, rtol=1e-4)  # nothing was clipped
 
@@ -151,7 +152,7 @@ def test_an_unmoved_distribution_stays_and_its_mean_moves_with_the_target() -> N
 def test_a_distribution_is_taken_of_the_action_with_the_best_mean() -> None:
     logits = torch.full((1, 2, 3), -20.0)
     logits[0, 0, 0] = logits[0, 1, 2] = 20.0  # action 0 is worth low, action 1 high
-    torch.testing.assert_close(q_targets.expected(logits, -1.0, 1.0), torch.tensor([[-1.0, 1.0]]))
+    torch.testing.assert_close(q_values.expected(logits, -1.0, 1.0), torch.tensor([[-1.0, 1.0]]))
     made = q_targets.categorical(t(0.0), t(1.0), logits, -1.0, 1.0)
     torch.testing.assert_close(made, torch.tensor([[0.0, 0.0, 1.0]]))
     made = q_targets.categorical(t(0.0), t(1.0), logits, -1.0, 1.0, -logits)  # the other network prefers action 0

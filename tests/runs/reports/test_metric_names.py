@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
+
+from polyplay.learning.losses import base
+from polyplay.runs.reports import metric_names
 from tests.reports import KEYS
 
-from polyplay.learning.losses import policy_gradient
-from polyplay.runs.reports import metric_names
-
-ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *policy_gradient.COMMON, "grad_norm", "learning_rate"])}
-LEARNT = {k: ROW[k] for k in (*policy_gradient.COMMON, "grad_norm", "learning_rate")}
+ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *base.COMMON, "grad_norm", "learning_rate"])}
+LEARNT = {k: ROW[k] for k in (*base.COMMON, "grad_norm", "learning_rate")}
 
 
 @pytest.mark.parametrize(

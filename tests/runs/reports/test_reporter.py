@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports import KEYS
 
+from polyplay.common.files import read_lines
 from polyplay.runs import directory as record
 from polyplay.runs.reports import reporter as report
-from polyplay.runs.directory import read_lines
 from polyplay.runs.reports.reporter import Reporter
+from tests.reports import KEYS
 
 
 class Clock:
@@ -302,5 +302,6 @@ def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_reports_need_no_torch():
-    code = "import sys, polyplay.runs.reports.reporter, polyplay.runs.reports.terminal, polyplay.runs.options; assert 'torch' not in sys.modules"
+    names = ("runs.reports.reporter", "runs.reports.terminal", "runs.options")
+    code = f"import sys, {', '.join('polyplay.' + n for n in names)}; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=150).returncode == 0

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from polyplay.common.counters import Meter
 from polyplay.runs.reports import service_metrics
 from polyplay.runs.reports.service_metrics import Gauges
-from polyplay.common.counters import Meter
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakepage import page
 from rich.console import Console
 
 from polyplay.runs import options as config
@@ -25,6 +24,7 @@ from polyplay.runs.reports.terminal import (
     line,
     settings,
 )
+from tests.fakepage import page
 
 ESCAPE = "\x1b"
 ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
@@ -265,7 +265,8 @@ def test_a_terminal_that_takes_nothing_never_holds_the_run_up(tmp_path: Path):
 
 def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
     code = (
-        "import sys, time; from polyplay.runs.reports.reporter import Reporter; from polyplay.runs.reports.terminal import Terminal\n"
+        "import sys, time; from polyplay.runs.reports.reporter import Reporter\n"
+        "from polyplay.runs.reports.terminal import Terminal\n"
         "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r, system='fake')\n"
         "row = r.report(dict(frames=1, steps=1, updates=1))\n"
         "while not t.outlet.gone: t.report(row); time.sleep(0.01)\n"

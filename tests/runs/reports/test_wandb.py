@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from polyplay.common.errors import UserError
 from polyplay.runs import directory as record
 from polyplay.runs.reports import wandb as tracking
-from polyplay.common.errors import UserError
 from polyplay.runs.reports.reporter import Reporter
 
 

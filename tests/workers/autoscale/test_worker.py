@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from polyplay.common.context import Me
+from polyplay.common.control import Control, Dial
 from polyplay.common.counters import Meter
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Control
 from polyplay.runs.session import Session
 from polyplay.systems import impala
 from polyplay.workers.autoscale.climb import climb
 from polyplay.workers.autoscale.ga3c import Decision, Reading, Trial
-from polyplay.workers.autoscale.worker import Dial, Totals, between, row, schedule, told
+from polyplay.workers.autoscale.worker import Totals, between, row, schedule, told
 from polyplay.workers.crew import Crew
 
 

@@ -1,0 +1,57 @@
+"""What a person calls from Python: `train`, `resume`, `evaluate`, `export`, `check`, and the `Run` that they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyplay import systems
+from polyplay.runs import options, run
+from polyplay.runs.run import RunResult
+
+if TYPE_CHECKING:
+    from polyplay.envs.check.report import Report
+
+
+@dataclass
+class Run(RunResult):
+    """A run that has ended: `directory`, `exit_code`, `reason`, `summary`, and the `settings` that it had."""
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+        """See `evaluate`."""
+        return evaluate(self.directory, episodes, seed, settings=self.settings, **more)
+
+
+def train(system: str, **overrides: Any) -> Run:
+    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD."""
+    settings, chosen, sources = options.resolve(systems.load(system), **overrides)
+    return Run(**vars(run.train(system, settings, chosen, sources)))
+
+
+def resume(directory: str | Path, **overrides: Any) -> Run:
+    """Go on with a run; keywords are run options that now hold (frames, minutes, …)."""
+    return Run(**vars(run.resume(Path(directory), overrides)))
+
+
+def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """Play full games with the newest checkpoint of a run; returns are unclipped. more: which, protocol, epsilon,
+    starts, greedy, video, as `polyplay evaluate` has them (which: its --checkpoint).
+    """
+    from polyplay.evaluation import evaluate
+
+    return evaluate.evaluate(Path(directory), episodes, seed, **more)
+
+
+def export(directory: str | Path, file: str | Path, which: str | None = None) -> dict[str, Any]:
+    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written."""
+    from polyplay.cli import export
+
+    return export.export(Path(directory), Path(file), which)
+
+
+def check(env: Any, **more: Any) -> Report:
+    """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
+    from polyplay.envs.check import report
+
+    return report.check(env, **more)

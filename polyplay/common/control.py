@@ -1,0 +1,103 @@
+"""What the main process and schedulers set while a run goes on: hyperparameters, save, finish, numbers of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.errors import Closed
+from polyplay.common.shared_memory import LINE, Block
+
+
+class Knobs:
+    """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
+
+    _names: dict[str, int]
+
+    def __init__(self, **values: float):
+        self._names = {name: i for i, name in enumerate(values)}
+        self._block = Block(8 * max(len(values), 1))
+        self._attach()
+        for name, value in values.items():
+            self.set(name, value)
+
+    def _attach(self) -> None:
+        self._values = self._block.array(max(len(self._names), 1), np.float64)
+
+    def __getattr__(self, name: str) -> float:
+        names = self.__dict__.get("_names", {})
+        if name not in names:
+            raise AttributeError(f"no knob {name!r}; there are: {', '.join(names) or 'none'}")
+        return float(self._values[names[name]])
+
+    def set(self, name: str, value: float) -> None:
+        getattr(self, name)
+        self._values[self._names[name]] = value
+
+    def all(self) -> dict[str, float]:
+        return {name: float(self._values[i]) for name, i in self._names.items()}
+
+    def __getstate__(self) -> dict:
+        return {"_names": self._names, "_block": self._block}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+class Control:
+    """What the main process wants of every worker: run on, save, finish, or drop everything."""
+
+    HALT, FINISH, SAVE = 0, 1, 2
+
+    def __init__(self) -> None:
+        self.show: Any = None  # params.Show, where somebody wants to see the weights
+        self._block = Block(LINE)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._flags = self._block.array(8, np.int64)
+
+    halted = property(lambda self: bool(self._flags[self.HALT]))
+    finishing = property(lambda self: bool(self._flags[self.FINISH]))
+    saves = property(lambda self: int(self._flags[self.SAVE]))
+
+    def halt(self) -> None:
+        """Everybody drops what they do: every wait raises Closed."""
+        self._flags[self.HALT] = 1
+
+    def finish(self) -> None:
+        """Learners save at their next update and end."""
+        self._flags[self.FINISH] = 1
+
+    def save(self) -> None:
+        """Learners save at their next update."""
+        self._flags[self.SAVE] += 1
+
+    def check(self) -> None:
+        if self._flags[self.HALT]:
+            raise Closed
+
+    def __getstate__(self) -> dict:
+        return {"_block": self._block, "show": self.show}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+@dataclass(frozen=True)
+class Dial:
+    """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
+
+    `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.
+    """
+
+    name: str
+    low: int
+    high: int
+    get: Callable[[], int]
+    set: Callable[[int], None]

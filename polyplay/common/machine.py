@@ -1,0 +1,57 @@
+"""What machine this is: cores, processor, versions, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+from polyplay.common.files import Row
+
+PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
+
+
+def stamp() -> Row:
+    """When, where and with what: versions, machine, commit."""
+    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    machine = {"platform": platform.platform(), "cpu": _cpu(), "cores": cores()}
+    return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Commit of polyplay's own code if it runs from a checkout, with "-dirty" if that was changed."""
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        for command in ([*git, "ls-files", "--error-unmatch", here.name], describe):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

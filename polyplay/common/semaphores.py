@@ -1,0 +1,104 @@
+"""Token counts in shared memory: what a worker waits on. POSIX semaphores, which are the memory fences too."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.shared_memory import LINE, Block
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_POSIX = sys.platform.startswith("linux")
+
+_clockwait = getattr(_libc, "sem_clockwait", None)
+
+_EINTR = 4
+
+
+class Semaphore:
+    """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
+
+    POSIX's unnamed semaphore, `LINE` bytes of a block. (macOS has none: there `Semaphores` makes named ones.)
+    """
+
+    def __init__(self, cell: np.ndarray, create: bool = False):
+        self._cell = cell
+        self._at = ctypes.c_void_p(cell.ctypes.data)
+        if create and _libc.sem_init(self._at, 1, 0):
+            raise OSError(ctypes.get_errno(), "sem_init failed")
+
+    def post(self, n: int = 1) -> None:
+        for _ in range(n):
+            _libc.sem_post(self._at)
+
+    def wait(self, timeout: float) -> bool:
+        """Take a token; False when none came within `timeout` seconds."""
+        if _libc.sem_trywait(self._at) == 0:
+            return True
+        if timeout <= 0:
+            return False
+        clock = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
+        until = time.clock_gettime(clock) + timeout
+        spec = _Timespec(int(until), int((until % 1.0) * 1e9))
+        while True:
+            failed = (
+                _clockwait(self._at, clock, ctypes.byref(spec))
+                if _clockwait
+                else _libc.sem_timedwait(self._at, ctypes.byref(spec))
+            )
+            if not failed:
+                return True
+            if ctypes.get_errno() != _EINTR:
+                return False
+
+
+class _NamedSemaphore:
+    """The same with multiprocessing's named semaphore, for platforms without unnamed ones."""
+
+    def __init__(self) -> None:
+        self._semaphore = multiprocessing.get_context("spawn").Semaphore(0)
+
+    def post(self, n: int = 1) -> None:
+        for _ in range(n):
+            self._semaphore.release()
+
+    def wait(self, timeout: float) -> bool:
+        return self._semaphore.acquire(timeout=max(timeout, 0.0))
+
+
+class Semaphores:
+    """`n` semaphores in one block."""
+
+    def __init__(self, n: int, named: bool = not _POSIX):
+        self.n = n
+        self._named = [_NamedSemaphore() for _ in range(n)] if named else None
+        self._block = None if named else Block(n * LINE)
+        self._attach(create=True)
+
+    def _attach(self, create: bool) -> None:
+        if self._block is not None:
+            cells = self._block.array((self.n, LINE), np.uint8)
+            self._all: list[Any] = [Semaphore(c, create) for c in cells]
+        else:
+            self._all = list(self._named or [])
+
+    def __getitem__(self, i: int) -> Any:
+        return self._all[i]
+
+    def __getstate__(self) -> dict:
+        return {"n": self.n, "_named": self._named, "_block": self._block}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._attach(create=False)

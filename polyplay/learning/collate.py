@@ -1,0 +1,46 @@
+"""Slots side by side as one batch on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from polyplay.buffers.rollout_queue import Joiner, Stream
+from polyplay.common import tree
+from polyplay.common.tree import Batch
+from polyplay.nets.device import finish, page_lock, put
+
+
+def joiner(stream: Stream, n: int, device: torch.device) -> Joiner | None:
+    """What puts `n` slots of a stream side by side on the device; None: the stream's own will do."""
+    return None if device.type == "cpu" else Columns(stream, n, device)
+
+
+class Columns(Joiner):
+    """Observations go from each slot straight into its columns of a batch on the device, beside this thread where
+    memory is page-locked; everything else is small, and joined on the CPU. A slot is read until `done`.
+    """
+
+    def __init__(self, stream: Stream, n: int, device: torch.device):
+        super().__init__({k: v for k, v in stream.rows.items() if k != "obs"}, stream.state, stream.lanes, n)
+        self.device, self.source = device, tree.map(torch.as_tensor, stream.rows["obs"])
+        if any(x.device.type == "cpu" for _, x in tree.leaves(self.source)):
+            page_lock(stream.block, device)
+        self.obs: Batch | None = None
+
+    def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
+        """rows [T+1, n·lanes, …], of which "obs" is tensors of the device, and state [n·lanes, …]."""
+        rows, state = super().__call__(slots)
+        if self.n == 1:
+            return {**rows, "obs": put(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
+        if self.obs is None:
+            wide = self.n * self.lanes
+            self.obs = tree.map(
+                lambda x: torch.empty((x.shape[1], wide, *x.shape[3:]), dtype=x.dtype, device=self.device), self.source
+            )
+        for i, slot in enumerate(slots):
+            at = slice(i * self.lanes, (i + 1) * self.lanes)
+            tree.map(lambda into, x, s=slot, at=at: into[:, at].copy_(x[s], non_blocking=True), self.obs, self.source)
+        return {**rows, "obs": self.obs}, state
+
+    def done(self) -> None:
+        finish(self.device)

@@ -1,0 +1,141 @@
+"""What every loss shares: its outputs, masked means, normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from polyplay.common.errors import UserError
+from polyplay.learning.losses import returns
+
+REDUCTIONS = ("mean", "sum")
+
+REWARDS = ("clip", "sign", "none", "scale")
+
+COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
+
+
+class Scored(NamedTuple):
+    """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor]
+    priority: Tensor | None = None
+
+
+class Later(Mapping[str, Tensor]):
+    """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
+
+    def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
+        self._make = make
+        self._made: dict[str, Tensor] | None = None
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._made is None:
+            with torch.no_grad():
+                self._made = {k: v.detach() for k, v in self._make().items()}
+        return self._made
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+class Loss(Protocol):
+    """What a learner calls; `metrics` names the reported scalars before the first call."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored: ...
+
+
+def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
+    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
+    scaled = reward * scale
+    if how == "scale":
+        return scaled.clamp(-10.0, 10.0)
+    if how == "clip":
+        return scaled.clamp(-1.0, 1.0)
+    return scaled.sign() if how == "sign" else scaled
+
+
+def steps_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
+    """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
+    steps = returns.transitions(batch, loss.gamma)
+    shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
+    shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
+    if any(s != shapes["batch reward"] for s in shapes.values()):
+        raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+    scale: float | Tensor = loss.reward_scale
+    if loss.reward == "scale":
+        if "reward_scale" not in out:
+            raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+        scale = scale * out["reward_scale"]
+    return steps._replace(reward=squash(steps.reward, loss.reward, scale))
+
+
+def common(over: Over, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor) -> dict[str, Tensor]:
+    """What every loss reports (COMMON). terms: loss, policy_loss, value_loss, entropy; apart: log π − log μ."""
+    rest = (over.mean(value), explained(target, value, over), 0.5 * over.mean(apart.square()))
+    return dict(zip(COMMON, (*terms, *rest), strict=True))
+
+
+class Over:
+    """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
+    gradients of what went through `only`.
+    """
+
+    def __init__(self, valid: Tensor) -> None:
+        self.valid = valid
+        self.count = valid.sum().clamp(min=1)
+
+    def only(self, x: Tensor) -> Tensor:
+        """x, and 0 where it is not valid."""
+        return torch.where(self.valid, x, 0.0)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.only(x).sum() / self.count
+
+    def variance(self, x: Tensor) -> Tensor:
+        return self.mean((x - self.mean(x)).square())
+
+
+def wide(x: Tensor, like: Tensor) -> Tensor:
+    """At least the precision of `like`: bf16 outputs are summed in fp32."""
+    return x.to(torch.promote_types(x.dtype, like.dtype))
+
+
+def normalized(advantage: Tensor, over: Over) -> Tensor:
+    centred = advantage - over.mean(advantage)
+    return centred / (over.variance(advantage).sqrt() + 1e-8)
+
+
+def explained(target: Tensor, value: Tensor, over: Over) -> Tensor:
+    """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
+    rest, spread = over.variance(target - value), over.variance(target)
+    return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
+
+
+def validate(loss: Any) -> None:
+    """Raises UserError for a loss's settings out of range."""
+    for name in ("gamma", "lam"):
+        given = getattr(loss, name)
+        if not 0.0 <= given <= 1.0:
+            raise UserError(f"{name} is {given}; it must be between 0 and 1")
+    if not loss.value_cost >= 0.0:
+        raise UserError(f"value_cost is {loss.value_cost}; it must be 0 or more")
+    if not loss.reward_scale > 0.0:
+        raise UserError(f"reward_scale is {loss.reward_scale}; it must be above 0")
+    for name, allowed in (("reduction", REDUCTIONS), ("reward", REWARDS)):
+        given = getattr(loss, name)
+        if given not in allowed:
+            raise UserError(f"{name} is {given!r}; use one of {', '.join(allowed)}")

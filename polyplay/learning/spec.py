@@ -1,0 +1,32 @@
+"""What a learner is to do: network, loss, update, hyperparameters, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from polyplay.common.control import Knobs
+from polyplay.common.tree import Batch
+from polyplay.learning.epochs import Passes
+from polyplay.learning.losses.base import Loss
+from polyplay.weights.update import Update
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
+
+    policy: Callable[[], Any]
+    loss: Loss
+    update: Update
+    knobs: Knobs
+    total: float  # agent steps; learning ends there
+    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    passes: Passes | None = None  # several over each batch (PPO); their loss has a `prepare`
+    agent: int = 0
+    acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
+    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
+    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
+    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
+    target: int = 0  # updates after which the target network is the network again; 0: there is none

@@ -1,0 +1,67 @@
+"""What pages share: Atari options, shares of replicas, rollouts to memories, a replay of rows."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.common.errors import UserError
+from polyplay.envs.atari.presets import preset
+
+
+def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
+    """The options of an Atari preset, where the environment is an Atari game: the page's `own`, or the one that was
+    asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. `pipeline`: the only one that will do, where it matters.
+    Raises UserError: an unknown one, another pipeline, or no Atari game.
+    """
+    name, colon, how = asked.partition(":")
+    if not (isinstance(env, str) and env.startswith("ALE/")):
+        if asked != "auto":
+            raise UserError(f"--atari: {asked} given, but --env {env} is no Atari game (ALE/Pong-v5)")
+        return {}
+    options = preset(own if name == "auto" else name)
+    if colon and how not in ("native", "plain"):
+        raise UserError(f"--atari: {asked} given; after the colon allowed: native, plain")
+    if colon and how != (pipeline or how):
+        raise UserError(f"--atari: {asked} given, but here each environment is a process of its own: use :{pipeline}")
+    how = how or pipeline
+    cut = {} if life_loss == "auto" else {"life_loss": life_loss}
+    return {**options, **cut, **({"pipeline": how} if how else {})}
+
+
+def shares(n: int, among: str = "replicas", **wholes: int) -> list[int]:
+    """Each one's share of every whole, where there are `n` of them. Raises UserError: one does not divide, or there is
+    nothing to divide.
+    """
+    for name, whole in wholes.items():
+        if n < 1 or whole % n or whole // n < (name != "start"):
+            raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
+    return [whole // n for whole in wholes.values()]
+
+
+def only_with(option: str, c: Any, *others: str) -> None:
+    """Raises UserError: one of the `others` was set though it says nothing without `option`, which is off."""
+    for f in fields(c):
+        given = getattr(c, f.name)
+        if f.name in others and given != f.default and not getattr(c, option):
+            raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
+
+
+def flow(envs: Any, net: Any, T: int, actors: int, memories: int = 1, slots: int = 4) -> Stream:
+    """Rollouts of T steps from actors to memories, each of which has its share of the actors. slots: of each actor."""
+    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
+    return Stream(rows, net.state_spec(), T, envs.lanes, actors * slots, actors, memories)
+
+
+def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
+    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay. What the
+    policy said of values is kept where first priorities are made of it.
+    """
+    spec, stack = envs.spec, 0
+    left = {"agent"} if getattr(drawn.get("sampler"), "first", "") == "td" else {"agent", "value", "chosen"}
+    if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
+        stack = spec.obs.shape[0]
+    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in left}
+    return Replay(rows, lanes, capacity, batch, net.state_spec(), stack=stack, **drawn)
