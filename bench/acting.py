@@ -20,10 +20,10 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, said
 from dummies import SOURCES, Policy, Pool
 
 from polyplay.acting.actor import Actor
-from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.tree import Batch, Field
 
 FRAMES = (4, 84, 84)
@@ -31,13 +31,13 @@ TARGET_US, TARGET_GBS = 120.0, 8.0
 SPEC = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}
 
 
-def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[Iterator[None], Stream]:
+def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[Iterator[None], RolloutQueue]:
     """The real loop, a rollout per `next`, and its stream."""
-    stream = Stream(row_spec(Field(shape, "uint8"), SPEC), {}, T, pool.lanes, slots=2)
-    me = Me("act", 0, 1, 0, 0, Meter(1), Control())
-    producer, batches = stream.producer(0), stream.batches(1).consumer(0)
+    queue = RolloutQueue(row_spec(Field(shape, "uint8"), SPEC), {}, T, pool.lanes, slots=2)
+    ctx = WorkerContext("act", 0, 1, 0, 0, Counters(1), RunControl())
+    producer, batches = queue.producer(0), queue.batches(1).consumer(0)
     versions = iter(range(1 << 40))
-    actor = Actor(me, pool, policy, producer, 0)
+    actor = Actor(ctx, pool, policy, producer, 0)
 
     def rollouts() -> Iterator[None]:
         for slots in actor.rollouts(version=lambda: next(versions)):
@@ -46,15 +46,15 @@ def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[It
             next(batches)
             yield
 
-    return rollouts(), stream
+    return rollouts(), queue
 
 
-def bare(pool: Pool, policy: Policy, T: int, stream: Stream) -> Iterator[None]:
+def bare(pool: Pool, policy: Policy, T: int, queue: RolloutQueue) -> Iterator[None]:
     """What is subtracted: pool, policy and frame copy of a rollout per `next`."""
-    frames, state = stream.rows["obs"], policy.initial(pool.lanes)
+    frames, state = queue.rows["obs"], policy.initial(pool.lanes)
     row: Batch = pool.rows[0]
     for k in range(1 << 40):
-        slot = frames[k % stream.slots]
+        slot = frames[k % queue.slots]
         for t in range(T + 1):
             if t:
                 row = pool.recv()[1]
@@ -75,8 +75,8 @@ def seconds(turn: Callable[[], object], times: int) -> float:
 def overhead(lanes: int, T: int, shape: tuple[int, ...], asked: argparse.Namespace) -> list[float]:
     """Microseconds per acting step, one per repeat: loop − bare, measured one after the other."""
     pool, policy = Pool(lanes, shape), Policy(lanes)
-    real, stream = loop(pool, policy, T, shape)
-    without = bare(pool, policy, T, stream)
+    real, queue = loop(pool, policy, T, shape)
+    without = bare(pool, policy, T, queue)
     times = max(1, asked.steps // T)
     found = []
     for repeat in range(asked.repeats + 1):
@@ -89,8 +89,8 @@ def overhead(lanes: int, T: int, shape: tuple[int, ...], asked: argparse.Namespa
 def bandwidth(lanes: int, T: int, asked: argparse.Namespace) -> list[float]:
     """GB/s of copying [lanes, 4, 84, 84] into rows of slots as the loop does; each byte counts once."""
     pool = Pool(lanes, FRAMES)
-    stream = Stream(row_spec(Field(FRAMES, "uint8"), SPEC), {}, T, lanes, slots=2)
-    rows = [stream.rows["obs"][slot] for slot in range(stream.slots)]
+    queue = RolloutQueue(row_spec(Field(FRAMES, "uint8"), SPEC), {}, T, lanes, slots=2)
+    rows = [queue.rows["obs"][slot] for slot in range(queue.slots)]
     sources = [r["obs"] for r in pool.rows[:SOURCES]]
     turns = iter(range(1 << 40))
 

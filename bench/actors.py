@@ -24,12 +24,12 @@ import torch
 from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
 
 from polyplay import systems
-from polyplay.acting.rows import torches
+from polyplay.acting.rows import as_tensors
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.common.files import write_json
 from polyplay.envs import Envs
-from polyplay.nets.factory import build
-from polyplay.weights.flat import Vector
+from polyplay.nets.factory import build_network
+from polyplay.weights.flat import FlatParams
 from polyplay.workers.crew import Crew
 
 ACTORS = (1, 2, 4, 8)
@@ -45,8 +45,8 @@ class Judge:
     """Plays some games with the weights as they are, the best action always."""
 
     def __init__(self, env: str, policy: Any, games: int, seed: int):
-        self.net = build(policy, seed)
-        self.vector, self.games = Vector(self.net), games
+        self.net = build_network(policy, seed)
+        self.vector, self.games = FlatParams(self.net), games
         self.envs, self.seed = Envs(env, games, inline=True), seed + 10_000
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class Judge:
                 ended |= step["terminated"] | step["truncated"]
                 if ended.all():
                     return float(total.mean())
-                out, state = self.net.act(torches({k: step[k] for k in ("obs", "reward", "first")}), state)
+                out, state = self.net.act(as_tensors({k: step[k] for k in ("obs", "reward", "first")}), state)
                 pool.send(lanes, out["action"].numpy())
         finally:
             pool.close()
@@ -77,11 +77,11 @@ def run(given: tuple[str, int, int, int]) -> Row:
     params = next(r.kw["params"] for r in crew.roles if "params" in r.kw)
     judge, points = Judge(env, built.policy, 16, seed), list[tuple[int, int, float]]()
     crew.start(())
-    assert crew.meter is not None
+    assert crew.counters is not None
     try:
-        while (done := int(crew.meter.column("updates").sum())) < updates or len(points) <= LOOKS:
+        while (done := int(crew.counters.column("updates").sum())) < updates or len(points) <= LOOKS:
             if done * LOOKS >= len(points) * updates and params.version >= 0 and params.round >= 0:
-                points.append((done, int(crew.meter.column("steps").sum()), judge(params)))
+                points.append((done, int(crew.counters.column("steps").sum()), judge(params)))
             crew.poll(0.01)
     finally:
         crew.stop()

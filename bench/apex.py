@@ -46,8 +46,8 @@ def processes(role: Role) -> list[psutil.Process]:
 
 def rate(crew: Crew, role: Role, seconds: float) -> tuple[float, float]:
     """Updates and agent steps a second."""
-    assert crew.meter is not None
-    updates, steps, row = crew.meter.column("updates"), crew.meter.column("steps"), crew.rows(role)[0]
+    assert crew.counters is not None
+    updates, steps, row = crew.counters.column("updates"), crew.counters.column("steps"), crew.rows(role)[0]
     before, begun, acted = time.monotonic(), updates[row], steps.sum()
     while time.monotonic() < before + seconds:
         crew.poll(0.1)
@@ -61,7 +61,7 @@ def measured(actors: int, asked: argparse.Namespace) -> list[Row]:
     crew.start()
     try:
         until = time.monotonic() + PATIENCE
-        while crew.meter.column("updates").max() < 20:  # type: ignore[union-attr]
+        while crew.counters.column("updates").max() < 20:  # type: ignore[union-attr]
             if time.monotonic() > until:
                 raise SystemExit(f"apex: no 20 updates within {PATIENCE:.0f} s")
             crew.poll(0.1)

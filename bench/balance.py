@@ -20,9 +20,9 @@ from typing import Any
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
 from polyplay import systems
-from polyplay.common.control import Dial
-from polyplay.workers.autoscale.ga3c import Reading
-from polyplay.workers.autoscale.worker import between, rule, totals
+from polyplay.common.control import Adjustable
+from polyplay.workers.autoscale.ga3c import RateReading
+from polyplay.workers.autoscale.worker import reading_between, rule, run_totals
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
 
@@ -48,7 +48,7 @@ class Service:
         gets = (self.desk.dial("agents").get, *(r.heads.get for r in (self.served, self.learnt)))
         for role in (self.served, self.learnt):
             self.crew._reserve(role, page.MOST)
-        self.dials = [Dial(*x) for x in zip(NAMES, (1, 1, 1), tops, gets, asks, strict=True)]
+        self.dials = [Adjustable(*x) for x in zip(NAMES, (1, 1, 1), tops, gets, asks, strict=True)]
 
     def turn(self, cell: Cell) -> None:
         """Have these numbers; an agent that is to leave takes a step's time for it."""
@@ -58,11 +58,11 @@ class Service:
         while time.monotonic() < until and tuple(d.get() for d in self.dials) != cell:
             self.crew.poll(0.02)
 
-    def look(self, seconds: float) -> Reading:
-        old, began = totals(self.crew.meter), time.monotonic()
+    def look(self, seconds: float) -> RateReading:
+        old, began = run_totals(self.crew.counters), time.monotonic()
         while time.monotonic() < began + seconds:
             self.crew.poll(0.05)
-        return between(old, totals(self.crew.meter), time.monotonic() - began)
+        return reading_between(old, run_totals(self.crew.counters), time.monotonic() - began)
 
     def climb(self, start: Cell, minutes: float) -> tuple[Cell, list[Row]]:
         """The rule's numbers after so long, and its decisions."""
@@ -96,7 +96,7 @@ def grid(service: Service, asked: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def counted(r: Reading) -> Row:
+def counted(r: RateReading) -> Row:
     return {"rows/s": r.rows, "updates/s": r.updates, "predictions/s": r.predictions, "lag": r.lag}
 
 
@@ -135,7 +135,7 @@ def main() -> None:
     service.crew.start(service.wired.metrics)
     data: dict[str, Any] = {**about(), "starts": []}
     try:
-        while not service.crew.meter.column("updates").max():
+        while not service.crew.counters.column("updates").max():
             service.crew.poll(0.1)
         data["grid"] = grid(service, asked)
         top = max(data["grid"], key=lambda r: r["rows/s"])

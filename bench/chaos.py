@@ -25,7 +25,7 @@ import lives
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
 from polyplay.common.files import read_lines
-from polyplay.workers.fault_injection import spread
+from polyplay.workers.fault_injection import percentiles
 
 TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --keep 2 --steps 1000M"
 SYSTEMS = {  # small enough that memory is full soon and updates are many
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=100, help="faults")
     parser.add_argument("--minutes", type=float, default=30.0, help="end after so long in any case")
     parser.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds")
-    parser.add_argument("--replay", action="store_true", help="at the end `polyplay replay` (impala, appo)")
+    parser.add_argument("--replay", action="store_true", help="at the end `polyplay reproduce` (impala, appo)")
     parser.add_argument("--keep", action="store_true", help="leave the run's directory")
     parser.add_argument("--out", type=Path, default=None, help="without suffix (default: bench/results/chaos_SYSTEM)")
     own, dashes, more = sys.argv[1:], "--", []
@@ -133,7 +133,7 @@ def summed(asked: argparse.Namespace, run: Path, seen: list[Row], wrong: list[st
         "faults": found,
         "roles": roles(found),
         "lives": seen,
-        "resumed": spread(restarts),
+        "resumed": percentiles(restarts),
         "memory_mb": {"first_third": first, "last_third": last, "reports": len(memory)},
         "replayed": asked.replay,
         "wrong": wrong,
@@ -145,7 +145,7 @@ def roles(found: list[Row]) -> list[Row]:
     rows = []
     for role, what in sorted({(f["role"], f["what"]) for f in found}):
         mine = [f for f in found if (f["role"], f["what"]) == (role, what)]
-        seconds = spread(f["seconds"] for f in mine if f["seconds"] is not None)
+        seconds = percentiles(f["seconds"] for f in mine if f["seconds"] is not None)
         lost = [f["lost"] for f in mine if f.get("lost")]
         row: Row = {
             "role": role,

@@ -15,8 +15,8 @@ from common import Row
 from contests import Contender
 
 from polyplay.cli.bench import settings
-from polyplay.cli.bench.crowd import Crowd, Order
-from polyplay.cli.bench.limits import Costs, limit
+from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
+from polyplay.cli.bench.limits import PartCosts, rate_limit
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.machine import cores
 
@@ -56,7 +56,7 @@ class Limits:
 
     def __init__(self, seconds: float):
         """seconds: for each part."""
-        self.seconds, self.crowd = seconds, Crowd(cores())
+        self.seconds, self.crowd = seconds, MeasureProcesses(cores())
 
     def __enter__(self) -> Limits:
         self.crowd.__enter__()
@@ -72,8 +72,8 @@ class Limits:
             wired = settings.wire(who.program, given)
             sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
             del wired
-            found = self.crowd.measure(Order(who.program, given, self.seconds, **sizes))
+            found = self.crowd.measure(MeasureRequest(who.program, given, self.seconds, **sizes))
         except (UserError, WorkerLost) as e:
             print(f"compare: no limit of {who.name}: {e}", file=sys.stderr)
             return {}
-        return {"limit": limit(cores(), Costs(**found)), "parts_us": found}
+        return {"limit": rate_limit(cores(), PartCosts(**found)), "parts_us": found}

@@ -228,11 +228,11 @@ def a2c(ours: str, theirs: str) -> tuple[Contender, ...]:
 
 def ppo(ours: str, theirs: str) -> tuple[Contender, ...]:
     """128 steps per environment, four passes in four parts each on both sides."""
-    task = f"network={ours} unroll=128 epochs=4 minibatches=4"
+    spec = f"network={ours} unroll=128 epochs=4 minibatches=4"
     return (
-        *both("ppo", "ppo", task, *PPO),
-        *both("accel, PPO", "accel", f"{task} algo=ppo atari=baselines", *ACCEL_PPO),
-        *both("appo, 4 epochs", "appo", task, *APPO4),
+        *both("ppo", "ppo", spec, *PPO),
+        *both("accel, PPO", "accel", f"{spec} algo=ppo atari=baselines", *ACCEL_PPO),
+        *both("appo, 4 epochs", "appo", spec, *APPO4),
         Contender("sb3", "sb3", f"algo=ppo network={theirs}", SB3_PPO),
         Contender("cleanrl-like", "cleanrl-like", f"algo=ppo network={theirs}", CLEANRL_PPO),
         Contender("rlpyt", "rlpyt", f"algo=ppo network={theirs}", RLPYT_PPO),

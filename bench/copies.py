@@ -8,12 +8,12 @@ import time
 import numpy as np
 
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 
 WARM = 10  # copies that don't count, and that do at least
 
 
-def _copier(i: int, role: str, block: Block, size: int, bells: Semaphores, cells: Block) -> None:
+def _copier(i: int, role: str, block: SharedBlock, size: int, bells: Semaphores, cells: SharedBlock) -> None:
     """role: into, out, or read. cells int64 [pairs, 8]: transfers of a pair; the last row's first: end."""
     slots = block.array((bells.n // 2, 2, size), np.float32)[i]
     told, own = cells.array((bells.n // 2 + 1, 8), np.int64), np.ones(size, np.float32)
@@ -34,7 +34,7 @@ def copies(role: str, pairs: int, size: int, seconds: float) -> float:
 
     Raises RuntimeError: a process failed.
     """
-    block, bells, cells = Block(8 * pairs * size), Semaphores(2 * pairs), Block(64 * (pairs + 1))
+    block, bells, cells = SharedBlock(8 * pairs * size), Semaphores(2 * pairs), SharedBlock(64 * (pairs + 1))
     block.array(2 * pairs * size, np.float32)[:] = 1.0
     told = cells.array((pairs + 1, 8), np.int64)
     for i in range(pairs):

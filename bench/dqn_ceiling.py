@@ -36,9 +36,9 @@ from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning.losses import q_learning
-from polyplay.nets.precision import half, use
+from polyplay.nets.precision import is_half, set_precision
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
 KEPT = 64  # batches that lie in memory
@@ -49,7 +49,7 @@ class Plain:
 
     def __init__(self, asked: argparse.Namespace, batch: int):
         torch.manual_seed(asked.seed)
-        self.half, self.last = half(asked.precision), asked.layout == "channels_last"
+        self.half, self.last = is_half(asked.precision), asked.layout == "channels_last"
         layout: Any = torch.channels_last if self.last else torch.contiguous_format
         self.net, self.target = (QNetwork("nature", ACTIONS).to(memory_format=layout) for _ in range(2))
         self.optim = torch.optim.Adam(self.net.parameters(), 1e-4, fused=True)
@@ -86,9 +86,9 @@ class Ours:
     def __init__(self, asked: argparse.Namespace, batch: int):
         torch.manual_seed(asked.seed)
         spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
-        self.net, self.target = (use(nets.make_values("nature", spec), asked.precision) for _ in range(2))
-        self.vector, self.loss = Vector(self.net), q_learning.q("mean")
-        self.optim = optimizers.make("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
+        self.net, self.target = (set_precision(nets.make_values("nature", spec), asked.precision) for _ in range(2))
+        self.vector, self.loss = FlatParams(self.net), q_learning.q("mean")
+        self.optim = optimizers.make_optimizer("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
         self.target.hold()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         actions, rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
@@ -100,7 +100,7 @@ class Ours:
 
     def step(self) -> None:
         batch = self.batches[self.number % KEPT]
-        out = q_learning.outputs(self.net, self.target, batch)
+        out = q_learning.q_outputs(self.net, self.target, batch)
         loss = self.loss(out, batch, None).loss
         self.vector.zero_grad()
         loss.backward()

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from polyplay import nets
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.weights import allreduce, update
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.process import tune
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
-OPTIM = Optim("rmsprop_tf", eps=1e-5, clip=0.5)
+OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-5, clip=0.5)
 PARTS = ("copy", "wait", "mean", "step")  # of an update; step: the optimiser's, of a replica's part of the weights
 SCRATCH = 4_000_000  # float32 that are touched between updates, as a rollout would
 WARM = 20  # updates that don't count
@@ -61,7 +61,7 @@ class Bells:
         return SimpleNamespace(post=bell.post, wait=lambda seconds: self.wait(bell, seconds))
 
 
-def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Block) -> None:
+def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: SharedBlock) -> None:
     """Fills block [networks, replicas, turns, parts, wall and CPU]."""
     tune(1)
     mean = Watched(allreduce._mean)
@@ -70,10 +70,10 @@ def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Block)
     found = block.array((len(reduces), n, turns, len(PARTS), 2), np.float64)
     scratch = np.ones(SCRATCH, np.float32)
     for i, (network, reduce) in enumerate(reduces.items()):
-        me: Any = SimpleNamespace(index=rank, resume=None)
-        vector = reduce.vector(me, nets.make(network, SPEC))
+        ctx: Any = SimpleNamespace(index=rank, resume=None)
+        vector = reduce.vector(ctx, nets.make(network, SPEC))
         vector.grad.fill_(1e-4 * (1 + rank))
-        bound: Any = reduce.bind(me, vector)
+        bound: Any = reduce.bind(ctx, vector)
         bound.bells, bound.part.step = bells, step = Bells(bound.bells), Watched(bound.part.step)
         timed = (bells.wait, mean, step)
         for k in range(-WARM, turns):
@@ -93,10 +93,10 @@ def exchange(networks: list[str], replicas: int, turns: int) -> dict[str, np.nda
     """Seconds that each part of an update takes, {network: [parts, wall and CPU]}: medians over updates and replicas;
     of the wait the mean, for its tail is what costs. Raises RuntimeError: a replica failed.
     """
-    lengths = {network: sizes(nets.make(network, SPEC))[1] for network in networks}
+    lengths = {network: param_sizes(nets.make(network, SPEC))[1] for network in networks}
     reduces = {network: AllReduce(OPTIM, replicas, size) for network, size in lengths.items()}
     shape = (len(networks), replicas, turns, len(PARTS), 2)
-    block = Block(8 * int(np.prod(shape)))
+    block = SharedBlock(8 * int(np.prod(shape)))
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_replica, args=(i, reduces, turns, block)) for i in range(replicas)]
     for p in processes:
@@ -118,7 +118,7 @@ def exchange(networks: list[str], replicas: int, turns: int) -> dict[str, np.nda
 
 
 def parameters(network: str) -> int:
-    return sizes(nets.make(network, SPEC))[0]
+    return param_sizes(nets.make(network, SPEC))[0]
 
 
 # ------------------------------------------------------------------------------------------------- rollouts' times
@@ -130,14 +130,14 @@ def _rollouts(options: dict[str, Any], seconds: float, core: int, pipe: Any) -> 
     os.sched_setaffinity(0, {core})
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the panel of the run
     at: list[float] = []
-    step = update.step_
+    step = update.clipped_step
 
     def stamped(*given: Any) -> float:
         norm = step(*given)
         at.append(time.perf_counter())
         return norm
 
-    update.step_ = stamped
+    update.clipped_step = stamped
     with tempfile.TemporaryDirectory() as place:
         quiet = {"serial": True, "tensorboard": False, "report_every": 1e4, "checkpoint_every": 1e4}
         polyplay.train("a2c", minutes=seconds / 60.0, run=f"{place}/run", **quiet, **options)

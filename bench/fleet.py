@@ -2,14 +2,14 @@
 
     python bench/fleet.py                                    # 5 min at the paper's rates, then their greatest: 9 min
     python bench/fleet.py --seconds 60 --no-maximum --delay 0.2 --jitter 0.1 --loss 0.01
-    python bench/fleet.py --seconds 60 --no-maximum --fail kill=send:10,hang=send:20:3,kill=remember:30
+    python bench/fleet.py --seconds 60 --no-maximum --fail kill=send:10,hang=send:20:3,kill=serve_replay:30
     python bench/fleet.py --short                            # 12 s and two steps of the search
 
 Play that was recorded once, Pong's pictures as `act` wrote them, is sent by simulated actors of one lane each (a few
-processes play hundreds) through the real Stream to the real `remember` workers, from there through the real Trays to a
-learner that copies each batch as a transfer to a device would, gives priorities back and computes nothing: it stands
-for the paper's GPU, 19 batches of 512 a second. Rollouts are handed over --delay ± --jitter seconds after they were
-whole, and --loss of them never: after a gap a lane goes on as with a new episode. --fail is what
+processes play hundreds) through the real RolloutQueue to the real `serve_replay` workers, from there through the real
+SampleQueue to a learner that copies each batch as a transfer to a device would, gives priorities back and computes
+nothing: it stands for the paper's GPU, 19 batches of 512 a second. Rollouts are handed over --delay ± --jitter seconds
+after they were whole, and --loss of them never: after a gap a lane goes on as with a new episode. --fail is what
 `polyplay train --chaos` takes; the workers are send, remember and learn.
 """
 
@@ -29,20 +29,20 @@ from fleet_report import draw, page
 from recording import Recording, record, spec_of
 
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_worker import remember
-from polyplay.buffers.rollout_queue import Stream
-from polyplay.buffers.sample_queue import Trays
-from polyplay.common.control import Knobs
+from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Field
 from polyplay.workers import fault_rules
 from polyplay.workers.crew import Crew
-from polyplay.workers.fault_injection import Havoc
+from polyplay.workers.fault_injection import FaultInjector
 
 IN, OUT = 12_500.0, 9_700.0  # transitions a second: 360 actors of 139 frames a second, 19 batches of 512
 OVER = 1.01  # what is offered, of what is to be held
 HELD = 0.97  # of what was asked for, in and out, that counts as held in the search
 PATIENCE = 600.0  # seconds for the first batches
-ROLES = ("send", "remember", "learn")
+ROLES = ("send", "serve_replay", "learn")
 MB = 2**20
 
 
@@ -57,24 +57,24 @@ class Fleet:
         more: Any = {"sampler": sampler, "soft": True, "n_step": 3, "reward": "sign", "stack": 4, "start": asked.start}
         replay = Replay(kept, each, asked.capacity // asked.memories, 512, **more)
         self.asked, slots = asked, 2 * asked.actors
-        self.stream = Stream(spec, {}, asked.unroll, 1, slots, asked.actors, asked.memories)
-        self.trays = Trays(replay, self.stream, 1, asked.prefetch)
+        self.queue = RolloutQueue(spec, {}, asked.unroll, 1, slots, asked.actors, asked.memories)
+        self.samples = SampleQueue(replay, self.queue, 1, asked.prefetch)
         self.seen = senders.Seen(asked.actors, slots, asked.memories)
         rates = {"rate": asked.rate * OVER, "learn": asked.out_rate * OVER, "actors": float(asked.actors)}
-        self.pace = Knobs(**rates, delay=asked.delay, jitter=asked.jitter, loss=asked.loss)
+        self.pace = Hyperparameters(**rates, delay=asked.delay, jitter=asked.jitter, loss=asked.loss)
         self.crew = Crew(say=lambda kind, text: print(f"fleet: {text}", flush=True))
-        both: Any = {"trays": self.trays, "seen": self.seen, "pace": self.pace}
-        self.crew.add(senders.send, n=asked.senders, on_loss="replace", stream=self.stream, recording=recording, **both)
-        source = senders.Timed(self.stream.batches(1), self.seen)
-        self.crew.add(remember, n=asked.memories, on_loss="replace", source=source, out=self.trays, trim=100)
+        both: Any = {"trays": self.samples, "seen": self.seen, "pace": self.pace}
+        self.crew.add(senders.send, n=asked.senders, on_loss="replace", queue=self.queue, recording=recording, **both)
+        source = senders.Timed(self.queue.batches(1), self.seen)
+        self.crew.add(serve_replay, n=asked.memories, on_loss="replace", source=source, out=self.samples, trim=100)
         self.crew.add(senders.learn, learner=True, copies=asked.copies, **both)
         self.crew.start(())
         self.fresh, self.harm = 0.0, None if asked.fail is None else self._harm(place)
 
-    def _harm(self, place: Path) -> Havoc:
-        rules = fault_rules.parse(self.asked.fail)
-        fault_rules.check(rules, self.crew)
-        return Havoc(rules, self.crew, place)
+    def _harm(self, place: Path) -> FaultInjector:
+        rules = fault_rules.parse_faults(self.asked.fail)
+        fault_rules.check_faults(rules, self.crew)
+        return FaultInjector(rules, self.crew, place)
 
     def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -85,22 +85,22 @@ class Fleet:
 
     def begin(self) -> None:
         """Until the learner has had its first batches. SystemExit: it does not come to that."""
-        assert self.crew.meter is not None
+        assert self.crew.counters is not None
         until = time.monotonic() + PATIENCE
-        while self.crew.meter.column("updates").max() < 3:
+        while self.crew.counters.column("updates").max() < 3:
             if time.monotonic() > until:
                 raise SystemExit(f"fleet: no batch within {PATIENCE:.0f} s: a lower --start, or a higher --rate")
             self.crew.poll(0.2)
 
     def look(self) -> Row:
         """Counts so far."""
-        assert self.crew.meter is not None
-        self.fresh += self.trays.fresh()
+        assert self.crew.counters is not None
+        self.fresh += self.samples.fresh()
         counts = self.seen.rollouts.sum(0)
         row: Row = {
             "at": time.monotonic(),
             "in": self.fresh,
-            "out": 512 * float(self.crew.meter.column("updates").sum()),
+            "out": 512 * float(self.crew.counters.column("updates").sum()),
         }
         row |= {"ages": self.seen.ages.sum(0), "lags": self.seen.lags.copy(), "rollouts": counts}
         return row | {"cpu": self.cpu(), "busy": busy()}
@@ -136,7 +136,7 @@ class Fleet:
         rate = {k: (b[k] - a[k]) / passed for k in ("in", "out")}
         ages, lags, rollouts = b["ages"] - a["ages"], b["lags"] - a["lags"], b["rollouts"] - a["rollouts"]
         own = {f"{role}, cores": max(0.0, b["cpu"][role] - a["cpu"][role]) / passed for role in ROLES}
-        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "trays waiting": self.trays.waiting}
+        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "trays waiting": self.samples.waiting}
         row |= {f"age p{q}, s": senders.quantile(ages, q / 100) for q in (50, 99)}
         row["lag, updates"] = float(lags[1] / lags[0]) if lags[0] else None
         for name in ("LOST", "BLOCKED", "LATE"):

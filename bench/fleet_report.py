@@ -11,7 +11,7 @@ from common import Row, lines_about, table, verdict
 from senders import SLACK
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.workers.fault_injection import told
+from polyplay.workers.fault_injection import describe_faults
 
 
 def summed(windows: list[Row]) -> list[Row]:
@@ -53,7 +53,7 @@ def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:
         text.append(verdict(f"transitions {way}, mean of all windows", statistics.fmean(each), least=goal))
         text.append(verdict(f"transitions {way}, the least window", min(each), least=0.95 * goal))
     if what["harm"]:
-        text += ["", *(f"- {line}" for line in told(what["harm"]))]
+        text += ["", *(f"- {line}" for line in describe_faults(what["harm"]))]
     if what["maximum"]:
         good = [r["of the target"] for r in what["maximum"] if r["held"] == "yes"]
         most = f"The most that is held: {max(good):.2f} × what was asked for" if good else "More than that is not held"

@@ -21,8 +21,8 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from gpu_parts import Wired, alone, recorded, watched_memory
 
-from polyplay.cli.bench.crowd import Crowd, Order
-from polyplay.cli.bench.settings import turn
+from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
+from polyplay.cli.bench.settings import updates_per_turn
 from polyplay.cli.bench.watched_run import watched
 from polyplay.common.errors import EnvFailure, UserError, WorkerLost
 from polyplay.common.machine import cores
@@ -74,23 +74,23 @@ class Bench:
     def emulators(self) -> float:
         """Agent steps/s of all cores together, random actions, pictures prepared."""
         self.say("the emulators alone")
-        order = Order("a2c", {**self.fixed, "device": "cpu", "network": "a3c"}, self.seconds, lanes=16)
-        with Crowd(self.cores) as crowd:
+        order = MeasureRequest("a2c", {**self.fixed, "device": "cpu", "network": "a3c"}, self.seconds, lanes=16)
+        with MeasureProcesses(self.cores) as crowd:
             return self.cores * 1e6 / crowd.measure(order)["env"]
 
     def limits(self, name: str, system: str, network: str, keywords: Row) -> Row:
         """Samples/s of the device alone with this system's loss and batch sizes."""
         wired = Wired(system, {**self.fixed, "network": network, **keywords})
         kw, seconds = wired.learner, self.seconds / 3
-        T = kw["source"].stream.T if "source" in kw else kw["T"]
-        B = kw["source"].n * kw["source"].stream.lanes if "source" in kw else kw["envs"].lanes
-        passes = wired.task.passes
+        T = kw["source"].queue.T if "source" in kw else kw["T"]
+        B = kw["source"].n * kw["source"].queue.lanes if "source" in kw else kw["envs"].lanes
+        passes = wired.spec.passes
         lanes = {"ga3c": keywords.get("agents", 0) // 2}.get(
             system
         ) or wired.system.envs.lanes // wired.system.envs.groups
         taken = B // passes.minibatches if passes else B
         found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}
-        found["turn"] = turn(wired.crew)
+        found["turn"] = updates_per_turn(wired.crew)
         found["limit"] = 1.0 / (1.0 / found["infer"] + (passes.epochs if passes else 1) / found["learn"])
         if system == "impala":
             found["recorded"] = recorded(wired, 2 * seconds)

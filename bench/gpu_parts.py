@@ -15,16 +15,16 @@ from common import Row
 from polyplay import systems
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common import tree
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.learning.learner import learn
-from polyplay.nets.device import enter, finish, put
-from polyplay.nets.factory import build
+from polyplay.nets.device import enter_device, synchronize, to_device
+from polyplay.nets.factory import build_network
 from polyplay.runs import options
-from polyplay.runs.run import new_crew
-from polyplay.weights.flat import Vector
-from polyplay.weights.update import clip_
+from polyplay.runs.run import crew_of
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.update import clip_gradient
 
 
 class Wired:
@@ -33,17 +33,17 @@ class Wired:
     def __init__(self, system: str, keywords: Mapping[str, Any]):
         page = systems.load(system)
         settings, self.options, _ = options.resolve(page, **keywords)
-        self.crew = new_crew(self.options)
+        self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
-        self.learner = next(r.kw for r in self.crew.roles if "task" in r.kw)
-        self.task, self.spec = self.learner["task"], self.system.envs.spec
-        self.device = enter(self.crew.where.devices[0])
+        self.learner = next(r.kw for r in self.crew.roles if "spec" in r.kw)
+        self.spec, self.spec = self.learner["spec"], self.system.envs.spec
+        self.device = enter_device(self.crew.where.devices[0])
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
         """Rows of noise on the device."""
         rows = tree.zeros(row_spec(self.spec.obs, policy.spec(), self.spec.mask), shape)
         scribble(rows)
-        return put(rows, self.device)
+        return to_device(rows, self.device)
 
 
 def scribble(rows: Any) -> None:
@@ -58,14 +58,14 @@ def scribble(rows: Any) -> None:
 
 def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float) -> Row:
     """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, all of it on the device."""
-    device, task = wired.device, wired.task
-    policy = build(task.policy, 0, wired.options.precision, device)
-    vector = Vector(policy)
-    optimizer = task.update.optim.make(vector.parameter)
+    device, spec = wired.device, wired.spec
+    policy = build_network(spec.policy, 0, wired.options.precision, device)
+    vector = FlatParams(policy)
+    optimizer = spec.update.optim.make(vector.parameter)
     step = wired.rows(policy, (lanes,)) | {"noise": torch.rand(lanes, policy.noise, device=device)}
     batch, before = wired.rows(policy, (T + 1, B)), policy.initial(B)
-    if task.passes is not None:
-        batch |= task.loss.prepare(batch) if task.loss.whole else {}
+    if spec.passes is not None:
+        batch |= spec.loss.prepare(batch) if spec.loss.whole else {}
     state = policy.initial(lanes)
 
     def act() -> None:
@@ -74,13 +74,13 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float) -> Row:
 
     def update() -> None:
         rows = batch
-        if task.passes is not None and not task.loss.whole:
-            targets = task.loss.prepare(batch)
+        if spec.passes is not None and not spec.loss.whole:
+            targets = spec.loss.prepare(batch)
             rows = {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | targets
-        scored = task.loss(policy.unroll(rows, before), rows, task.knobs)
+        scored = spec.loss(policy.unroll(rows, before), rows, spec.hyperparameters)
         vector.zero_grad()
         scored.loss.backward()
-        clip_(vector, task.update.optim.clip)
+        clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
     policy.hold()
@@ -91,34 +91,34 @@ def rate(turn: Callable[[], None], rows: int, seconds: float, device: torch.devi
     """Rows per second of a turn that takes so many."""
     for _ in range(3):
         turn()
-    finish(device)
+    synchronize(device)
     begun, turns = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
         turn()
         turns += 1
-    finish(device)
+    synchronize(device)
     return turns * rows / (time.perf_counter() - begun)
 
 
 def recorded(wired: Wired, seconds: float) -> float:
     """Rows/s of the library's own learner from slots that are always full: copies, updates, counts, publishing."""
-    source, stream = wired.learner["source"], wired.learner["source"].stream
-    meters = Meter(4, (*wired.system.metrics, "grad_norm", "learning_rate"))
+    source, queue = wired.learner["source"], wired.learner["source"].queue
+    all_counters = Counters(4, (*wired.system.metrics, "grad_norm", "learning_rate"))
     how: Row = {"precision": wired.options.precision, "device": wired.crew.where.devices[0], "patience": 0.0}
-    me = Me("learn", 0, 1, 0, seed=0, meters=meters, control=Control(), **how)
-    stream.patience = 0.0
-    scribble(tree.map(lambda x: x[0], stream.rows))
-    for _, x in tree.leaves(stream.rows):
+    ctx = WorkerContext("learn", 0, 1, 0, seed=0, all_counters=all_counters, control=RunControl(), **how)
+    queue.patience = 0.0
+    scribble(tree.map(lambda x: x[0], queue.rows))
+    for _, x in tree.leaves(queue.rows):
         x[1:] = x[:1]
-    ends = [stream.producer(p) for p in range(stream.producers)]
+    ends = [queue.producer(p) for p in range(queue.producers)]
 
     def fill() -> None:
         for end in ends:
             while (slot := end.slot()) is not None:
-                stream.rows["version"][slot] = 0
+                queue.rows["version"][slot] = 0
                 end.commit(slot)
 
-    turns = learn(me, **{k: v for k, v in wired.learner.items() if k in ("source", "task", "params", "round_slots")})
+    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "params", "round_slots")})
 
     def turn() -> None:
         fill()
@@ -126,11 +126,11 @@ def recorded(wired: Wired, seconds: float) -> float:
 
     for _ in range(4):
         turn()
-    begun, before = time.perf_counter(), me.meter.get("learnt")
+    begun, before = time.perf_counter(), ctx.counters.get("learnt")
     while time.perf_counter() - begun < seconds:
         turn()
-    assert source.n * stream.lanes * stream.T > 0
-    return float(me.meter.get("learnt") - before) / (time.perf_counter() - begun)
+    assert source.n * queue.lanes * queue.T > 0
+    return float(ctx.counters.get("learnt") - before) / (time.perf_counter() - begun)
 
 
 @contextmanager

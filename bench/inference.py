@@ -27,17 +27,17 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from precision import SPEC, rows
 
 from polyplay import nets
-from polyplay.nets.onnx import export
-from polyplay.workers.profile import cost
+from polyplay.nets.onnx import export_onnx
+from polyplay.workers.profile import cpu_cost
 
 Turn = Callable[[np.ndarray], np.ndarray]  # images [n, 4, 84, 84] → greedy actions [n]
 
 
-def eager(policy: nets.Policy) -> Turn:
+def eager(policy: nets.ActorCritic) -> Turn:
     return lambda x: policy.act({"obs": torch.from_numpy(x)}, {})[0]["action"].numpy()
 
 
-def compiled(policy: nets.Policy) -> Turn:
+def compiled(policy: nets.ActorCritic) -> Turn:
     policy = copy.deepcopy(policy)
     step = torch.compile(lambda x: policy.act({"obs": x}, {})[0]["action"], dynamic=False)
     return lambda x: step(torch.from_numpy(x)).numpy()
@@ -76,7 +76,7 @@ def means(network: str, place: Path) -> dict[str, Turn]:
     policy = nets.make(network, SPEC, exact=False)
     file = place / f"{network}.onnx"
     with contextlib.redirect_stdout(io.StringIO()):
-        export(copy.deepcopy(policy), SPEC, file, {})
+        export_onnx(copy.deepcopy(policy), SPEC, file, {})
     makers: dict[str, Callable[[], Turn]] = {
         "polyplay": lambda: eager(policy),
         "torch.compile": lambda: compiled(policy),
@@ -103,7 +103,7 @@ def measure(network: str, n: int, turns: dict[str, Turn], asked: argparse.Namesp
     with torch.no_grad():
         for _ in range(asked.rounds):
             for name, turn in turns.items():
-                found[name].append(cost(lambda turn=turn: turn(images), asked.seconds) / n)  # type: ignore[misc]
+                found[name].append(cpu_cost(lambda turn=turn: turn(images), asked.seconds) / n)  # type: ignore[misc]
         same = {name: float(np.mean(turn(images) == first)) for name, turn in turns.items()}
     answer = []
     for name, us in found.items():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.cli.bench.process_watch import Watch, begun, rate
+from polyplay.cli.bench.process_watch import ProcessWatch, started_at, watched_rate
 from polyplay.common.files import read_lines
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
@@ -41,19 +41,19 @@ def measure(
     with tempfile.TemporaryFile("w+") as spoken:
         child = subprocess.Popen(list(words), stdout=spoken, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True)
         try:
-            watch = Watch(child.pid)
+            watch = ProcessWatch(child.pid)
             while child.poll() is None and time.monotonic() < limit:
                 watch.look()
                 rows = [row for row in read_lines(log) if row.get("updates", 1)]
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
-                if stop and rate(marks, warm + begun(marks), window, turn=turn) is not None:
+                if stop and watched_rate(marks, warm + started_at(marks), window, turn=turn) is not None:
                     break
                 time.sleep(0.1)
         finally:
             end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = rate(marks, warm + (begun(marks) if stop else 0.0), window, turn=turn)
+    answer = watched_rate(marks, warm + (started_at(marks) if stop else 0.0), window, turn=turn)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")

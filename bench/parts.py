@@ -24,22 +24,22 @@ from common import ROOT, Row, command_line, table
 
 from polyplay.cli.bench import settings as speed
 from polyplay.common.machine import cores
-from polyplay.runs.run import new_crew, read
-from polyplay.workers.profile import Parts, between
+from polyplay.runs.run import crew_of, load_run
+from polyplay.workers.profile import CostProfile, interpolate
 
 CHUNK = 5  # rows of an unroll
 
 
-def parts_of(run: Path) -> Parts:
+def parts_of(run: Path) -> CostProfile:
     """Those of a run's system."""
-    page, settings, options, _ = read(run)
-    crew = new_crew(options)
+    page, settings, options, _ = load_run(run)
+    crew = crew_of(options)
     system = page.build(settings, crew)
-    task: Any = next(r.kw["task"] for r in crew.roles if "task" in r.kw)
-    return Parts(system.envs, system.policy, task, options.precision, speed.reuses(crew))
+    spec: Any = next(r.kw["spec"] for r in crew.roles if "spec" in r.kw)
+    return CostProfile(system.envs, system.policy, spec, options.precision, speed.reuses(crew))
 
 
-def learn(parts: Parts, m: int, seconds: float) -> float:
+def learn(parts: CostProfile, m: int, seconds: float) -> float:
     """µs of an update from m rows, in unrolls of 5 rows (fewer are one unroll)."""
     return parts.learn(*((CHUNK, m // CHUNK) if m % CHUNK == 0 else (m, 1)), seconds)
 
@@ -48,8 +48,8 @@ def alone(run: Path, n: float, m: float, seconds: float) -> Row:
     """Per agent step, CPU µs in this process."""
     parts = parts_of(run)
     env = parts.env(seconds)
-    infer = between(n, 1, lambda k: parts.infer(k, seconds)) / n
-    train = between(m, CHUNK, lambda k: learn(parts, k, seconds)) / m
+    infer = interpolate(n, 1, lambda k: parts.infer(k, seconds)) / n
+    train = interpolate(m, CHUNK, lambda k: learn(parts, k, seconds)) / m
     return {"env": env, "infer": infer, "train": train}
 
 

@@ -20,7 +20,7 @@ from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
 from polyplay.cli.plot import curves
 from polyplay.common.errors import UserError
-from polyplay.common.files import plain, read_lines, write_json
+from polyplay.common.files import read_lines, to_plain, write_json
 from polyplay.runs.directory import read_config
 
 
@@ -46,7 +46,7 @@ def collect(run: Path, results: Path, page: str) -> None:
     places = {str(run), str(run.resolve()), str(config["options"]["run"] or run)}
 
     def copy(value: Any, into: str) -> None:
-        text = json.dumps(plain(value))
+        text = json.dumps(to_plain(value))
         for place in sorted(places, key=len, reverse=True):
             text = text.replace(json.dumps(place)[1:-1], f"runs/{name}")
         write_json(to / into, json.loads(text))

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from polyplay import nets
-from polyplay.acting.exploration import Ladder
+from polyplay.acting.exploration import EpsilonLadder
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import Batches, Stream, row_spec
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec
 from polyplay.common import tree
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.shared_memory import Layout
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs import Envs
-from polyplay.nets.factory import build
+from polyplay.nets.factory import build_network
 from polyplay.systems import _wiring
-from polyplay.weights.flat import Vector, sizes
+from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
 
@@ -94,22 +94,22 @@ def planes_of(obs: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> Recording:
     """So many rows of each lane, played by an untrained network on Ape-X's ladder of ε."""
     crew = Crew(serial=True)
-    envs = Envs(env, lanes, workers=1, options=_wiring.atari(env, "apex"), **crew.stepping)
-    policy = nets.Factory("a3c", envs.spec, {"dueling": True}, values=True)
-    net = build(policy, 0)
-    params = Params(sizes(net)[1])
-    params.publish(Vector(net), 0, 0)
-    stream = Stream(spec_of(envs.spec.obs), net.state_spec(), T, lanes, 2)
+    envs = Envs(env, lanes, workers=1, options=_wiring.atari_options(env, "apex"), **crew.stepping)
+    policy = nets.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
+    net = build_network(policy, 0)
+    params = Params(param_sizes(net)[1])
+    params.publish(FlatParams(net), 0, 0)
+    queue = RolloutQueue(spec_of(envs.spec.obs), net.state_spec(), T, lanes, 2)
     kept: list[Batch] = []
 
-    def keep(me: Me, *, source: Batches) -> Iterator[None]:
+    def keep(ctx: WorkerContext, *, source: RolloutBatches) -> Iterator[None]:
         for taken in source.consumer(0):
             if taken is not None:
                 kept.append(tree.map(lambda x: x[:-1].copy(), taken[0]))
             yield
 
-    crew.add(act, envs=envs, policy=policy, params=params, out=stream, explore=Ladder(lanes))
-    crew.add(keep, learner=True, source=stream.batches(1))
+    crew.add(act, envs=envs, policy=policy, params=params, out=queue, explore=EpsilonLadder(lanes))
+    crew.add(keep, learner=True, source=queue.batches(1))
     crew.start()
     try:
         while T * len(kept) < rows:

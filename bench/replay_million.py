@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line
 
-from polyplay.buffers.replay import Memory, Proportional, Replay
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common.files import write_json
 from polyplay.common.tree import Field
@@ -62,7 +62,7 @@ def run(what: str, size: int, folder: Path) -> Row:
     return row
 
 
-def opened(size: int) -> Memory:
+def opened(size: int) -> ReplayBuffer:
     spec = row_spec(Field((4, 84, 84), "uint8"), POLICY)
     return Replay(spec, LANES, size, 512, stack=4, n_step=3, sampler=Proportional(0.6, 0.4)).open(0)
 
@@ -120,7 +120,7 @@ def played(rng: np.random.Generator, at: int, past: np.ndarray) -> tuple[dict[st
     return rows, frames[-3:].copy()
 
 
-def digest(memory: Memory) -> str:
+def digest(memory: ReplayBuffer) -> str:
     """Of BATCHES batches drawn, each judged by chance before the next."""
     hashed, rng = hashlib.sha256(), np.random.default_rng(1)
     for _ in range(BATCHES):

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.buffers.replay import Memory, Proportional, Replay
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
 from polyplay.buffers.replay.copy_kernels import _memcpy
-from polyplay.buffers.replay.rng import Draws, compiled
+from polyplay.buffers.replay.rng import CounterRng, compiled
 from polyplay.buffers.replay.sum_tree import SumTree
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common.tree import Field
@@ -31,7 +31,7 @@ POLICY = {"action": Field((), "int64")}
 
 
 def tree(size: int, n: int, seconds: float) -> None:
-    made, turn, rng, draws = SumTree(size), turns(n, size), np.random.default_rng(0), Draws(0)
+    made, turn, rng, draws = SumTree(size), turns(n, size), np.random.default_rng(0), CounterRng(0)
     made.load(rng.random(size))
     values, place = rng.random(n), [0]
 
@@ -52,7 +52,7 @@ def going_round(rows: int, seed: int) -> np.ndarray:
     return np.stack([np.roll(frames, 3 - j, 0) for j in range(4)], 1)
 
 
-def filled(kind: str, size: int, n: int) -> tuple[Memory, Callable[[], None]]:
+def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], None]]:
     """A full memory, and what adds the same n rows once more; an episode begins every EPISODE times."""
     T = max(1, n // LANES)
     obs = Field((4, 84, 84), "uint8") if kind == "atari" else Field((1,), "float32")
@@ -82,7 +82,7 @@ def _copies(memory: Any, index: Any, out: Any) -> None:
         _memcpy(np.uintp(to + 4 * i * n), np.uintp(of + index[i] * n), 4 * n)
 
 
-def beside_memcpy(memory: Memory, n: int, seconds: float) -> dict[str, float]:
+def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, float]:
     """Samples and copies of the same stacks, in turn."""
     planes: np.ndarray = memory.fields.shelves["obs"].array  # type: ignore[union-attr]
     flat, outs = planes.reshape(len(planes), -1), [np.ones((2 * n, 28_224), np.uint8) for _ in range(2)]

@@ -33,7 +33,7 @@ from measure import end
 from racers import RACERS, Racer
 from runs import GAMES, GOAL, thin
 
-from polyplay.cli.bench.process_watch import Watch
+from polyplay.cli.bench.process_watch import ProcessWatch
 from polyplay.common.files import write_json
 from polyplay.systems import names
 
@@ -101,7 +101,7 @@ def follow(
     child: subprocess.Popen, log: Path, games: Path | None, begun: float, asked: argparse.Namespace
 ) -> tuple[Curve, Row]:
     """A racer until the goal, the cap or its own end. `games`: ours, whose finished games have a file of their own."""
-    curve, watch, frames = Curve(), Watch(child.pid), 0.0
+    curve, watch, frames = Curve(), ProcessWatch(child.pid), 0.0
     lines, ended = Tail(log), Tail(games) if games else None
     first = last = watch.cpu()
     enough = SHORT if asked.short else math.inf

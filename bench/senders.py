@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from recording import Recording
 
-from polyplay.buffers.rollout_queue import Batches, Stream
-from polyplay.buffers.sample_queue import Trays
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common import tree
-from polyplay.common.context import Me
-from polyplay.common.control import Knobs
-from polyplay.common.shared_memory import Block, Layout
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters
+from polyplay.common.shared_memory import Layout, SharedBlock
 
 LOST, SENT, BLOCKED, LATE = range(4)  # what a simulated actor counts: rollouts
 SLACK = 0.5  # seconds by which somebody may be behind and catch up; what is beyond is given up
@@ -40,7 +40,7 @@ class Seen:
             "ages": layout.add((memories, BINS), np.int64),  # of last rows, when they could be drawn: that memory
             "lags": layout.add(8, np.float64),  # rows learnt from, sum and greatest of their lags: the learner
         }
-        self._block: Block = layout.block()
+        self._block: SharedBlock = layout.block()
         self._attach()
 
     def _attach(self) -> None:
@@ -71,8 +71,8 @@ def quantile(counts: np.ndarray, q: float) -> float | None:
 class Timed:
     """In the place of a stream's batches: how old rollouts are when the memory has done with them."""
 
-    def __init__(self, source: Batches, seen: Seen):
-        self.source, self.stream, self.seen = source, source.stream, seen
+    def __init__(self, source: RolloutBatches, seen: Seen):
+        self.source, self.queue, self.seen = source, source.queue, seen
 
     def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:
         held: list[int] = []
@@ -124,7 +124,7 @@ class Simulated:
         self.made = now + period * float(self.draws.random())
         self.due = self.wake = self.made
 
-    def turn(self, now: float, pace: Knobs, history: History, incarnation: int) -> None:
+    def turn(self, now: float, pace: Hyperparameters, history: History, incarnation: int) -> None:
         """The rollout at hand is due: hand it over, unless it gets lost or there is no slot, and begin the next."""
         period = self.producer.T * pace.actors / pace.rate
         if self.draws.random() < pace.loss and not self.waits:
@@ -160,40 +160,50 @@ class Simulated:
         self.seen.made[slot] = self.made
 
 
-def send(me: Me, *, stream: Stream, trays: Trays, recording: Recording, seen: Seen, pace: Knobs) -> Iterator[None]:
+def send(
+    ctx: WorkerContext,
+    *,
+    queue: RolloutQueue,
+    samples: SampleQueue,
+    recording: Recording,
+    seen: Seen,
+    pace: Hyperparameters,
+) -> Iterator[None]:
     """Every n-th actor, each at its own time. A worker that takes a lost one's place has the same actors, anew."""
-    stream.patience = 0.0  # of this process's own description of it: nobody waits here for a single actor's slot
-    draws, history, now = np.random.default_rng([me.seed, me.index, me.incarnation]), History(), time.monotonic()
-    mine = range(me.index, stream.producers, me.n)
-    actors = [Simulated(p, stream.producer(p), recording, seen, draws) for p in mine]
+    queue.patience = 0.0  # of this process's own description of it: nobody waits here for a single actor's slot
+    draws, history, now = np.random.default_rng([ctx.seed, ctx.index, ctx.incarnation]), History(), time.monotonic()
+    mine = range(ctx.index, queue.producers, ctx.n)
+    actors = [Simulated(p, queue.producer(p), recording, seen, draws) for p in mine]
     for actor in actors:
-        actor.begin(now, stream.T * pace.actors / pace.rate)
+        actor.begin(now, queue.T * pace.actors / pace.rate)
     heap = [(a.wake, a.p, a) for a in actors]
     heapq.heapify(heap)
     while True:
         now = time.monotonic()
-        history.note(now, trays.version)
+        history.note(now, samples.version)
         if heap[0][0] > now:
             time.sleep(min(heap[0][0] - now, 0.05))
             yield
             continue
         actor = heap[0][2]
-        actor.turn(now, pace, history, me.incarnation)
+        actor.turn(now, pace, history, ctx.incarnation)
         heapq.heapreplace(heap, (actor.wake, actor.p, actor))
         yield
 
 
-def learn(me: Me, *, trays: Trays, seen: Seen, pace: Knobs, copies: bool) -> Iterator[None]:
+def learn(
+    ctx: WorkerContext, *, samples: SampleQueue, seen: Seen, pace: Hyperparameters, copies: bool
+) -> Iterator[None]:
     """Takes a batch when it is due, copies it as a transfer to a device would read it, and judges it at random."""
-    taker, draws, version, B = trays.taker(0), np.random.default_rng(me.seed), 0, trays.replay.batch
+    taker, draws, version, B = samples.taker(0), np.random.default_rng(ctx.seed), 0, samples.replay.batch
     priorities = draws.lognormal(-2.0, 1.0, (64, B)).astype(np.float32)
-    into = tree.zeros(trays.replay.drawn())
+    into = tree.zeros(samples.replay.drawn())
     due, lags = time.monotonic(), seen.lags
     for tray in taker.batches():
         if tray is not None:
             time.sleep(max(0.0, due - time.monotonic()))
             due = max(due + B / pace.learn, time.monotonic() - SLACK)
-            item = trays.item(tray)
+            item = samples.item(tray)
             if copies:
                 tree.map(np.copyto, into, item)
             lag = version - item["version"]
@@ -201,6 +211,6 @@ def learn(me: Me, *, trays: Trays, seen: Seen, pace: Knobs, copies: bool) -> Ite
             lags[2] = max(lags[2], lag.max())
             taker.give(tray, priorities[version % len(priorities)])
             version += 1
-            trays.learnt(1.0, version)
-            me.meter.add("updates", 1)
+            samples.learnt(1.0, version)
+            ctx.counters.add("updates", 1)
         yield

@@ -30,12 +30,12 @@ from copies import copies
 from exchange import SPEC, parameters
 
 from polyplay import nets
-from polyplay.common.context import Me
-from polyplay.common.control import Knobs
-from polyplay.weights.flat import sizes
-from polyplay.weights.parameter_server import Server
-from polyplay.weights.parameter_shard import Part, shard
-from polyplay.weights.update import Optim
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.parameter_shard import ParameterShard, serve_parameters
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
 
@@ -45,17 +45,19 @@ FEW = 10  # that a window has at least
 SETTLE = 0.3  # seconds before a window
 
 
-def made(network: str, optimizer: str, learners: int, shards: int, stale: int) -> Server:
-    return Server(Optim(optimizer, eps=0.01), *sizes(nets.make(network, SPEC)), learners, shards, stale)
+def made(network: str, optimizer: str, learners: int, shards: int, stale: int) -> ParameterServer:
+    return ParameterServer(
+        OptimizerSpec(optimizer, eps=0.01), *param_sizes(nets.make(network, SPEC)), learners, shards, stale
+    )
 
 
 # -------------------------------------------------------------------------------------------- who is measured
 
 
-def learner(me: Me, *, server: Server, network: str, todo: Knobs) -> Iterator[None]:
+def learner(ctx: WorkerContext, *, server: ParameterServer, network: str, todo: Hyperparameters) -> Iterator[None]:
     """Does what `todo.what` says for as long as it says so; counts updates pushed, and as rollouts pulls."""
-    vector = server.vector(me, nets.make(network, SPEC))
-    bound: Any = server.bind(me, vector)
+    vector = server.vector(ctx, nets.make(network, SPEC))
+    bound: Any = server.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     while not bound.counts.ready:
         yield
@@ -69,24 +71,24 @@ def learner(me: Me, *, server: Server, network: str, todo: Knobs) -> Iterator[No
             bound.counts.newest()
         if what == PULL:
             server.fetch(vector, np.full(server.shards, -1))
-            me.meter.add("rollouts", 1)
+            ctx.counters.add("rollouts", 1)
         if what in (PUSH, CYCLE):
             yield from bound(1e-4, np.zeros(3))
-            me.meter.add("updates", 1)
+            ctx.counters.add("updates", 1)
         yield
 
 
 @contextlib.contextmanager
-def running(server: Server, network: str) -> Iterator[Callable[[int, float], float]]:
+def running(server: ParameterServer, network: str) -> Iterator[Callable[[int, float], float]]:
     """A function of what to do and for how long; it gives how often a second it was done, by all learners."""
-    todo, crew = Knobs(what=REST), Crew()
+    todo, crew = Hyperparameters(what=REST), Crew()
     crew.add(learner, n=server.workers, learner=True, server=server, network=network, todo=todo)
-    crew.add(shard, n=server.shards, server=server)
+    crew.add(serve_parameters, n=server.shards, server=server)
     crew.start()
 
     def rate(what: int, seconds: float) -> float:
-        assert crew.meter is not None
-        done = crew.meter.column("rollouts" if what == PULL else "updates")
+        assert crew.counters is not None
+        done = crew.counters.column("rollouts" if what == PULL else "updates")
         todo.set("what", what)
         watch(crew, SETTLE)
         before, count = time.monotonic(), done.sum()
@@ -121,7 +123,11 @@ def alone(network: str, optimizer: str, turns: int) -> Row:
     vector = server.vector(None, nets.make(network, SPEC))  # type: ignore[arg-type]
     server.fill(vector, [0], 0, 0.0)
     server.cells.gradient[:] = 1e-3
-    part, slot, times = Part(server, 0), server.cells.slot[0, 0], {"sweep": list[float](), "copy": list[float]()}
+    part, slot, times = (
+        ParameterShard(server, 0),
+        server.cells.slot[0, 0],
+        {"sweep": list[float](), "copy": list[float]()},
+    )
     part.sweep()
     others = np.ones(16_000_000, np.float32)  # what learners touch between two pushes
     into = np.empty_like(server.cells.copies[0])

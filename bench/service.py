@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.workers.autoscale.ga3c import Config, Decision, Reading, Rule
+from polyplay.workers.autoscale.ga3c import Config, Decision, RateReading, Rule
 
 T_MAX = 5  # rows of a chunk
 QUEUE = 100  # chunks that may wait for a trainer
@@ -155,7 +155,7 @@ class Service:
         self.drifting = self.drifting * keep + self.rng.gauss(0.0, self.noise.drift) * math.sqrt(1.0 - keep * keep)
         return mean
 
-    def look(self, config: Config, settle: float, measure: float) -> Reading:
+    def look(self, config: Config, settle: float, measure: float) -> RateReading:
         more = max(0, config["agents"] - self.config["agents"])
         self._pass((0.2 + 0.3 * more / self.shape.cores) if config != self.config else 0.0, self.config)
         self.config = dict(config)
@@ -168,7 +168,7 @@ class Service:
         at = self.steady(config)
         share = rate / at["rows"] * factor
         lag = at["lag"] * math.exp(self.rng.gauss(0.0, noise.second / math.sqrt(measure)))
-        return Reading(measure, at["rows"] * share, at["updates"] * share, lag, at["rows"] * share, at["queue"])
+        return RateReading(measure, at["rows"] * share, at["updates"] * share, lag, at["rows"] * share, at["queue"])
 
 
 def play(rule: Rule, service: Service, start: Config, bounds: Any, seed: int, seconds: float) -> list[tuple]:

@@ -63,9 +63,9 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["server"], name)
 
-    def bind(self, me: Any, vector: Any) -> Any:
-        bound = self.server.bind(me, vector)
-        return _Late(bound, vector, self.d) if me.index >= self.first else bound
+    def bind(self, ctx: Any, vector: Any) -> Any:
+        bound = self.server.bind(ctx, vector)
+        return _Late(bound, vector, self.d) if ctx.index >= self.first else bound
 
 
 class _Late:
@@ -112,9 +112,9 @@ def crew_of(case: str, seed: int) -> Crew:
     page, crew = systems.load("gorila"), Crew(seed, serial=True, steps=10**9)
     page.build(page.Config(**CATCH, stale=limit, outlier=k), crew)
     kw = crew.roles[0].kw
-    task = kw["task"]
-    outputs = Broken(task.outputs) if broken else task.outputs
-    kw["task"] = dataclasses.replace(task, update=Late(task.update, late, d), outputs=outputs)
+    spec = kw["spec"]
+    outputs = Broken(spec.outputs) if broken else spec.outputs
+    kw["spec"] = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
     crew.start(())
     return crew
 
@@ -142,18 +142,20 @@ def run(given: tuple[str, int, int]) -> Row:
 
 def finished(crew: Crew, server: Any, updates: int) -> Iterator[Row]:
     """Gradients that came so far (of a part, the mean), agent steps, and returns of games that ended meanwhile."""
-    assert crew.meter is not None
-    seen = np.zeros(crew.meter.workers, int)
+    assert crew.counters is not None
+    seen = np.zeros(crew.counters.workers, int)
     came = 0
     while came < updates:
         crew.poll(0.005)
         totals, returns = server.totals(), list[float]()
         came = int(totals["applied"].sum() + totals["stale"].sum()) // server.shards + int(totals["outlier"])
-        ended = crew.meter.column("episodes").astype(int)
+        ended = crew.counters.column("episodes").astype(int)
         for i in np.flatnonzero(ended > seen):
-            returns += [float(crew.meter.games[i, j % len(crew.meter.games[i]), 0]) for j in range(seen[i], ended[i])]
+            returns += [
+                float(crew.counters.games[i, j % len(crew.counters.games[i]), 0]) for j in range(seen[i], ended[i])
+            ]
         seen = ended
-        yield {"came": came, "steps": int(crew.meter.column("steps").sum()), "returns": returns}
+        yield {"came": came, "steps": int(crew.counters.column("steps").sum()), "returns": returns}
 
 
 def curve(games: list[tuple[int, float]], updates: int) -> list[float]:

@@ -11,7 +11,7 @@ from polyplay.runs import options, run
 from polyplay.runs.run import RunResult
 
 if TYPE_CHECKING:
-    from polyplay.envs.check.report import Report
+    from polyplay.envs.check.report import CheckReport
 
 
 @dataclass
@@ -50,8 +50,8 @@ def export(directory: str | Path, file: str | Path, which: str | None = None) ->
     return export.export(Path(directory), Path(file), which)
 
 
-def check(env: Any, **more: Any) -> Report:
+def check(env: Any, **more: Any) -> CheckReport:
     """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
     from polyplay.envs.check import report
 
-    return report.check(env, **more)
+    return report.check_env(env, **more)

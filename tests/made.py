@@ -21,7 +21,7 @@ def run(
     """A run of a2c with a checkpoint for each of `updates`; ended: as if it had ended well with the last of them."""
     page = systems.load("a2c")
     settings, options, sources = config.resolve(page, env=env, replicas=1, lanes=4, **more)
-    wired = page.build(settings, load.new_crew(options))
+    wired = page.build(settings, load.crew_of(options))
     directory.mkdir(parents=True)
     told = config.to_json(settings), config.to_json(options), sources
     record.write_config(directory, "a2c", *told, wired.envs.spec.describe)
@@ -35,7 +35,7 @@ def run(
 def save(directory: Path, policy: Any, update: int, mean: float | None = None) -> Path:
     torch.manual_seed(update)
     arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
-    checkpoint.Part(directory, update).arrays(checkpoint.POLICY, arrays)
+    checkpoint.CheckpointPart(directory, update).arrays(checkpoint.POLICY, arrays)
     counters = {"steps": 20 * update, "frames": 20 * update, "updates": update, "episodic_return_mean": mean}
     return checkpoint.complete(directory, update, counters)
 

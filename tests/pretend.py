@@ -135,7 +135,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     locked: list[int] = []
     runtime = SimpleNamespace(cudaHostRegister=lambda *a: locked.append(1) or 0, cudaHostUnregister=lambda *a: 0)
     mode = Pretend()
-    stream = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
+    queue = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
     patch.setattr(actor_critic, "mixed", mixed)
     for name, what in {
@@ -143,7 +143,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
         "is_bf16_supported": lambda **_: True,
         "_lazy_init": lambda: None,
         "set_device": lambda which: None,
-        "current_stream": lambda which: stream,
+        "current_stream": lambda which: queue,
         "cudart": lambda: runtime,
         "get_device_name": lambda which: "a pretended GPU",
     }.items():

@@ -9,22 +9,22 @@ import torch
 import polyplay
 from polyplay import nets
 from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Joiner, Stream, row_spec
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
 from polyplay.common import checkpoint, tree
-from polyplay.common.control import Knobs
-from polyplay.common.shared_memory import Block
+from polyplay.common.control import Hyperparameters
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import collate
-from polyplay.learning.learner import unrolled
+from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses import base, policy_gradient
 from polyplay.nets import device
-from polyplay.nets.activation_reuse import joined
-from polyplay.nets.precision import half, use
+from polyplay.nets.activation_reuse import join_tapes
+from polyplay.nets.precision import is_half, set_precision
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
-from polyplay.weights.update import Optim, step_
+from polyplay.weights.update import OptimizerSpec, clipped_step
 from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -96,27 +96,27 @@ def _rows(T: int, B: int, seed: int = 0) -> dict:
 def test_networks_say_what_they_say_on_a_cpu(network, precision):
     """Acting and unrolling agree with each other and with float32 on a CPU; gradients point the same way."""
     torch.manual_seed(0)
-    near = use(nets.make(network, SPEC, core="lstm", core_size=32, previous=True), "float32")
+    near = set_precision(nets.make(network, SPEC, core="lstm", core_size=32, previous=True), "float32")
     far = nets.make(network, SPEC, core="lstm", core_size=32, previous=True)
     far.load_state_dict(near.state_dict())
-    use(far.to(GPU), precision)
+    set_precision(far.to(GPU), precision)
     batch, close = _rows(4, 3), 0.01 if precision == "float32" else 0.08
     vectors, outs = [], []
     for policy, where in ((near, CPU), (far, GPU)):
-        vector, rollout = Vector(policy), device.put(batch, where)
+        vector, rollout = FlatParams(policy), device.to_device(batch, where)
         out = policy.unroll(rollout, policy.initial(3))
-        policy_gradient.VTrace()(out, rollout, Knobs(entropy_cost=0.01)).loss.backward()
+        policy_gradient.VTrace()(out, rollout, Hyperparameters(entropy_cost=0.01)).loss.backward()
         vectors.append(vector.grad.cpu())
         outs.append({k: v.detach().cpu() for k, v in out.items()})
     for k in ("logp", "value", "entropy"):
         assert torch.allclose(outs[0][k], outs[1][k], atol=close), k
     assert torch.cosine_similarity(*vectors, dim=0) > (0.999 if precision == "float32" else 0.95)
-    state, said = on_device.near(far).initial(3), []
+    state, said = on_device.policy_from_cpu(far).initial(3), []
     far.hold()
     for t in range(5):
         step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
         with torch.no_grad():
-            out, state = on_device.near(far).act(step, state)
+            out, state = on_device.policy_from_cpu(far).act(step, state)
         state["action"] = batch["action"][t]  # that is what was done there
         said.append(out["value"])
     assert torch.allclose(torch.stack(said), outs[1]["value"], atol=close)
@@ -125,17 +125,17 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_tapes_give_the_gradients_that_autograd_gives(precision):
     torch.manual_seed(1)
-    policy = use(nets.make("nature", SPEC).to(GPU), precision)
-    vector, batch = Vector(policy), device.put(_rows(3, 4), GPU)
+    policy = set_precision(nets.make("nature", SPEC).to(GPU), precision)
+    vector, batch = FlatParams(policy), device.to_device(_rows(3, 4), GPU)
     found = []
     for kept in (False, True):
         tapes: list = [[] for _ in range(3)]
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
-        out = unrolled(policy, batch, {}, joined(tapes) if kept else None)
+        out = unroll_before_last(policy, batch, {}, join_tapes(tapes) if kept else None)
         vector.zero_grad()
-        policy_gradient.A2C()(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
+        policy_gradient.A2C()(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
         found.append(vector.grad.clone())
     assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
     assert found[0].norm() > 1e-4
@@ -143,14 +143,14 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
 
 def test_an_update_waits_for_two_numbers_alone():
     """Forward, loss, backward and the optimiser ask the GPU and don't wait for it."""
-    policy = use(nets.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
-    vector, batch = Vector(policy), device.put(_rows(4, 4), GPU)
-    optimizer = Optim("adam").make(vector.parameter)
-    state, knobs = policy.initial(4), Knobs(entropy_cost=0.01)
+    policy = set_precision(nets.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
+    vector, batch = FlatParams(policy), device.to_device(_rows(4, 4), GPU)
+    optimizer = OptimizerSpec("adam").make(vector.parameter)
+    state, hyperparameters = policy.initial(4), Hyperparameters(entropy_cost=0.01)
 
-    def update() -> base.Scored:
+    def update() -> base.LossOutput:
         vector.zero_grad()
-        scored = policy_gradient.VTrace()(policy.unroll(batch, state), batch, knobs)
+        scored = policy_gradient.VTrace()(policy.unroll(batch, state), batch, hyperparameters)
         scored.loss.backward()
         optimizer.step()
         return scored
@@ -173,34 +173,34 @@ def test_optimisers_step_as_on_a_cpu(name, momentum):
     found = []
     for where in (CPU, GPU):
         torch.manual_seed(2)
-        vector = Vector(torch.nn.Linear(100, 100).to(where))
-        optimizer = Optim(name, eps=1e-3, momentum=momentum if name != "adam" else 0.0).make(vector.parameter)
+        vector = FlatParams(torch.nn.Linear(100, 100).to(where))
+        optimizer = OptimizerSpec(name, eps=1e-3, momentum=momentum if name != "adam" else 0.0).make(vector.parameter)
         for k in range(5):
             vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
-            step_(vector, optimizer, 0.5, 1e-2)
+            clipped_step(vector, optimizer, 0.5, 1e-2)
         found.append(vector.read().copy())
     assert np.allclose(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_page_locked_slots_arrive_whole():
     rows_, state = row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((8,), "float32")}
-    stream = Stream(rows_, state, 20, 16, 4)
-    assert device.page_lock(Block(10_000), GPU), "cudaHostRegister works here"
-    columns, own = collate.joiner(stream, 2, GPU), Joiner(stream.rows, stream.state, 16, 2)
+    queue = RolloutQueue(rows_, state, 20, 16, 4)
+    assert device.page_lock(SharedBlock(10_000), GPU), "cudaHostRegister works here"
+    columns, own = collate.collator_for(queue, 2, GPU), Collator(queue.rows, queue.state, 16, 2)
     rng = np.random.default_rng(0)
     for slots in ([0, 1], [2, 3], [3, 0]):
         for slot in slots:
-            stream.rows["obs"][slot] = rng.integers(0, 256, stream.rows["obs"][slot].shape, np.uint8)
+            queue.rows["obs"][slot] = rng.integers(0, 256, queue.rows["obs"][slot].shape, np.uint8)
         got, _ = columns(slots)
         columns.done()
         want, _ = own(slots)
-        stream.rows["obs"][slots] = 0  # the slots are theirs again who fill them
+        queue.rows["obs"][slots] = 0  # the slots are theirs again who fill them
         assert torch.equal(got["obs"].cpu(), torch.from_numpy(want["obs"]))
 
 
 def test_published_weights_are_the_gpus():
-    vector = Vector(nets.make("nature", SPEC).to(GPU))
-    params, other = Params(vector.size), Vector(nets.make("nature", SPEC))
+    vector = FlatParams(nets.make("nature", SPEC).to(GPU))
+    params, other = Params(vector.size), FlatParams(nets.make("nature", SPEC))
     for version in range(3):
         vector.flat.add_(1.0)
         params.publish(vector, version, version)
@@ -210,7 +210,7 @@ def test_published_weights_are_the_gpus():
 
 def test_fetch_keeps_every_bit():
     batch = {"a": torch.randn(7, 3), "b": torch.arange(7), "c": torch.rand(7) > 0.5, "d": torch.randn(7).bfloat16()}
-    back = device.fetch(device.put(batch, GPU))
+    back = device.fetch_outputs(device.to_device(batch, GPU))
     for (path, want), (_, got) in zip(tree.leaves(batch), tree.leaves(back), strict=True):
         assert torch.equal(want, got), path
 
@@ -229,7 +229,7 @@ def test_replicas_stay_equal(tmp_path, monkeypatch):
 
 
 def test_auto_is_the_gpu_and_bfloat16(tmp_path, capsys):
-    assert device.choose("auto")[0] == "cuda:0"
-    assert half("auto", "cuda")
+    assert device.choose_devices("auto")[0] == "cuda:0"
+    assert is_half("auto", "cuda")
     polyplay.train("a2c", **{**NET, **A2C, "device": "auto", "run": str(tmp_path / "run"), "steps": 2_000})
     assert torch.cuda.get_device_name(0) in capsys.readouterr().out

@@ -15,7 +15,7 @@ from polyplay import nets
 from polyplay.common import checkpoint
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.nets.precision import use
+from polyplay.nets.precision import set_precision
 from tests.pretend import CUDA, WAITS, Far, pretended
 from tests.reports import rows
 
@@ -140,12 +140,12 @@ def test_torsos_in_bfloat16_take_bytes_there_and_convert_once(network, monkeypat
     batch = {"obs": obs, "action": torch.zeros(2, 2, dtype=torch.int64), "first": torch.zeros(2, 2, dtype=torch.bool)}
     batch["reward"] = torch.zeros(2, 2)
     with pretended(monkeypatch):
-        use(policy.to(CUDA), "bfloat16")
+        set_precision(policy.to(CUDA), "bfloat16")
         out = policy.unroll({k: v.to(CUDA) for k, v in batch.items()}, {})
         out["value"].sum().backward()
         assert all(p.grad.dtype == torch.float32 for p in policy.parameters() if p.grad is not None)
         value = out["value"].cpu()
-    near = use(nets.make(network, spec), "float32")
+    near = set_precision(nets.make(network, spec), "float32")
     near.load_state_dict({k: v.inner if isinstance(v, Far) else v for k, v in policy.state_dict().items()})
     want = near.unroll(batch, {})["value"]
     assert torch.allclose(value, want, atol=0.02)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.workers.crew import Crew
 
 PATIENCE = 150  # seconds for anything to happen
@@ -20,8 +20,8 @@ class Out:
         return 1, 10 + index
 
 
-def turns(me, *, block, out=None):
-    block.array(64, "int64")[me.index] = os.getpid()
+def turns(ctx, *, block, out=None):
+    block.array(64, "int64")[ctx.index] = os.getpid()
     while True:
         time.sleep(0.005)
         yield
@@ -29,7 +29,7 @@ def turns(me, *, block, out=None):
 
 def crew_of(n: int, **more: Any) -> tuple[Crew, Any]:
     """A started crew of `n` such workers, all at work, and int64 [64]: their processes' numbers."""
-    crew, block = Crew(seed=5, say=lambda kind, text: None), Block(512)
+    crew, block = Crew(seed=5, say=lambda kind, text: None), SharedBlock(512)
     crew.add(turns, n, name="act", learner=True, block=block, **more)
     crew.start()
     pids = block.array(64, "int64")

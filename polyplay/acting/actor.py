@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.exploration import Explore
-from polyplay.acting.on_device import arrived
-from polyplay.acting.rows import HEARD, Games, torches, write
+from polyplay.acting.exploration import Exploration
+from polyplay.acting.on_device import row_to_device
+from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
 from polyplay.buffers.rollout_queue import Producer
 from polyplay.common import tree
-from polyplay.common.context import Me
-from polyplay.common.rng import Noise, uniform
+from polyplay.common.context import WorkerContext
+from polyplay.common.rng import LaneUniforms, uniform
 from polyplay.common.tree import Batch
 from polyplay.envs.pool import Pool
-from polyplay.nets.activation_reuse import joined
-from polyplay.nets.device import host
-from polyplay.weights.flat import Vector
+from polyplay.nets.activation_reuse import join_tapes
+from polyplay.nets.device import to_host
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
 
 
-class Group:
+class LaneGroup:
     """A fixed group of lanes on its way through a rollout; `at` counts rows per lane, all equal in fixed pools."""
 
     def __init__(self, start: int, width: int, state: Batch):
@@ -49,22 +49,22 @@ class Group:
 class Actor:
     """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can."""
 
-    def __init__(self, me: Me, pool: Pool, policy: Any, out: Producer, first_lane: int):
-        self.me, self.pool, self.policy, self.out = me, pool, policy, out
+    def __init__(self, ctx: WorkerContext, pool: Pool, policy: Any, out: Producer, first_lane: int):
+        self.ctx, self.pool, self.policy, self.out = ctx, pool, policy, out
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
-        self.noises: dict[int, Noise] = {}  # by a group's first lane
-        self.games = Games(pool.lanes)
+        self.noises: dict[int, LaneUniforms] = {}  # by a group's first lane
+        self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width = pool.lanes // pool.groups
-        self.groups = [Group(g * self.width, self.width, policy.initial(self.width)) for g in range(pool.groups)]
+        self.groups = [LaneGroup(g * self.width, self.width, policy.initial(self.width)) for g in range(pool.groups)]
         self.restored = False
         self.keeps = False  # tapes of every rollout, see `tape`
-        self.explore: Explore | None = None  # how often to play at random, where the policy leaves that to others
+        self.explore: Exploration | None = None  # how often to play at random, where the policy leaves that to others
 
     def rollouts(
         self,
         params: Params | None = None,
-        vector: Vector | None = None,
+        vector: FlatParams | None = None,
         lag: int | None = None,
         version: Any = None,
     ) -> Iterator[list[int] | None]:
@@ -73,7 +73,7 @@ class Actor:
         With `params`, rollout k waits for the weights of round k - lag: 0 is on-policy, 1 overlaps acting with
         learning, None runs free. Without, the weights are the caller's own and `version()` is theirs.
         """
-        while params is not None and not params.wait(0, self.me.index, self.out.stream.patience):
+        while params is not None and not params.wait(0, self.ctx.index, self.out.queue.patience):
             yield None
         held = params.pull(vector) if params is not None and vector is not None else version()
         self._hold()
@@ -84,10 +84,10 @@ class Actor:
             slots = yield from self._slots()
             if params is not None and vector is not None:
                 before = time.perf_counter()
-                while lag is not None and not params.wait(k - lag, self.me.index, self.out.stream.patience):
+                while lag is not None and not params.wait(k - lag, self.ctx.index, self.out.queue.patience):
                     yield None
                 newest = params.pull(vector, held)
-                self.me.meter.add("wait", time.perf_counter() - before)
+                self.ctx.counters.add("wait", time.perf_counter() - before)
             else:
                 newest = version()
             if newest != held:
@@ -105,7 +105,7 @@ class Actor:
         if hasattr(self.policy, "hold"):
             before = time.perf_counter()
             self.policy.hold()
-            self.me.meter.add("infer", time.perf_counter() - before)
+            self.ctx.counters.add("infer", time.perf_counter() - before)
 
     def _gather(self, held: int) -> Iterator[None]:
         """Receive, act, write and send until every lane is parked on its last row."""
@@ -113,23 +113,23 @@ class Actor:
         while waiting:
             before = time.perf_counter()
             try:
-                lanes, step = self.pool.recv(self.out.stream.patience)
+                lanes, step = self.pool.recv(self.out.queue.patience)
             except TimeoutError:
-                self.me.meter.add("env", time.perf_counter() - before)
+                self.ctx.counters.add("env", time.perf_counter() - before)
                 yield None
                 continue
-            self.me.meter.add("env", time.perf_counter() - before)
-            self.games.count(self.me, lanes, step, self.first_lane)
+            self.ctx.counters.add("env", time.perf_counter() - before)
+            self.games.count(self.ctx, lanes, step, self.first_lane)
             group, where = self._locate(lanes)
             waiting -= self._advance(group, where, lanes, step, held)
-            self.me.turn()
+            self.ctx.turn()
 
-    def _locate(self, lanes: Any) -> tuple[Group, Any]:
+    def _locate(self, lanes: Any) -> tuple[LaneGroup, Any]:
         if isinstance(lanes, slice):
             return self.groups[(lanes.start or 0) // self.width], slice(None)
         return self.groups[0], lanes
 
-    def _advance(self, group: Group, where: Any, lanes: Any, step: Batch, held: int) -> int:
+    def _advance(self, group: LaneGroup, where: Any, lanes: Any, step: Batch, held: int) -> int:
         """Act on rows that arrived; how many lanes were parked by it."""
         fixed = isinstance(where, slice)
         state = group.state if fixed else tree.map(lambda x: x[where], group.state)
@@ -138,7 +138,7 @@ class Actor:
         done = group.slot is None or (group.at[0] == self.out.T if fixed else group.at[where] == self.out.T)
         if group.slot is not None:
             row = int(group.at[0]) if fixed else group.at[where]
-            write(group.rows, (row, where), step, out, held)
+            write_row(group.rows, (row, where), step, out, held)
         if fixed:
             if done:
                 group.step, group.out, group.after = step, out, after
@@ -156,7 +156,7 @@ class Actor:
             self._park(group, where, park, step, out, after)
         return int(park.sum())
 
-    def _send(self, group: Group, where: Any, lanes: Any, out: Batch, after: Batch) -> int:
+    def _send(self, group: LaneGroup, where: Any, lanes: Any, out: Batch, after: Batch) -> int:
         if isinstance(where, slice):
             group.state = after
         else:
@@ -164,10 +164,12 @@ class Actor:
         group.at[where] += 1
         before = time.perf_counter()
         self.pool.send(lanes, tree.map(lambda x: x.numpy(), out["action"]))
-        self.me.meter.add("env", time.perf_counter() - before)
+        self.ctx.counters.add("env", time.perf_counter() - before)
         return 0
 
-    def _park(self, group: Group, where: np.ndarray, park: np.ndarray, step: Batch, out: Batch, after: Batch) -> None:
+    def _park(
+        self, group: LaneGroup, where: np.ndarray, park: np.ndarray, step: Batch, out: Batch, after: Batch
+    ) -> None:
         """Keep some lanes' last rows until the others have theirs (pools that answer whoever is ready)."""
         if not group.step:
             group.step = tree.map(lambda x: np.zeros((group.width, *x.shape[1:]), x.dtype), step)
@@ -190,10 +192,10 @@ class Actor:
                 yield None
             else:
                 slots.append(slot)
-        self.me.meter.add("wait", time.perf_counter() - before)
+        self.ctx.counters.add("wait", time.perf_counter() - before)
         return slots
 
-    def _start(self, group: Group, slot: int, again: bool, held: int) -> None:
+    def _start(self, group: LaneGroup, slot: int, again: bool, held: int) -> None:
         """Row 0 of the slot is the parked row, said again if the weights are new; send the group on."""
         lanes = slice(group.start, group.start + group.width)
         group.slot, group.rows = slot, self.out.row(slot)
@@ -203,7 +205,7 @@ class Actor:
             group.out, group.after = self._act(lanes, group.step, group.state, group.tape)
         group.tapes = [group.tape]
         tree.map(lambda x, y: x.__setitem__(slice(None), y.numpy()), self.out.state(slot), group.state)
-        write(group.rows, (0, slice(None)), group.step, group.out, held)
+        write_row(group.rows, (0, slice(None)), group.step, group.out, held)
         group.at[:], group.parked[:] = 0, False
         fixed = self.pool.fixed
         self._send(group, slice(None), lanes if fixed else np.arange(group.width), group.out, group.after)
@@ -215,28 +217,28 @@ class Actor:
         """Of the rollout that was just yielded, rows 0..T-1 of all groups side by side; None where none is kept."""
         if not self.keeps:
             return None
-        return joined([tape for row in zip(*(g.tapes for g in self.groups), strict=True) for tape in row])
+        return join_tapes([tape for row in zip(*(g.tapes for g in self.groups), strict=True) for tape in row])
 
     def _act(self, lanes: Any, step: Batch, state: Batch, tape: Any = None) -> tuple[Batch, Batch]:
         before = time.perf_counter()
-        heard = {k: step[k] for k in HEARD if k in step}
+        heard = {k: step[k] for k in POLICY_INPUTS if k in step}
         heard["noise"] = self._noise(lanes)
         if self.explore is not None:
             heard["epsilon"] = self.explore.at(self.acts[lanes], self.numbers[lanes])
         self.acts[lanes] += 1
         with torch.no_grad():
-            answer = self.policy.act(torches(heard), state, *([] if tape is None else [tape]))
-        self.me.meter.add("infer", time.perf_counter() - before)
-        self.me.meter.served(len(heard["first"]))
+            answer = self.policy.act(as_tensors(heard), state, *([] if tape is None else [tape]))
+        self.ctx.counters.add("infer", time.perf_counter() - before)
+        self.ctx.counters.served(len(heard["first"]))
         return answer
 
     def _noise(self, lanes: Any) -> np.ndarray:
         if not isinstance(lanes, slice):
-            return uniform(self.me.noise_seed, self.numbers[lanes], self.acts[lanes], self.policy.noise)
+            return uniform(self.ctx.noise_seed, self.numbers[lanes], self.acts[lanes], self.policy.noise)
         start = lanes.start or 0
         source = self.noises.get(start)
         if source is None:
-            source = self.noises[start] = Noise(self.me.noise_seed, self.numbers[lanes], self.policy.noise)
+            source = self.noises[start] = LaneUniforms(self.ctx.noise_seed, self.numbers[lanes], self.policy.noise)
         return source.row(int(self.acts[start]))
 
     # ------------------------------------------------------------------------------------------- saving
@@ -253,7 +255,7 @@ class Actor:
             return None
         games = dict(vars(self.games))
         groups = {
-            str(i): {"step": tree.map(host, g.step), "state": tree.map(lambda x: x.numpy(), g.state)}
+            str(i): {"step": tree.map(to_host, g.step), "state": tree.map(lambda x: x.numpy(), g.state)}
             for i, g in enumerate(self.groups)
         }
         return {
@@ -261,7 +263,7 @@ class Actor:
             "games": games,
             "acts": self.acts,
             "groups": groups,
-            "incarnation": np.array(self.me.incarnation),
+            "incarnation": np.array(self.ctx.incarnation),
         }
 
     def load(self, saved: Batch) -> None:
@@ -271,7 +273,7 @@ class Actor:
         self.acts[:] = saved["acts"]
         for i, group in enumerate(self.groups):
             kept = saved["groups"][str(i)]
-            group.step = arrived(self.pool, tree.map(np.array, kept["step"]))
+            group.step = row_to_device(self.pool, tree.map(np.array, kept["step"]))
             group.state = tree.map(lambda x: torch.from_numpy(np.array(x)), kept.get("state", {}))
             group.parked[:] = True
         self.restored = True

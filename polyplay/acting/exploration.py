@@ -17,14 +17,14 @@ import numpy as np
 from polyplay.common.errors import UserError
 
 
-class Explore(Protocol):
+class Exploration(Protocol):
     @property
     def lanes(self) -> int: ...  # of all workers together
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
-class Anneal:
+class LinearEpsilon:
     """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
 
     Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so
@@ -46,19 +46,19 @@ class Anneal:
         return (self.start + (self.end - self.start) * np.clip(done, 0.0, 1.0)).astype(np.float32)
 
 
-class Counts(Protocol):
+class StepCounts(Protocol):
     @property
     def learnt(self) -> float: ...  # agent steps of all workers, earlier runs' too
 
 
 @dataclass(frozen=True)
-class Joint:
+class RunSchedule:
     """A schedule by the agent steps of the whole run, as `counts` tells them, where lanes don't keep step (actors of
     Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 
-    schedule: Anneal
-    counts: Counts
+    schedule: LinearEpsilon
+    counts: StepCounts
 
     @property
     def lanes(self) -> int:
@@ -69,7 +69,7 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Ladder:
+class EpsilonLadder:
     """ε of lane i of N is base^(1 + α·i/(N − 1)), for ever (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
 
     One lane alone has i/(N − 1) = 0, so ε = base.
@@ -88,7 +88,7 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Normal:
+class GaussianNoise:
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3

@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from polyplay.buffers.rollout_queue import Stream
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
 from polyplay.common.tree import Batch
-from polyplay.nets.device import fetch, put
+from polyplay.nets.device import fetch_outputs, to_device
 
 
-def near(policy: Any) -> Any:
+def policy_from_cpu(policy: Any) -> Any:
     """A policy that hears and answers on the CPU, wherever its weights are."""
     device = next(policy.parameters()).device
-    return policy if device.type == "cpu" else Near(policy, device)
+    return policy if device.type == "cpu" else PolicyOnDevice(policy, device)
 
 
-class Near:
+class PolicyOnDevice:
     """One copy there (observations that are there already stay), one copy back per call."""
 
     def __init__(self, policy: Any, device: torch.device):
@@ -35,22 +35,22 @@ class Near:
 
     def act(self, step: Batch, state: Batch, *tape: Any) -> tuple[Batch, Batch]:
         """See Policy.act. What goes on a tape stays on the device."""
-        out, after = self.policy.act(put(step, self.device), put(state, self.device), *tape)
-        both = fetch({"out": out, "after": after} if after else {"out": out})
+        out, after = self.policy.act(to_device(step, self.device), to_device(state, self.device), *tape)
+        both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
 
 
-def arriving(pool: Any, stream: Stream, device: torch.device) -> Any:
+def pool_to_device(pool: Any, queue: RolloutQueue, device: torch.device) -> Any:
     """A replica's pool, whose observations go to the device as they arrive, once; there the stream's rows keep them,
     and both acting and learning read them. (Those of pools that answer whoever is ready stay on the CPU until learnt.)
     """
     if device.type == "cpu" or not pool.fixed:
         return pool
-    stream.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), stream.rows["obs"])
-    return Arriving(pool, device)
+    queue.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), queue.rows["obs"])
+    return PoolOnDevice(pool, device)
 
 
-class Arriving:
+class PoolOnDevice:
     def __init__(self, pool: Any, device: torch.device):
         self.pool, self.device = pool, device
 
@@ -58,7 +58,7 @@ class Arriving:
         return getattr(self.pool, name)
 
     def arrive(self, step: Batch) -> Batch:
-        return {**step, "obs": put(step["obs"], self.device)}
+        return {**step, "obs": to_device(step["obs"], self.device)}
 
     def recv(self, timeout: float | None = None) -> tuple[Any, Batch]:
         """See Pool."""
@@ -66,6 +66,6 @@ class Arriving:
         return lanes, self.arrive(step)
 
 
-def arrived(pool: Any, step: Batch) -> Batch:
+def row_to_device(pool: Any, step: Batch) -> Batch:
     """A row that was saved, as such a pool gave it."""
-    return pool.arrive(step) if isinstance(pool, Arriving) else step
+    return pool.arrive(step) if isinstance(pool, PoolOnDevice) else step

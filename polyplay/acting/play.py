@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from polyplay.acting.rows import HEARD, torches
+from polyplay.acting.rows import POLICY_INPUTS, as_tensors
 from polyplay.common import checkpoint, tree
 from polyplay.common.rng import uniform
 from polyplay.envs import All, random_actions
@@ -23,7 +23,7 @@ SEED = 10_000_019  # evaluation never repeats the seeds of training
 CHANCE = 20_000_003  # nor does ε take the policy's own noise
 
 
-class Game(NamedTuple):
+class PlayedGame(NamedTuple):
     """A full game: its unclipped, undiscounted return, all lives; its length in agent steps; which one it was."""
 
     ret: float
@@ -32,7 +32,7 @@ class Game(NamedTuple):
 
 
 @dataclass(frozen=True)
-class How:
+class PlayOptions:
     """epsilon: the chance of a uniform random action instead of the policy's own, per lane and step. greedy: the
     policy's own is its likeliest.
     """
@@ -43,13 +43,13 @@ class How:
     epsilon: float = 0.0
 
 
-def play(
+def play_games(
     envs: Any, policy: Any, episodes: int, seed: int, greedy: bool = False, film: Film | None = None, epsilon: float = 0
 ) -> list[tuple[float, int]]:
     """(return, length) of `episodes` full games, by their numbers. Every lane has its quota, so short games don't
     crowd in.
     """
-    games = [g for found in turns(envs, policy, How(episodes, seed, greedy, epsilon), film) for g in found]
+    games = [g for found in play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), film) for g in found]
     return [(g.ret, g.length) for g in sorted(games, key=lambda g: g.number)]
 
 
@@ -58,7 +58,7 @@ def lanes_of(envs: Any, episodes: int) -> int:
     return envs.spec.width or min(episodes, LANES)
 
 
-def turns(envs: Any, policy: Any, how: How, film: Film | None = None) -> Iterator[list[Game]]:
+def play_steps(envs: Any, policy: Any, how: PlayOptions, film: Film | None = None) -> Iterator[list[PlayedGame]]:
     """After every step of all lanes those games that ended in it and count."""
     lanes = lanes_of(envs, how.episodes)
     together: Any = {"batching": All(), "groups": 1, "active": 0}  # however they go in training
@@ -71,7 +71,7 @@ def turns(envs: Any, policy: Any, how: How, film: Film | None = None) -> Iterato
         pool.close()
 
 
-def _turns(pool: Any, policy: Any, how: How, film: Film | None) -> Iterator[list[Game]]:
+def _turns(pool: Any, policy: Any, how: PlayOptions, film: Film | None) -> Iterator[list[PlayedGame]]:
     lanes = pool.lanes
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     state, done = policy.initial(lanes), np.zeros(lanes, np.int64)
@@ -87,7 +87,7 @@ def _turns(pool: Any, policy: Any, how: How, film: Film | None) -> Iterator[list
         games = []
         for i in np.flatnonzero(step["over"]):
             if done[i] < quota[i]:
-                games.append(Game(float(ret[i]), int(length[i]), int(done[i] * lanes + i)))
+                games.append(PlayedGame(float(ret[i]), int(length[i]), int(done[i] * lanes + i)))
             done[i] += 1
             ret[i], length[i] = 0.0, 0
         yield games
@@ -96,7 +96,9 @@ def _turns(pool: Any, policy: Any, how: How, film: Film | None) -> Iterator[list
         pool.send(which, action)
 
 
-def moves(envs: Any, policy: Any, how: How, first: int, seed: int) -> Iterator[tuple[Any, np.ndarray]]:
+def actions_of_games(
+    envs: Any, policy: Any, how: PlayOptions, first: int, seed: int
+) -> Iterator[tuple[Any, np.ndarray]]:
     """The first games of lanes `first` …, one each: (actions, bool [lanes]: whose game is over), step by step."""
     numbers = first + np.arange(how.episodes)
     pool = replace(envs, lanes=how.episodes, workers=0, batching=All(), groups=1, active=0, max_restarts=0).open(
@@ -117,35 +119,40 @@ def moves(envs: Any, policy: Any, how: How, first: int, seed: int) -> Iterator[t
         pool.close()
 
 
-def _chooser(spec: Any, policy: Any, how: How, numbers: np.ndarray) -> Callable[[Any, Any, int], tuple[Any, Any]]:
+def _chooser(
+    spec: Any, policy: Any, how: PlayOptions, numbers: np.ndarray
+) -> Callable[[Any, Any, int], tuple[Any, Any]]:
     """A function (step, state, number of the act) → (actions, the state after them), for lanes of these numbers."""
-    lanes, drawn = len(numbers), random_actions.width(spec.action) if how.epsilon else 0
+    lanes, drawn = len(numbers), random_actions.action_width(spec.action) if how.epsilon else 0
 
     def choose(step: Any, state: Any, act: int) -> tuple[Any, Any]:
-        heard = {k: step[k] for k in HEARD if k in step}
+        heard = {k: step[k] for k in POLICY_INPUTS if k in step}
         if not how.greedy:
             heard["noise"] = uniform(how.seed + SEED, numbers, np.full(lanes, act), policy.noise)
         with torch.no_grad():
-            out, after = policy.act(torches(heard), state)
+            out, after = policy.act(as_tensors(heard), state)
         action = tree.map(lambda x: x.numpy(), out["action"])
         if not how.epsilon:
             return action, after
         luck = uniform(how.seed + CHANCE, numbers, np.full(lanes, act), 1 + drawn)
-        other, random = random_actions.draw(spec.action, luck[:, 1:], step.get("mask")), luck[:, 0] < how.epsilon
+        other, random = (
+            random_actions.random_actions(spec.action, luck[:, 1:], step.get("mask")),
+            luck[:, 0] < how.epsilon,
+        )
         if "action" in after:  # a core that hears what was done before it
-            after["action"] = tree.map(lambda x: torch.from_numpy(x), random_actions.mixed(action, other, random))
-        return random_actions.mixed(action, other, random), after
+            after["action"] = tree.map(lambda x: torch.from_numpy(x), random_actions.mix_random(action, other, random))
+        return random_actions.mix_random(action, other, random), after
 
     return choose
 
 
 def load_policy(system: Any, path: Path) -> Any:
     policy = system.policy()
-    checkpoint.fit(policy, checkpoint.open_checkpoint(path).arrays("agents/0/policy"))
+    checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays("agents/0/policy"))
     return policy
 
 
-def summarise(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> dict[str, Any]:
+def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> dict[str, Any]:
     returns, lengths = np.array([g[0] for g in games]), np.array([g[1] for g in games])
     return {
         "episodes": len(games),

@@ -1,8 +1,8 @@
 """The acting loop for lanes that go each at their own pace: whoever is ready is served, by whoever has time.
 
 A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane is to
-leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one `Desk`;
-an A3C worker has one of a single lane.
+leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one
+`AgentTable`; an A3C worker has one of a single lane.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.rows import HEARD, Games, torches, write
-from polyplay.buffers.training_queue import Queue
+from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common import tree
-from polyplay.common.context import Me
-from polyplay.common.control import Dial
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Adjustable
 from polyplay.common.rng import uniform
 from polyplay.common.tree import Batch
 from polyplay.envs.pool import Envs, Lanes
@@ -27,36 +27,36 @@ from polyplay.envs.pool import Envs, Lanes
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
 
-class Desk:
+class AgentTable:
     """A pool, and where each of its lanes stands: shared by all threads that act in it.
 
     A lane is in one hand at a time, from recv() to send(); so are its cells here.
     """
 
-    def __init__(self, envs: Envs, out: Queue, first_lane: int = 0):
+    def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
         self.envs, self.out, self.first_lane = envs, out, first_lane
         self.pool: Any = None
         self.taken = 0
         self._opening = threading.Lock()
         self._turn = threading.Condition()  # of pools that step in send(), which know no second thread
 
-    def open(self, me: Me, policy: Any) -> Desk:
+    def open(self, ctx: WorkerContext, policy: Any) -> AgentTable:
         """The first to come opens the pool."""
         with self._opening:
             if self.pool is None:
                 n = self.envs.lanes
                 self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
-                self.acts, self.games = np.zeros(n, np.int64), Games(n)
+                self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
-                self.pool = self.envs.open(me.env_seed, lane=self.first_lane)
+                self.pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
                 self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
         return self
 
-    def dial(self, name: str) -> Dial:
+    def dial(self, name: str) -> Adjustable:
         """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
         first = self.envs.active or self.envs.lanes
-        return Dial(name, 1, self.envs.lanes, lambda: getattr(self.pool, "present", first), self._ask)
+        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self.pool, "present", first), self._ask)
 
     def _ask(self, n: int) -> None:
         if hasattr(self.pool, "scale"):
@@ -95,11 +95,11 @@ class Desk:
                 self.pool.close()
 
 
-class Server:
+class Predictor:
     """One thread's hands at a desk."""
 
-    def __init__(self, me: Me, desk: Desk, policy: Any, version: Callable[[], int]):
-        self.me, self.desk, self.policy, self.version = me, desk, policy, version
+    def __init__(self, ctx: WorkerContext, desk: AgentTable, policy: Any, version: Callable[[], int]):
+        self.ctx, self.desk, self.policy, self.version = ctx, desk, policy, version
         self.out = desk.out
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
@@ -107,22 +107,22 @@ class Server:
 
         Without `renew` the weights may be new at any row. With it (a desk of one lane) they change only between chunks,
         by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's first;
-        in the chunk that ends with it nothing is said there: its value is the learner's to say (Task.same).
+        in the chunk that ends with it nothing is said there: its value is the learner's to say (LearnerSpec.same).
         """
-        meter, desk = self.me.meter, self.desk
+        counters, desk = self.ctx.counters, self.desk
         held = self.version() if renew is None else renew()
-        while not self.me.leaving:
+        while not self.ctx.leaving:
             before = time.perf_counter()
             try:
                 lanes, step = desk.recv(self.out.patience)
             except TimeoutError:
-                meter.add("env", time.perf_counter() - before)
+                counters.add("env", time.perf_counter() - before)
                 yield []
                 continue
-            meter.add("env", time.perf_counter() - before)
+            counters.add("env", time.perf_counter() - before)
             numbers = desk.numbers[lanes]
             desk.taken = len(numbers)
-            desk.games.count(self.me, numbers, step, desk.first_lane)
+            desk.games.count(self.ctx, numbers, step, desk.first_lane)
             held, state = held if renew else self.version(), self._state(numbers)
             leaves = desk.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
@@ -147,7 +147,7 @@ class Server:
 
     def _nothing(self, n: int) -> Batch:
         """Instead of what a policy says."""
-        return torches(tree.zeros(self.policy.spec(), (n,)))
+        return as_tensors(tree.zeros(self.policy.spec(), (n,)))
 
     def _state(self, numbers: np.ndarray) -> Batch:
         return tree.map(lambda x: x[torch.from_numpy(numbers)], self.desk.state) if self.desk.state else {}
@@ -155,13 +155,13 @@ class Server:
     def _say(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         before = time.perf_counter()
         desk = self.desk
-        heard = {k: step[k] for k in HEARD if k in step}
-        heard["noise"] = uniform(self.me.noise_seed, numbers + desk.first_lane, desk.acts[numbers], self.policy.noise)
+        heard = {k: step[k] for k in POLICY_INPUTS if k in step}
+        heard["noise"] = uniform(self.ctx.noise_seed, numbers + desk.first_lane, desk.acts[numbers], self.policy.noise)
         desk.acts[numbers] += 1
         with torch.no_grad():
-            answer = self.policy.act(torches(heard), state)
-        self.me.meter.add("infer", time.perf_counter() - before)
-        self.me.meter.served(len(numbers))
+            answer = self.policy.act(as_tensors(heard), state)
+        self.ctx.counters.add("infer", time.perf_counter() - before)
+        self.ctx.counters.served(len(numbers))
         return answer
 
     def _write(self, numbers: np.ndarray, step: Batch, said: Batch, held: int, go: np.ndarray) -> list[Chunk]:
@@ -170,11 +170,11 @@ class Server:
         slot, at = desk.slot[numbers], desk.at[numbers]
         has = slot >= 0
         if has.all():
-            write(self.out.rows, (slot, at), step, said, held)
+            write_row(self.out.rows, (slot, at), step, said, held)
         elif has.any():
             pick = np.flatnonzero(has)
             some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
-            write(self.out.rows, (slot[has], at[has]), some, what, held)
+            write_row(self.out.rows, (slot[has], at[has]), some, what, held)
         ends = self._ends(numbers, go)
         desk.at[numbers] += 1
         if not ends.any():
@@ -198,7 +198,7 @@ class Server:
             while (slot := self.out.slot()) is None:
                 yield []
             self.desk.slot[i] = slot
-        self.me.meter.add("wait", time.perf_counter() - before)
+        self.ctx.counters.add("wait", time.perf_counter() - before)
 
     def _begin(self, numbers: Any, step: Batch, said: Batch, held: int, state: Batch, pick: np.ndarray) -> None:
         """The rows in hand are the first of these lanes' new chunks too."""
@@ -206,7 +206,7 @@ class Server:
         if len(pick) < len(step["first"]):
             step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
             said, state = (tree.map(lambda x: x[chosen], t) for t in (said, state))
-        write(self.out.rows, (slot, 0), step, said, held)
+        write_row(self.out.rows, (slot, 0), step, said, held)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
         self.desk.at[numbers] = 1
 
@@ -223,4 +223,4 @@ class Server:
             lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
         if not leaves.all():
             desk.send(lanes, action)
-        self.me.meter.add("env", time.perf_counter() - before)
+        self.ctx.counters.add("env", time.perf_counter() - before)

@@ -8,25 +8,25 @@ import numpy as np
 import torch
 
 from polyplay.common import tree
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
 
-HEARD = ("obs", "mask", "reward", "first")  # what a policy hears of a row
+POLICY_INPUTS = ("obs", "mask", "reward", "first")  # what a policy hears of a row
 
 
-def torches(batch: Batch) -> Batch:
+def as_tensors(batch: Batch) -> Batch:
     """Torch views of NumPy arrays; no bytes move. Tensors pass."""
     return tree.map(torch.as_tensor, batch)
 
 
-class Games:
+class EpisodeCounter:
     """Returns and lengths of full games per lane, unclipped, whatever ends an episode for the learner."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, me: Me, lanes: Any, step: Batch, first_lane: int) -> None:
+    def count(self, ctx: WorkerContext, lanes: Any, step: Batch, first_lane: int) -> None:
         first, over = step["first"], step["over"]
         if first.any():
             # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
@@ -38,13 +38,13 @@ class Games:
         if over.any():
             numbers = np.arange(len(self.ret))[lanes][over]
             for i in numbers:
-                me.meter.episode(self.ret[i], self.length[i], first_lane + int(i))
+                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i))
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over
-        me.meter.add("steps", int(len(first) - np.count_nonzero(first)))
+        ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
-def write(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> None:
+def write_row(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> None:
     for key in ("obs", "mask"):
         if key in step:
             tree.write(rows[key], at, step[key])

@@ -17,28 +17,28 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from polyplay.buffers.rollout_queue import Producer, Stream
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint, tree
-from polyplay.common.checkpoint import Part
-from polyplay.common.context import Me
+from polyplay.common.checkpoint import CheckpointPart
+from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
 
 HOLD = 10.0  # seconds that actors get for it; then the checkpoint goes without them
 
 
-def write(me: Me, part: Part, actor: Any, flight: Batch) -> None:
+def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch) -> None:
     """The part of an acting worker, between two rollouts. actor: rolling.Actor. Raises OSError."""
     state, games = actor.save(), actor.games
     kept = {**(state or {}), **({"flight": flight} if flight else {})}
-    name = f"workers/{me.role}-{me.index}"
+    name = f"workers/{ctx.role}-{ctx.index}"
     if kept:
         part.arrays(name, dict(tree.leaves(kept)))
     cut = (games.length > 0) & ~games.over
     told = {
         "first_lane": actor.first_lane,
         "lanes": len(cut),
-        "steps": int(me.meter.get("steps")),
-        "episodes": int(me.meter.get("episodes")),
+        "steps": int(ctx.counters.get("steps")),
+        "episodes": int(ctx.counters.get("episodes")),
         "partial": int(cut.sum()),
         "partial_steps": int(games.length[cut].sum()),
         "why": "" if state is not None else getattr(actor.pool, "unsaved", "") or "they cannot be saved",
@@ -46,85 +46,85 @@ def write(me: Me, part: Part, actor: Any, flight: Batch) -> None:
     part.json(name, told)
 
 
-def answer(me: Me, actor: Any, producer: Producer) -> None:
+def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
     """If a learner waits for this actor's part, and it is between two rollouts, write it."""
     version = producer.asked()
-    if version is None or me.directory is None or not actor.between:
+    if version is None or ctx.directory is None or not actor.between:
         return
     try:
-        write(me, Part(me.directory, version), actor, producer.flight())
+        save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         producer.answer(version)
     except OSError as e:
-        me.say("warning", f"checkpoint of update {version}: without what actor {me.index} does: {e.strerror or e}")
+        ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {e.strerror or e}")
         producer.answer(version, failed=True)
 
 
-def read(me: Me, consumers: int = 0) -> Batch:
+def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
     """What this worker saved in the checkpoint that the run goes on from; empty: nothing, or it is a replacement.
 
     `consumers`: of its stream, if it has one.
     """
-    if me.resume is None or me.incarnation % 1000:
+    if ctx.resume is None or ctx.incarnation % 1000:
         return {}
-    found, name = checkpoint.open_checkpoint(me.resume), f"workers/{me.role}-{me.index}"
-    if consumers and me.index in _stream(me, me.index % consumers).get("lost", [me.index]):
+    found, name = checkpoint.open_checkpoint(ctx.resume), f"workers/{ctx.role}-{ctx.index}"
+    if consumers and ctx.index in _stream(ctx, ctx.index % consumers).get("lost", [ctx.index]):
         return {}
     kept = tree.nest(found.arrays(name)) if found.has(name) else {}
     return kept if "pool" not in kept or "incarnation" in kept else {}  # without: an early version wrote it
 
 
-def taken(me: Me, stream: Stream, batches: int, n: int) -> list[int]:
+def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue, batches: int, n: int) -> list[int]:
     """Rollouts of each producer that were learnt in so many batches, each of which took `n` slots per learner."""
-    counts = [batches * n * stream.consumers // stream.producers] * stream.producers
-    for c in range(stream.consumers):
-        for p, count in _stream(me, c).get("taken", {}).items():
+    counts = [batches * n * queue.consumers // queue.producers] * queue.producers
+    for c in range(queue.consumers):
+        for p, count in _stream(ctx, c).get("taken", {}).items():
             counts[int(p)] = count
     return counts
 
 
-def _stream(me: Me, c: int) -> dict[str, Any]:
-    path = me.resume / f"workers/stream-{c}.json" if me.resume is not None else None
+def _stream(ctx: WorkerContext, c: int) -> dict[str, Any]:
+    path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 
 
-def gather(me: Me, stream: Stream, version: int) -> Generator[None, None, list[int]]:
+def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Generator[None, None, list[int]]:
     """Let the actors of learner `me` write their parts for `version`; those that did not."""
-    if me.directory is None:
+    if ctx.directory is None:
         return []
-    stream.ask(me.index, version)
+    queue.ask(ctx.index, version)
     until = time.monotonic() + HOLD
-    while (late := stream.late(me.index, version)) and time.monotonic() < until:
-        stream.check()
-        time.sleep(min(me.patience, 0.005))
+    while (late := queue.late(ctx.index, version)) and time.monotonic() < until:
+        queue.check()
+        time.sleep(min(ctx.patience, 0.005))
         yield
     if late:
-        stream.ask(me.index, -1)  # the actors of others may still be asked
+        queue.ask(ctx.index, -1)  # the actors of others may still be asked
         actors = ", ".join(map(str, late))
-        me.say("warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {HOLD:.0f} s")
-    return sorted(late + stream.failed(me.index))
+        ctx.say("warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {HOLD:.0f} s")
+    return sorted(late + queue.failed(ctx.index))
 
 
-def flow(me: Me, part: Part, stream: Stream, lost: list[int]) -> None:
+def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
     """Learner `me`'s part: its end of the stream. Raises OSError."""
-    mine = range(me.index, stream.producers, stream.consumers)
-    counts = {str(p): stream.learnt(p) for p in mine}
-    part.json(f"workers/stream-{me.index}", {"taken": counts, "lost": lost})
+    mine = range(ctx.index, queue.producers, queue.consumers)
+    counts = {str(p): queue.learnt(p) for p in mine}
+    part.json(f"workers/stream-{ctx.index}", {"taken": counts, "lost": lost})
 
 
 # ----------------------------------------------------------------------------------------- the main process
 
 
-def told(root: Path) -> list[dict[str, Any]]:
+def saved_counters(root: Path) -> list[dict[str, Any]]:
     """What the acting workers of a checkpoint, or of its parts, had counted."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
     return [json.loads(p.read_text()) for p in files]
 
 
-def lost(root: Path, seed: int) -> str:
+def lost_lanes(root: Path, seed: int) -> str:
     """One line about the lanes that cannot go on from a checkpoint; empty where all can."""
-    if not told(root):
+    if not saved_counters(root):
         return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
-    begin = [t for t in told(root) if t["why"]]
+    begin = [t for t in saved_counters(root) if t["why"]]
     late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text())["lost"]]
     if not begin and not late:
         return ""

@@ -15,22 +15,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from polyplay.buffers.rollout_queue import Stream
-from polyplay.common.context import Me
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common.context import WorkerContext
 from polyplay.common.errors import UserError
 
 
-def name(c: int) -> str:
+def log_name(c: int) -> str:
     return f"deliveries-{c}.jsonl"
 
 
-def writer(
-    me: Me, stream: Stream, update: int, threads: int, length: float, each: int = 1
+def log_writer(
+    ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
     """A function that is told of every batch of slots, from the batch after `update` on. each: updates from a batch."""
-    if me.directory is None:
+    if ctx.directory is None:
         return lambda slots: None
-    file = open(me.directory / name(me.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
+    file = open(ctx.directory / log_name(ctx.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
     file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
 
     def note(slots: list[int]) -> None:
@@ -38,40 +38,40 @@ def writer(
         update += each
         line: list[Any] = [update]
         for slot in slots:
-            by = int(stream.by[slot])
-            line.append([slot // stream.share, int(stream.rows["version"][slot, 0, 0]), *([by] if by else [])])
+            by = int(queue.by[slot])
+            line.append([slot // queue.share, int(queue.rows["version"][slot, 0, 0]), *([by] if by else [])])
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     return note
 
 
 @dataclass(frozen=True)
-class Rollout:
+class DeliveredRollout:
     actor: int
     version: int
     by: int = 0
 
 
 @dataclass(frozen=True)
-class Trail:
+class DeliveryLog:
     """Of one learner: the rollouts of each batch, the first one first, and the threads its workers had."""
 
     path: Path
-    batches: list[list[Rollout]]
+    batches: list[list[DeliveredRollout]]
     threads: int
 
 
-def read(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Trail:
+def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
     """Learner `c`'s log of a run with so many actors, slots in a batch and updates from each. Raises UserError: what is
     wrong where.
     """
-    path = directory / name(c)
+    path = directory / log_name(c)
     if not path.exists():
         raise UserError(
-            f"RUN: {directory} has no {name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
+            f"RUN: {directory} has no {log_name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
         )
     heads: list[dict[str, Any]] = []
-    batches: list[list[Rollout]] = []
+    batches: list[list[DeliveredRollout]] = []
     for number, text in enumerate(path.read_text().splitlines(keepends=True), 1):
         if not text.endswith("\n"):
             break  # torn off by a kill
@@ -90,16 +90,16 @@ def read(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Trail:
         if len(values) > 1:
             word = "compute threads" if what == "threads" else "the run's length, with which the learning rate falls,"
             raise UserError(f"RUN: {word} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
-    return Trail(path, batches, int(heads[0]["threads"]))
+    return DeliveryLog(path, batches, int(heads[0]["threads"]))
 
 
-def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[Rollout]:
+def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[DeliveredRollout]:
     number, *rollouts = line
     if number != update:
         raise ValueError(f"update {number} where update {update} was due")
     if len(rollouts) != n:
         raise ValueError(f"{len(rollouts)} rollouts, a batch has {n}")
-    batch = [Rollout(*map(int, r)) for r in rollouts]
+    batch = [DeliveredRollout(*map(int, r)) for r in rollouts]
     for r in batch:
         if not 0 <= r.actor < actors:
             raise ValueError(f"actor {r.actor}, there are {actors}")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyplay.buffers.replay import Memory, Replay
+from polyplay.buffers.replay import Replay, ReplayBuffer
 from polyplay.common import tree
 from polyplay.common.checkpoint import open_checkpoint
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ METRICS = (
 NAMES = tuple(f"replay_{name}" for name in METRICS)
 
 
-def beta(replay: Replay, left: float) -> float | None:
+def importance_exponent(replay: Replay, left: float) -> float | None:
     """The exponent of importance weights: from the sampler's β to its last one over the run, which has `left` to go."""
     sampler: Any = replay.sampler
     last = getattr(sampler, "last", None)
     return None if last is None else last + (sampler.beta - last) * left
 
 
-def keep(memory: Memory, rows: Batch, state: Batch, lane: int = 0) -> float:
+def insert_rollout(memory: ReplayBuffer, rows: Batch, state: Batch, lane: int = 0) -> float:
     """Keep a rollout [T+1, B] of lanes from `lane` on, but for its last row, which is the next one's first; how many
     agent steps it has.
     """
@@ -42,22 +42,22 @@ def keep(memory: Memory, rows: Batch, state: Batch, lane: int = 0) -> float:
     return float(np.count_nonzero(~first[1:]))
 
 
-def tell(me: Me, memory: Memory) -> None:
+def report_replay(ctx: WorkerContext, memory: ReplayBuffer) -> None:
     """Report how a memory stands."""
     told = memory.metrics()
-    me.meter.losses({f"replay_{name}": told[name] for name in METRICS if name in told})
+    ctx.counters.losses({f"replay_{name}": told[name] for name in METRICS if name in told})
 
 
-def folder(me: Me) -> str:
+def replay_folder(ctx: WorkerContext) -> str:
     """Where in a checkpoint a worker's memory is."""
-    return f"replay/{me.role}-{me.index}"
+    return f"replay/{ctx.role}-{ctx.index}"
 
 
-def restore(me: Me, memory: Memory) -> bool:
+def restore_replay(ctx: WorkerContext, memory: ReplayBuffer) -> bool:
     """Go on with what this worker's memory was in the checkpoint; False: nothing was saved of it. Raises UserError."""
-    path = open_checkpoint(me.resume).path / folder(me)
+    path = open_checkpoint(ctx.resume).path / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no memories
-        me.say("warning", f"{me.role} {me.index}: nothing was saved of its replay: it begins empty")
+        ctx.say("warning", f"{ctx.role} {ctx.index}: nothing was saved of its replay: it begins empty")
         return False
     memory.load(path)
     return True

@@ -12,46 +12,55 @@ from collections.abc import Iterator
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay.row_kernels import SAMPLED
-from polyplay.buffers.replay_store import REPORT, beta, folder, keep, restore, tell
-from polyplay.buffers.rollout_queue import Batches
-from polyplay.buffers.sample_queue import Trays
-from polyplay.common.checkpoint import Part
-from polyplay.common.context import Me, keyed
+from polyplay.buffers.replay_store import (
+    REPORT,
+    importance_exponent,
+    insert_rollout,
+    replay_folder,
+    report_replay,
+    restore_replay,
+)
+from polyplay.buffers.rollout_queue import RolloutBatches
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.common.checkpoint import CheckpointPart
+from polyplay.common.context import WorkerContext, seed_of
 
 
-class Shard:
+class ReplayShard:
     """One memory of several: its share of the actors, its part of the capacity, its own pace."""
 
-    def __init__(self, me: Me, source: Batches, trays: Trays, trim: int):
-        self.me, self.stream, self.trays, self.trim = me, source.stream, trays, trim
-        self.memory = trays.replay.open(keyed(me.seed, me.incarnation) + me.index, batches=False)
-        self.filler = trays.filler(me.index, me.incarnation)
+    def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
+        self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
+        self.memory = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
+        self.filler = samples.filler(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
-        if me.incarnation % 1000:
-            self.stream.reclaim(me.index)
-            me.say("warning", f"{me.role} {me.index}: begins empty, what the lost one remembered is gone")
-        elif me.resume is not None:
+        if ctx.incarnation % 1000:
+            self.queue.reclaim(ctx.index)
+            ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, what the lost one remembered is gone")
+        elif ctx.resume is not None:
             self._load()
-        self.rollouts = source.consumer(me.index, log=self._note, wait=False)
+        self.rollouts = source.consumer(ctx.index, log=self._note, wait=False)
 
     def _note(self, slots: list[int]) -> None:
         """The producer of the slot that comes next is one of ours: its number among them, times the lanes of each."""
-        self.lane = slots[0] // self.stream.share // self.stream.consumers * self.stream.lanes
+        self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def work(self) -> bool:
         """Hear what came back, draw a batch, remember a rollout, whichever of these there is; False: none of them."""
         before = time.perf_counter()
         busy = self.judge()
         if self.filler.empty and self.memory.due:
-            self.filler.fill(lambda item: self.memory.sample(beta(self.memory.replay, self.trays.left), item))
+            self.filler.fill(
+                lambda item: self.memory.sample(importance_exponent(self.memory.replay, self.samples.left), item)
+            )
             busy, self.drawn = True, self.drawn + 1
             if self.drawn % REPORT == 0:
-                tell(self.me, self.memory)
+                report_replay(self.ctx, self.memory)
         taken = next(self.rollouts) if self.memory.room else None
         if taken is not None:
-            self.filler.heard(keep(self.memory, *taken, lane=self.lane))
+            self.filler.heard(insert_rollout(self.memory, *taken, lane=self.lane))
             busy = True
-        self.me.meter.add("replay", time.perf_counter() - before)
+        self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy
 
     def judge(self) -> bool:
@@ -60,56 +69,56 @@ class Shard:
         for ids, priority in self.filler.back():
             self.memory.feedback(ids, priority)
             busy = True
-        if self.trim and self.trays.version // self.trim > self.trimmed:
-            self.trimmed = self.trays.version // self.trim
+        if self.trim and self.samples.version // self.trim > self.trimmed:
+            self.trimmed = self.samples.version // self.trim
             self.memory.trim()
         return busy
 
     def rest(self) -> None:
         """Until there is something to do, a while at most."""
         before = time.perf_counter()
-        self.stream.bell(self.me.index).wait(self.stream.patience)
-        self.me.meter.add("wait", time.perf_counter() - before)
+        self.queue.bell(self.ctx.index).wait(self.queue.patience)
+        self.ctx.counters.add("wait", time.perf_counter() - before)
 
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
         """Stand still until this memory's actors have written their parts, then write its own."""
-        me, failed = self.me, False
+        ctx, failed = self.ctx, False
         self.judge()
-        lost = yield from actor_checkpoint.gather(me, self.stream, version)
-        if me.directory is not None:
+        lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version)
+        if ctx.directory is not None:
             try:
-                self._write(Part(me.directory, version), lost)
+                self._write(CheckpointPart(ctx.directory, version), lost)
             except OSError as e:
                 failed = True
-                me.say("warning", f"checkpoint of update {version}: {me.role} {me.index}: {e.strerror or e}")
+                ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {e.strerror or e}")
         self.filler.answer(version, failed)
 
-    def _write(self, part: Part, lost: list[int]) -> None:
+    def _write(self, part: CheckpointPart, lost: list[int]) -> None:
         counts, away = self.memory.ledger.counts, self.filler.away * self.memory.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
-            self.memory.save(part.folder(folder(self.me)))
+            self.memory.save(part.folder(replay_folder(self.ctx)))
         finally:
             counts[SAMPLED] += away
-        actor_checkpoint.flow(self.me, part, self.stream, lost)
+        actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
     def _load(self) -> None:
-        restore(self.me, self.memory)
+        restore_replay(self.ctx, self.memory)
         taken, mine = (
-            actor_checkpoint.taken(self.me, self.stream, 0, 1),
-            slice(self.me.index, None, self.stream.consumers),
+            actor_checkpoint.rollouts_learnt(self.ctx, self.queue, 0, 1),
+            slice(self.ctx.index, None, self.queue.consumers),
         )
-        self.stream.base[mine] = taken[mine]
+        self.queue.base[mine] = taken[mine]
 
 
-def remember(me: Me, *, source: Batches, out: Trays, trim: int = 0) -> Iterator[None]:
-    """Keep what comes through `source`, a share of a Stream's actors, and fill trays from it.
+def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue, trim: int = 0) -> Iterator[None]:
+    """Keep what comes through `source`, a share of a RolloutQueue's actors, and fill trays from it.
 
     trim: updates of the learner between two times that a soft memory is cut to its capacity; 0: never.
     """
-    shard = Shard(me, source, out, trim)
+    shard = ReplayShard(ctx, source, out, trim)
     while True:
         busy = shard.work()
         version = shard.filler.asked()

@@ -18,7 +18,7 @@ from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import LINE, Block, Layout
+from polyplay.common.shared_memory import LINE, Layout, SharedBlock
 from polyplay.common.tree import Batch, Field, Spec
 
 # Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
@@ -43,7 +43,7 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **policy}
 
 
-def rollouts(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
+def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
     """Slots in one learner's part of a batch of `batch` trajectories. Raises UserError: all would wait for all."""
     if learners < 1:
         raise UserError(f"--learners: {learners} given, allowed: a whole number from 1 up")
@@ -60,7 +60,7 @@ def rollouts(batch: int, lanes: int, actors: int, slots: int, learners: int, lag
     return each
 
 
-class Stream:
+class RolloutQueue:
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Stream:
             "there": layout.add(producers, np.int64),
             "closed": layout.add(8, np.int64),
         }
-        self.block: Block = layout.block()
+        self.block: SharedBlock = layout.block()
         self._bells = Semaphores(producers + consumers)
         self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._attach()
@@ -161,13 +161,13 @@ class Stream:
         own = range(p * self.share, (p + 1) * self.share)
         return [s for s in own if s not in known and self.use[s] == FILLING]
 
-    def batches(self, n: int, in_turn: bool = False) -> Batches:
+    def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
 
         `in_turn`: producers are taken strictly one after another, so every round has the same share of each: without
         it a fast actor's next rollout may take the place of a slow one's, whose lag then grows past what was asked for.
         """
-        return Batches(self, n, in_turn)
+        return RolloutBatches(self, n, in_turn)
 
     @property
     def depth(self) -> int:
@@ -226,49 +226,49 @@ class Stream:
 
 
 class Producer:
-    """One actor's end of a Stream."""
+    """One actor's end of a RolloutQueue."""
 
-    def __init__(self, stream: Stream, p: int):
-        self.stream, self.p, self.T, self.lanes = stream, p, stream.T, stream.lanes
-        self._free, self._full = stream._free[p], stream._full[p]
-        self._bell, self._doorbell = stream._bells[p], stream._bells[stream.producers + p % stream.consumers]
-        self._reclaimed = stream.filling(p)  # those a lost predecessor held
-        stream.rows["version"][self._reclaimed] = UNWRITTEN
+    def __init__(self, queue: RolloutQueue, p: int):
+        self.queue, self.p, self.T, self.lanes = queue, p, queue.T, queue.lanes
+        self._free, self._full = queue._free[p], queue._full[p]
+        self._bell, self._doorbell = queue._bells[p], queue._bells[queue.producers + p % queue.consumers]
+        self._reclaimed = queue.filling(p)  # those a lost predecessor held
+        queue.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
         """An empty slot, or None when there was none for a while. Raises Closed."""
-        self.stream.check()
+        self.queue.check()
         if self._reclaimed:
             slot: int | None = self._reclaimed.pop()
         else:
-            until = time.monotonic() + self.stream.patience
+            until = time.monotonic() + self.queue.patience
             while self._free.look() is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
-                self.stream.check()
-            slot = take(self._free, self.stream.use, FILLING)
+                self.queue.check()
+            slot = take_slot(self._free, self.queue.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots
         if slot is not None:
-            self.stream.rows["version"][slot] = UNWRITTEN
+            self.queue.rows["version"][slot] = UNWRITTEN
         return slot
 
     @property
     def committed(self) -> int:
         """Rollouts this end has given away, its predecessors' included."""
-        return self.stream.made(self.p)
+        return self.queue.made(self.p)
 
     def asked(self) -> int | None:
         """The update whose checkpoint waits for this actor's part; None: no such."""
-        wanted = int(self.stream._asked[self.p % self.stream.consumers])
-        return wanted - 1 if wanted > abs(self.stream.answered[self.p]) else None
+        wanted = int(self.queue._asked[self.p % self.queue.consumers])
+        return wanted - 1 if wanted > abs(self.queue.answered[self.p]) else None
 
     def answer(self, version: int, failed: bool = False) -> None:
-        self.stream.answered[self.p] = -(version + 1) if failed else version + 1
+        self.queue.answered[self.p] = -(version + 1) if failed else version + 1
 
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""
-        stream, slots = self.stream, self._full.peek()
-        whole = {"rows": stream.rows, "state": stream.state, "by": stream.by}
+        queue, slots = self.queue, self._full.peek()
+        whole = {"rows": queue.rows, "state": queue.state, "by": queue.by}
         return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(slots)}
 
     def give(self, flight: Batch) -> None:
@@ -282,25 +282,25 @@ class Producer:
 
     def row(self, slot: int) -> Batch:
         """The slot's rows, [T+1, lanes, …]."""
-        return tree.map(lambda x: x[slot], self.stream.rows)
+        return tree.map(lambda x: x[slot], self.queue.rows)
 
     def state(self, slot: int) -> Batch:
-        return tree.map(lambda x: x[slot], self.stream.state)
+        return tree.map(lambda x: x[slot], self.queue.state)
 
     def commit(self, slot: int, by: int = 0) -> None:
-        """Hand a finished slot to the learner. Its number is all that crosses. `by`: see Stream."""
-        self.stream.by[slot] = by
-        if (self.stream.rows["version"][slot] == UNWRITTEN).any():
+        """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
+        self.queue.by[slot] = by
+        if (self.queue.rows["version"][slot] == UNWRITTEN).any():
             raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
         self._full.put(slot)
         self._doorbell.post()
 
 
-class Batches:
+class RolloutBatches:
     """What crosses into a learner: a description that becomes an iterator there."""
 
-    def __init__(self, stream: Stream, n: int, in_turn: bool = False):
-        self.stream, self.n, self.in_turn = stream, n, in_turn
+    def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
+        self.queue, self.n, self.in_turn = queue, n, in_turn
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, for a replay
 
     def consumer(
@@ -308,7 +308,7 @@ class Batches:
         c: int,
         turn: int = 0,
         log: Callable[[list[int]], None] = lambda slots: None,
-        join: Joiner | None = None,
+        join: Collator | None = None,
         wait: bool = True,
     ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
@@ -317,32 +317,32 @@ class Batches:
         taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
         `join` puts slots side by side, if not the stream's own does. `wait`: for a while, before it answers None.
         """
-        stream = self.stream
-        bell = stream.bell(c)
-        join = join or Joiner(stream.rows, stream.state, stream.lanes, self.n)
+        queue = self.queue
+        bell = queue.bell(c)
+        join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
         while True:
-            stream.check()
+            queue.check()
             chosen, after = self._choose(c, turn)
             if len(chosen) < self.n:
-                if not (wait and bell.wait(stream.patience)):
+                if not (wait and bell.wait(queue.patience)):
                     yield None
                 continue
-            taken, turn = [take(stream._full[p], stream.use, READING) for p in chosen], after
+            taken, turn = [take_slot(queue._full[p], queue.use, READING) for p in chosen], after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]
             log(slots)
             yield join(slots)
             join.done()
-            stream.give_back(slots)
+            queue.give_back(slots)
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
-        stream, ends = self.stream, self.stream.ends[c :: self.stream.consumers]
+        queue, ends = self.queue, self.queue.ends[c :: self.queue.consumers]
         there = ends[:, 1] - ends[:, 0]  # all at once: there may be hundreds
         if self.order is not None:
             wanted = self.order(c, turn)
-            counts = {p: int(there[p // stream.consumers]) for p in wanted}
+            counts = {p: int(there[p // queue.consumers]) for p in wanted}
             return (wanted if all(counts[p] >= wanted.count(p) for p in wanted) else []), turn + self.n
         chosen: list[int] = []
         while len(chosen) < self.n:
@@ -354,15 +354,15 @@ class Batches:
                 at = int(ready[np.searchsorted(ready, at) % len(ready)])  # the next one that has some
                 turn += (at - turn) % len(there)
             there[at] -= 1
-            chosen.append(c + at * stream.consumers)
+            chosen.append(c + at * queue.consumers)
             turn += 1
         return chosen, turn
 
     def close(self) -> None:
-        self.stream.close()
+        self.queue.close()
 
 
-def take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
+def take_slot(ring: Ring, use: np.ndarray, holder: int) -> int | None:
     """The next number of a ring, its holder written first; None: it is empty."""
     slot = ring.look()
     if slot is not None:
@@ -371,7 +371,7 @@ def take(ring: Ring, use: np.ndarray, holder: int) -> int | None:
     return slot
 
 
-class Joiner:
+class Collator:
     """Puts `n` slots of `lanes` lanes side by side: a view when one is the batch, else one copy into kept memory."""
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import FILLING, READING, Stream, take
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, take_slot
 from polyplay.common import tree
 from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
@@ -34,11 +34,11 @@ _LEFT, _VERSION, _COUNTED, _ASKED = 0, 1, 2, 3
 _FRESH, _KEPT, _ANSWERED = 0, 1, 2
 
 
-class Trays:
+class SampleQueue:
     """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
 
-    def __init__(self, replay: Replay, stream: Stream, learners: int = 1, depth: int = 2):
-        self.replay, self.memories, self.learners, self.depth = replay, stream.consumers, learners, depth
+    def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
+        self.replay, self.memories, self.learners, self.depth = replay, queue.consumers, learners, depth
         n = self.n = self.memories * learners * depth
         layout = Layout()
         self._fields = {
@@ -52,7 +52,7 @@ class Trays:
         }
         self.block = layout.block()
         self._bells = Semaphores(learners)
-        self._stream = stream  # for the bells of its consumers
+        self._stream = queue  # for the bells of its consumers
         self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._attach()
         self._learning[_LEFT] = 1.0
@@ -76,13 +76,13 @@ class Trays:
         """The batch in a tray, as `Memory.sample` gives it; its arrays are the tray's own."""
         return tree.map(lambda x: x[tray], self._items)
 
-    def filler(self, m: int, by: int = 0) -> Filler:
+    def filler(self, m: int, by: int = 0) -> SampleWriter:
         """The end of memory `m`, of its incarnation `by`."""
-        return Filler(self, m, by)
+        return SampleWriter(self, m, by)
 
-    def taker(self, c: int) -> Taker:
+    def taker(self, c: int) -> SampleReader:
         """The end of learner `c`."""
-        return Taker(self, c)
+        return SampleReader(self, c)
 
     @property
     def waiting(self) -> int:
@@ -147,44 +147,44 @@ class Trays:
         self._attach()
 
 
-class Filler:
+class SampleWriter:
     """A memory's end. One that takes a lost one's place has the trays that it was filling."""
 
-    def __init__(self, trays: Trays, m: int, by: int):
-        self.trays, self.m, self.mark = trays, m, by + 1
-        self.bell, self.cells = trays._stream.bell(m), trays._remembering[m]
-        known = {t for i in range(trays.learners) for r in (trays._empty, trays._full) for t in r[m][i].peek()}
-        each = trays.learners * trays.depth
-        lost = [t for t in range(m * each, (m + 1) * each) if t not in known and trays.marks[t, _HOLDER] == FILLING]
+    def __init__(self, samples: SampleQueue, m: int, by: int):
+        self.samples, self.m, self.mark = samples, m, by + 1
+        self.bell, self.cells = samples._stream.bell(m), samples._remembering[m]
+        known = {t for i in range(samples.learners) for r in (samples._empty, samples._full) for t in r[m][i].peek()}
+        each = samples.learners * samples.depth
+        lost = [t for t in range(m * each, (m + 1) * each) if t not in known and samples.marks[t, _HOLDER] == FILLING]
         self.empty = deque(lost)
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
-        marks = self.trays.marks
-        for ring in self.trays._empty[self.m]:
-            while (tray := take(ring, marks[:, _HOLDER], FILLING)) is not None:
+        marks = self.samples.marks
+        for ring in self.samples._empty[self.m]:
+            while (tray := take_slot(ring, marks[:, _HOLDER], FILLING)) is not None:
                 self.bell.wait(0)  # its token
                 self.empty.append(tray)
                 if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
-                    yield self.trays.item(tray)["id"], self.trays.priority[tray]
+                    yield self.samples.item(tray)["id"], self.samples.priority[tray]
 
     @property
     def away(self) -> int:
         """Trays that this end filled, its predecessors not, and that are not back yet."""
-        each = self.trays.learners * self.trays.depth
-        mine = self.trays.marks[self.m * each : (self.m + 1) * each, _BY] == self.mark
+        each = self.samples.learners * self.samples.depth
+        mine = self.samples.marks[self.m * each : (self.m + 1) * each, _BY] == self.mark
         return int(mine.sum()) - sum(bool(mine[t % each]) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
         """Have the tray that came back first filled by draw(item), and hand it to its learner."""
         tray = self.empty[0]
-        self.trays.marks[tray, _JUDGED] = 0
-        draw(self.trays.item(tray))
-        self.trays.marks[tray, _BY] = self.mark
+        self.samples.marks[tray, _JUDGED] = 0
+        draw(self.samples.item(tray))
+        self.samples.marks[tray, _BY] = self.mark
         self.empty.popleft()
-        c = tray // self.trays.depth % self.trays.learners
-        self.trays._full[self.m][c].put(tray)
-        self.trays._bells[c].post()
+        c = tray // self.samples.depth % self.samples.learners
+        self.samples._full[self.m][c].put(tray)
+        self.samples._bells[c].post()
 
     def heard(self, steps: float) -> None:
         """So many agent steps more were remembered."""
@@ -192,7 +192,7 @@ class Filler:
 
     def asked(self) -> int | None:
         """The update whose checkpoint waits for this memory's part; None: no such."""
-        wanted = int(self.trays._learning[_ASKED])
+        wanted = int(self.samples._learning[_ASKED])
         return wanted - 1 if wanted > abs(self.cells[_ANSWERED]) else None
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -200,33 +200,33 @@ class Filler:
         self.cells[_ANSWERED] = -(version + 1) if failed else version + 1
 
 
-class Taker:
+class SampleReader:
     """A learner's end. One that takes a lost one's place gives back, unjudged, what that one held."""
 
-    def __init__(self, trays: Trays, c: int):
-        self.trays, self.c, self.bell, self.turn = trays, c, trays._bells[c], c
-        for m in range(trays.memories):
-            known = {*trays._empty[m][c].peek(), *trays._full[m][c].peek()}
-            begin = (m * trays.learners + c) * trays.depth
-            for t in range(begin, begin + trays.depth):
-                if t not in known and trays.marks[t, _HOLDER] == READING:
+    def __init__(self, samples: SampleQueue, c: int):
+        self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
+        for m in range(samples.memories):
+            known = {*samples._empty[m][c].peek(), *samples._full[m][c].peek()}
+            begin = (m * samples.learners + c) * samples.depth
+            for t in range(begin, begin + samples.depth):
+                if t not in known and samples.marks[t, _HOLDER] == READING:
                     self.give(t, None)
 
     def batches(self) -> Iterator[int | None]:
         """Trays, of the memories in turn as far as they have some; None: nothing came for a while. Raises Closed."""
         while True:
-            self.trays.check()
+            self.samples.check()
             tray = self._next()
             if tray is not None:
                 self.bell.wait(0)
                 yield tray
-            elif not self.bell.wait(self.trays.patience):
+            elif not self.bell.wait(self.samples.patience):
                 yield None
 
     def _next(self) -> int | None:
-        for k in range(self.trays.memories):
-            m = (self.turn + k) % self.trays.memories
-            tray = take(self.trays._full[m][self.c], self.trays.marks[:, _HOLDER], READING)
+        for k in range(self.samples.memories):
+            m = (self.turn + k) % self.samples.memories
+            tray = take_slot(self.samples._full[m][self.c], self.samples.marks[:, _HOLDER], READING)
             if tray is not None:
                 self.turn = m + 1
                 return tray
@@ -234,18 +234,18 @@ class Taker:
 
     def give(self, tray: int, priority: np.ndarray | None) -> None:
         """Give a tray back, with new priorities [B] of what is in it if there are some."""
-        trays = self.trays
+        samples = self.samples
         if priority is not None:
-            trays.priority[tray] = priority
-        trays.marks[tray, _JUDGED] = priority is not None
-        m = tray // (trays.learners * trays.depth)
-        trays._empty[m][self.c].put(tray)
-        trays._stream.bell(m).post()
+            samples.priority[tray] = priority
+        samples.marks[tray, _JUDGED] = priority is not None
+        m = tray // (samples.learners * samples.depth)
+        samples._empty[m][self.c].put(tray)
+        samples._stream.bell(m).post()
 
     def gather(self, version: int, patience: float) -> Iterator[None]:
         """Wait until every memory has written its part for `version`: as long as that takes."""
-        self.trays.ask(version)
-        while self.trays.late(version):
-            self.trays.check()
+        self.samples.ask(version)
+        while self.samples.late(version):
+            self.samples.check()
             time.sleep(patience)
             yield

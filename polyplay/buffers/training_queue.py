@@ -1,8 +1,8 @@
 """A training queue between threads of one process: chunks of single lanes, one list of empty slots, one of full ones.
 
-Any number of threads put in and take out, and their numbers may change while the queue is in use; a Stream, between
-processes, has a ring for each pair instead. A slot is [T+1, 1] as a Stream's; rows behind a chunk's last are padding:
-`first` is true there, so they hold no transition. Imports no torch.
+Any number of threads put in and take out, and their numbers may change while the queue is in use; a RolloutQueue,
+between processes, has a ring for each pair instead. A slot is [T+1, 1] as a RolloutQueue's; rows behind a chunk's last
+are padding: `first` is true there, so they hold no transition. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polyplay.common.shared_memory import Layout
 from polyplay.common.tree import Batch, Spec
 
 
-class Queue:
+class TrainingQueue:
     """At most `capacity` full chunks, and one more slot in the hands of each of `agents` lanes.
 
     Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
@@ -75,11 +75,11 @@ class Queue:
 
     # -------------------------------------------------------------------------------- the learning side
 
-    def batches(self, rows: int) -> Gather:
+    def batches(self, rows: int) -> TrainingBatches:
         """Raises UserError: there may never be so many transitions in the queue."""
         if rows > self.capacity:
             raise UserError(f"--min-batch {rows} can take more chunks than --queue {self.capacity} holds: raise that")
-        return Gather(self, rows)
+        return TrainingBatches(self, rows)
 
     def take(self, rows: int) -> list[int] | None:
         """The oldest chunks that together have `rows` transitions or, with 0, one; None when there were not so many
@@ -119,20 +119,20 @@ class Queue:
             self._came.notify_all()
 
 
-class Gather:
+class TrainingBatches:
     """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
 
-    def __init__(self, queue: Queue, rows: int):
-        self.stream, self.rows = queue, rows
+    def __init__(self, queue: TrainingQueue, rows: int):
+        self.queue, self.rows = queue, rows
 
     @property
     def n(self) -> int:
         """Whole chunks of a batch."""
-        return max(1, -(-self.rows // self.stream.T))
+        return max(1, -(-self.rows // self.queue.T))
 
     def consumer(self) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
-        queue = self.stream
+        queue = self.queue
         while True:
             slots = queue.take(self.rows)
             if slots is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyplay.cli.findings import show
+from polyplay.cli.findings import print_findings
 from polyplay.common.errors import UserError
 from polyplay.common.findings import as_json
-from polyplay.envs.check.report import Report, check
+from polyplay.envs.check.report import CheckReport, check_env
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ def command(words: list[str]) -> int:
         flags.show_help({"check": CheckOptions()}, line, "ENV is what train's --env takes.")
     if not words or words[0].startswith("-"):
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    o, _ = flags.read(CheckOptions, words[1:], line)
-    report = check(words[0], steps=o.steps, step_timeout=o.step_timeout, seed=o.seed)
+    o, _ = flags.read_flags(CheckOptions, words[1:], line)
+    report = check_env(words[0], steps=o.steps, step_timeout=o.step_timeout, seed=o.seed)
     if o.json:
         more = {"environment": report.environment, "card": report.card}
         print(as_json(report.findings, more, "rules"))
     else:
-        show(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
+        print_findings(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
     return report.status
 
 
-def verdict(report: Report) -> str:
+def verdict(report: CheckReport) -> str:
     counts = {level: sum(f.level == level for f in report.findings) for level in ("failed", "warning")}
     if not any(counts.values()):
         return "keeps to every rule that was seen"

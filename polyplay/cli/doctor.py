@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyplay.cli.findings import show
+from polyplay.cli.findings import print_findings
 from polyplay.common.findings import Finding, as_json, status
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
@@ -144,12 +144,12 @@ def torch_build() -> Iterator[Finding]:
 
 def shared_memory() -> Iterator[Finding]:
     from polyplay.common.semaphores import Semaphores
-    from polyplay.common.shared_memory import Block
+    from polyplay.common.shared_memory import SharedBlock
 
     semaphores = Semaphores(1)
     semaphores[0].post()
     works = semaphores[0].wait(1.0) and not semaphores[0].wait(0.0)
-    block = Block(1 << 20).array(1 << 20, "uint8")
+    block = SharedBlock(1 << 20).array(1 << 20, "uint8")
     block[:] = 1
     kind = "memfd" if hasattr(os, "memfd_create") else "an unlinked file"
     if not works or int(block.sum()) != 1 << 20:
@@ -237,11 +237,13 @@ def command(words: list[str]) -> int:
     """`polyplay doctor` with these words; the exit status."""
     from polyplay.runs import flags
 
-    o, _ = flags.read(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
+    o, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
     found = examine()
     if o.json:
         print(as_json(found, {}, "lines"))
     else:
         failed = [f.name for f in found if f.level == "failed"]
-        show(f"polyplay doctor: {', '.join(failed) + ' failed' if failed else 'all works'}", found, {}, "what")
+        print_findings(
+            f"polyplay doctor: {', '.join(failed) + ' failed' if failed else 'all works'}", found, {}, "what"
+        )
     return status(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyplay.common import checkpoint
 from polyplay.runs import options as config
-from polyplay.runs.load import choose, new_crew, read
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
 
@@ -17,11 +17,11 @@ def export(directory: Path, file: Path, which: str | None = None) -> dict[str, A
     from polyplay.acting import play
     from polyplay.nets import onnx
 
-    onnx.check(file)
+    onnx.check_export(file)
     directory = Path(directory)
-    page, settings, options, kept = read(directory)
-    found = choose(directory, which)
-    wired = page.build(settings, new_crew(replace(options, device="cpu")))
+    page, settings, options, kept = load_run(directory)
+    found = choose_checkpoint(directory, which)
+    wired = page.build(settings, crew_of(replace(options, device="cpu")))
     process.tune(1)
     spec = wired.envs.spec
     about = {
@@ -32,4 +32,4 @@ def export(directory: Path, file: Path, which: str | None = None) -> dict[str, A
         "checkpoint": found.name,
         "counters": checkpoint.manifest(found)["counters"],
     }
-    return onnx.export(play.load_policy(wired, found), spec, file, about)
+    return onnx.export_onnx(play.load_policy(wired, found), spec, file, about)

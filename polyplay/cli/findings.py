@@ -21,7 +21,7 @@ def _gathered(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.level != "unseen"] + rows
 
 
-def show(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
+def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
     """Print a table of findings, what to do beneath each that is not well, then the card."""
     from rich import box
     from rich.table import Table

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.cli.options import EvaluateOptions, ExportOptions, ReplayOptions, ResumeOptions
+from polyplay.cli.options import EvaluateOptions, ExportOptions, ReproduceOptions, ResumeOptions
 from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 USAGE = """usage: polyplay VERB …
@@ -29,11 +29,13 @@ USAGE = """usage: polyplay VERB …
                         play a recorded evaluation again: does its score come out?
   scores [RUN …] [--place NAME] [--protocol NAME] [--json]
                         runs beside published scores, human-normalised; without a run all published ones
+  plot RUN … --out FILE [--x TIME|FRAMES]
+                        learning curves of runs as a picture
   starts RUN --out FILE [--number N]
                         start states from a run's own play, for --protocol human-starts
   export RUN --onnx FILE [--checkpoint NAME]
                         write a run's policy for onnxruntime and other programs
-  replay RUN [--updates N]
+  reproduce RUN [--updates N]
                         do an asynchronous run again in one thread and compare every loss, to the bit
   check ENV [--steps N] [--step-timeout S] [--seed N] [--json]
                         whether an environment keeps to the rules, and how fast it is
@@ -137,7 +139,7 @@ def _evaluate(words: list[str]) -> int:
     from polyplay.evaluation import evaluate
 
     more = {k: getattr(options, k) for k in ("video", "greedy", "protocol", "starts", "epsilon", "device")}
-    show(evaluate.evaluate(directory, options.episodes, options.seed, which=options.checkpoint, **more))
+    print_result(evaluate.evaluate(directory, options.episodes, options.seed, which=options.checkpoint, **more))
     return 0
 
 
@@ -148,9 +150,15 @@ def _verify(words: list[str]) -> int:
 
 
 def _scores(words: list[str]) -> int:
-    from polyplay.evaluation.scores import command
+    from polyplay.cli.bench import command
 
     return command.command(words)
+
+
+def _plot(words: list[str]) -> int:
+    from polyplay.cli import plot
+
+    return plot.main(words)
 
 
 def _starts(words: list[str]) -> int:
@@ -159,11 +167,11 @@ def _starts(words: list[str]) -> int:
     return starts.command(words)
 
 
-def _replay(words: list[str]) -> int:
-    directory, options, _ = _of_run(words, ReplayOptions, "replay")
+def _reproduce(words: list[str]) -> int:
+    directory, options, _ = _of_run(words, ReproduceOptions, "reproduce")
     from polyplay.runs import reproduce
 
-    show(reproduce.replay(directory, options.updates))
+    print_result(reproduce.reproduce(directory, options.updates))
     return 0
 
 
@@ -173,7 +181,7 @@ def _export(words: list[str]) -> int:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
     from polyplay.cli import export
 
-    show(export.export(directory, Path(options.onnx), options.checkpoint))
+    print_result(export.export(directory, Path(options.onnx), options.checkpoint))
     return 0
 
 
@@ -187,12 +195,12 @@ def _of_run(words: list[str], cls: type, verb: str) -> tuple[Path, Any, set[str]
     if not words or words[0].startswith("-"):
         raise UserError(f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]")
     options: Any
-    options, given = flags.read(cls, words[1:], f"polyplay {verb} RUN")
+    options, given = flags.read_flags(cls, words[1:], f"polyplay {verb} RUN")
     record.read_config(Path(words[0]))
     return Path(words[0]), options, given
 
 
-def show(result: dict[str, Any]) -> None:
+def print_result(result: dict[str, Any]) -> None:
     """An evaluation, a line each: what fits in one."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, dict))}
     for key, value in short.items():
@@ -261,9 +269,10 @@ VERBS = {
     "evaluate": _evaluate,
     "verify": _verify,
     "scores": _scores,
+    "plot": _plot,
     "starts": _starts,
     "export": _export,
-    "replay": _replay,
+    "reproduce": _reproduce,
     "check": _check,
     "bench": _bench,
     "doctor": _doctor,

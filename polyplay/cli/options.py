@@ -69,7 +69,7 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReproduceOptions:
     """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
 
     updates: int | None = None

@@ -1,4 +1,4 @@
-"""Learning curves of runs: `python -m polyplay.cli.plot RUN… --out curve.png`. Needs polyplay[plots]."""
+"""Learning curves of runs: `polyplay plot RUN… --out curve.png`. Needs polyplay[plots]."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Curve:
     returns: list[float]
 
 
-def read(run: Path, games: int = 100) -> Curve:
+def read_curve(run: Path, games: int = 100) -> Curve:
     """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
     record = read_config(run)
     if games == 100:
@@ -69,7 +69,7 @@ def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("plots needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
-    found = [read(Path(run), games) for run in runs]
+    found = [read_curve(Path(run), games) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -129,7 +129,7 @@ def _short(value: float, _: Any = None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m polyplay.cli.plot", description="Learning curves of runs.")
+    parser = argparse.ArgumentParser(prog="polyplay plot", description="Learning curves of runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directory of a run")
     parser.add_argument("--out", type=Path, default=Path("curve.png"), help="picture (.png, .svg, .pdf)")
     parser.add_argument("--title", default="", help="default: the environment's name")
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"--games: {asked.games} given, allowed: a whole number from 1 up")
         print(curves(asked.runs, asked.out, asked.title, asked.games))
     except UserError as e:
-        print(f"polyplay.cli.plot: error: {e}", file=sys.stderr)
+        print(f"polyplay: error: {e}", file=sys.stderr)
         return 2
     return 0
 

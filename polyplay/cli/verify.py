@@ -14,7 +14,7 @@ from polyplay.runs import flags
 
 
 @dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """Play a recorded evaluation again; exit status 0 only if its score comes out."""
 
     evaluation: str | None = None
@@ -26,11 +26,11 @@ class Options:
 def command(words: list[str]) -> int:
     """Prints what was found; the exit status."""
     if flags.wants_help(words):
-        flags.show_help({"verify": Options()}, "polyplay verify RUN", "RUN is the directory of a run.")
+        flags.show_help({"verify": VerifyOptions()}, "polyplay verify RUN", "RUN is the directory of a run.")
     if not words or words[0].startswith("-"):
         raise UserError("verify takes the directory of a run first: polyplay verify runs/… [--evaluation FILE]")
-    options, _ = flags.read(Options, words[1:], "polyplay verify RUN")
+    options, _ = flags.read_flags(VerifyOptions, words[1:], "polyplay verify RUN")
     record.read_config(Path(words[0]))
     found = verify(Path(words[0]), options.evaluation, options.starts)
-    findings.show(f"verify {words[0]}", found, {}, "rule")
+    findings.print_findings(f"verify {words[0]}", found, {}, "rule")
     return common_findings.status(found)

@@ -36,11 +36,11 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
-def folder(directory: Path) -> Path:
+def checkpoints_dir(directory: Path) -> Path:
     return directory / "checkpoints"
 
 
-class Part:
+class CheckpointPart:
     """What one worker adds to the checkpoint of update `version`."""
 
     def __init__(self, directory: Path, version: int):
@@ -65,12 +65,12 @@ class Part:
 
 
 def partial(directory: Path, version: int) -> Path:
-    return folder(directory) / f".partial-{version:012d}"
+    return checkpoints_dir(directory) / f".partial-{version:012d}"
 
 
 def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
-    root, final = partial(directory, version), folder(directory) / f"{version:012d}"
+    root, final = partial(directory, version), checkpoints_dir(directory) / f"{version:012d}"
     try:
         for begun in root.rglob(".*"):  # by a worker that was killed while it wrote
             begun.unlink(missing_ok=True)
@@ -90,10 +90,13 @@ def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
     return final
 
 
-def keep_best(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: dict[str, Any]) -> None:
+def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: dict[str, Any]) -> None:
     """Make weights the best ones, in the place of those that were. name: of the file within. Raises OSError."""
     version = int(counters["updates"])
-    begun, final = folder(directory) / f".partial-{BEST}{version:012d}", folder(directory) / f"{BEST}{version:012d}"
+    begun, final = (
+        checkpoints_dir(directory) / f".partial-{BEST}{version:012d}",
+        checkpoints_dir(directory) / f"{BEST}{version:012d}",
+    )
     shutil.rmtree(begun, ignore_errors=True)
     path = begun / f"{name}.safetensors"
     path.parent.mkdir(parents=True)
@@ -103,14 +106,14 @@ def keep_best(directory: Path, name: str, arrays: dict[str, np.ndarray], counter
     shutil.rmtree(final, ignore_errors=True)
     os.rename(begun, final)
     _sync(final.parent)
-    for old in folder(directory).glob(f"{BEST}*"):
+    for old in checkpoints_dir(directory).glob(f"{BEST}*"):
         if old != final:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def kept_best(directory: Path) -> Path | None:
+def best_weights(directory: Path) -> Path | None:
     """The weights that `keep_best` kept last, if they are whole."""
-    found = [p for p in folder(directory).glob(f"{BEST}*") if flaw(p) is None]
+    found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
@@ -118,9 +121,9 @@ def discard(directory: Path, version: int) -> None:
     shutil.rmtree(partial(directory, version), ignore_errors=True)
 
 
-def sweep(directory: Path) -> None:
+def remove_partial(directory: Path) -> None:
     """Remove parts that a killed run left."""
-    for left in folder(directory).glob(".partial-*"):
+    for left in checkpoints_dir(directory).glob(".partial-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -136,14 +139,14 @@ def prune(directory: Path, keep: int) -> None:
 
 def everything(directory: Path) -> list[Path]:
     """Checkpoints, oldest first."""
-    return sorted(p for p in folder(directory).glob("[0-9]*") if p.is_dir())
+    return sorted(p for p in checkpoints_dir(directory).glob("[0-9]*") if p.is_dir())
 
 
 def best(directory: Path) -> Path | None:
     """The weights with the best score of evaluations beside training; where none were made, the checkpoint with the
     best mean return in training.
     """
-    evaluated = kept_best(directory)
+    evaluated = best_weights(directory)
     if evaluated is not None:
         return evaluated
     scored = [(s, p) for p in everything(directory) if (s := _score(p)) is not None]
@@ -190,7 +193,7 @@ def newest(directory: Path, say: Callable[[str], None]) -> Path:
     raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); start it anew with `polyplay train`")
 
 
-class Found:
+class OpenCheckpoint:
     """A whole checkpoint, read by name."""
 
     def __init__(self, path: Path):
@@ -210,11 +213,11 @@ class Found:
 
 
 @lru_cache(maxsize=4)
-def open_checkpoint(path: Path) -> Found:
-    return Found(path)
+def open_checkpoint(path: Path) -> OpenCheckpoint:
+    return OpenCheckpoint(path)
 
 
-def fit(module: Any, arrays: dict[str, np.ndarray]) -> None:
+def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
     """Load named arrays into a module whose tensors are views: copied in place, every name and shape must match."""
     import torch
 

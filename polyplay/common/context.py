@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter, MeterRow
-from polyplay.common.shared_memory import Block
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters, WorkerCounters
+from polyplay.common.shared_memory import SharedBlock
 
 SEATS = 64  # workers that one role can have
 
 
-def keyed(seed: int, incarnation: int) -> int:
+def seed_of(seed: int, incarnation: int) -> int:
     """Seeds environments and noise: a worker that takes another one's place must not repeat its past."""
     return seed + 1_000_003 * incarnation
 
 
-def reborn(incarnation: int | None, resumes: int) -> int:
+def next_incarnation(incarnation: int | None, resumes: int) -> int:
     """The incarnation of who takes a seat after that one; None: after nobody. Multiples of 1000 are those that begin
     with the run: after 999 lives at a seat they come again.
     """
@@ -28,11 +28,11 @@ def reborn(incarnation: int | None, resumes: int) -> int:
     return lives + 1000 * resumes
 
 
-class Headcount:
+class RoleSize:
     """How many workers a role is to have, and has; and who is to leave. Asked by anyone, done by the main process."""
 
     def __init__(self, n: int = 0):
-        self._block = Block(8 * (8 + SEATS))
+        self._block = SharedBlock(8 * (8 + SEATS))
         self._attach()
         self._cells[:2] = n
 
@@ -66,14 +66,14 @@ class Headcount:
 
 
 @dataclass
-class Me:
+class WorkerContext:
     role: str
     index: int  # among the workers of this role
     n: int  # workers of this role
     row: int  # of the meter
     seed: int  # of the run
-    meters: Meter
-    control: Control
+    all_counters: Counters
+    control: RunControl
     directory: Path | None = None  # where checkpoints and reports of this run go
     resume: Path | None = None  # the checkpoint this run goes on from
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
@@ -82,25 +82,25 @@ class Me:
     precision: str = "float32"  # of networks, see nets.precision
     device: str = "cpu"  # that it computes on: see polyplay.nets.device
     reuse: bool = True  # learn from what was computed while acting, where the weights are the same
-    heads: Headcount | None = None  # of this role
+    heads: RoleSize | None = None  # of this role
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     say: Callable[[str, str], None] = lambda kind, text: (
         None
     )  # to the main process: ("warning" | "unsaved" | "decision", text)
-    meter: MeterRow = field(init=False)
+    counters: WorkerCounters = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meter = self.meters.row(self.row)
+        self.counters = self.all_counters.row(self.row)
 
     @property
     def noise_seed(self) -> int:
         """Action noise is keyed by this and by the lanes' numbers."""
-        return keyed(self.seed, self.incarnation)
+        return seed_of(self.seed, self.incarnation)
 
     @property
     def env_seed(self) -> int:
-        return keyed(self.seed, self.incarnation)
+        return seed_of(self.seed, self.incarnation)
 
     @property
     def leaving(self) -> bool:
@@ -109,7 +109,7 @@ class Me:
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""
-        self.meter.stamp()
+        self.counters.stamp()
         self.control.check()
 
     def __getstate__(self) -> dict:
@@ -119,4 +119,4 @@ class Me:
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        self.meter = self.meters.row(self.row)
+        self.counters = self.all_counters.row(self.row)

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import LINE, Block
+from polyplay.common.shared_memory import LINE, SharedBlock
 
 
-class Knobs:
+class Hyperparameters:
     """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
 
     _names: dict[str, int]
 
     def __init__(self, **values: float):
         self._names = {name: i for i, name in enumerate(values)}
-        self._block = Block(8 * max(len(values), 1))
+        self._block = SharedBlock(8 * max(len(values), 1))
         self._attach()
         for name, value in values.items():
             self.set(name, value)
@@ -48,14 +48,14 @@ class Knobs:
         self._attach()
 
 
-class Control:
+class RunControl:
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
     HALT, FINISH, SAVE = 0, 1, 2
 
     def __init__(self) -> None:
         self.show: Any = None  # params.Show, where somebody wants to see the weights
-        self._block = Block(LINE)
+        self._block = SharedBlock(LINE)
         self._attach()
 
     def _attach(self) -> None:
@@ -90,7 +90,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Dial:
+class Adjustable:
     """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
 
     `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.

@@ -38,14 +38,14 @@ EPISODE = ("return", "length", "lane", "wall")
 METRICS = 32
 
 
-class MeterRow:
+class WorkerCounters:
     """One worker's counters. All of them only grow and only their worker writes them, so a reader takes differences."""
 
-    def __init__(self, meter: Meter, i: int):
-        self.values, self.lags, self.sizes = meter.values[i], meter.lags[i], meter.sizes[i]
-        self.games, self.metrics = meter.games[i], meter.metrics[i]
-        self._at = meter.columns
-        self._names = meter.names
+    def __init__(self, counters: Counters, i: int):
+        self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
+        self.games, self.metrics = counters.games[i], counters.metrics[i]
+        self._at = counters.columns
+        self._names = counters.names
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount
@@ -88,7 +88,7 @@ class MeterRow:
                 self.metrics[i, 1] += 1
 
 
-class Meter:
+class Counters:
     """Counters of every worker in shared memory: one row each."""
 
     def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
@@ -111,8 +111,8 @@ class Meter:
     def _attach(self) -> None:
         self.values, self.lags, self.sizes, self.games, self.metrics = (self._block.array(*f) for f in self._fields)
 
-    def row(self, i: int) -> MeterRow:
-        return MeterRow(self, i)
+    def row(self, i: int) -> WorkerCounters:
+        return WorkerCounters(self, i)
 
     def column(self, name: str) -> np.ndarray:
         """[workers] the present values of one column."""

@@ -16,7 +16,7 @@ from polyplay.common.errors import UserError
 Row = dict[str, Any]
 
 
-class Grow:
+class AppendFile:
     """A file that grows by whole pieces: one write each, and if the disk is full nothing of a piece stays."""
 
     def __init__(self, path: Path) -> None:
@@ -44,16 +44,16 @@ class Grow:
         self.fd = -1
 
 
-class Lines:
+class JsonLines:
     """A file of JSON lines. A line torn by a kill or a power cut is cut off when it is opened again."""
 
     def __init__(self, path: Path) -> None:
-        self.file = Grow(path)
+        self.file = AppendFile(path)
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Raises OSError."""
-        self.file.write((json.dumps(plain(row), allow_nan=False) + "\n").encode())
+        self.file.write((json.dumps(to_plain(row), allow_nan=False) + "\n").encode())
 
     def close(self) -> None:
         self.file.close()
@@ -81,14 +81,14 @@ def read_lines(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """`value` as JSON can hold it: scalars of arrays and tensors unwrapped, NaN and infinity as None."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [to_plain(v) for v in value]
     if hasattr(value, "item"):
-        return plain(value.item())
+        return to_plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Atomic, see write_bytes."""
-    write_bytes(path, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())
+    write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 
 # Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 NOBODY = -1
 
 
-class Claims:
+class RobustLocks:
     """`n` places. Each worker, thread or process, calls `join` for an end of its own."""
 
     def __init__(self, n: int):
         self.n = n
-        self._block = Block(8 * n)
+        self._block = SharedBlock(8 * n)
         self._attach()
         self._holders[:] = NOBODY
 
@@ -38,8 +38,8 @@ class Claims:
         """Who claimed it last and has not given it back; one that died meanwhile is still named."""
         return int(self._holders[place])
 
-    def join(self, who: int) -> Claimant:
-        return Claimant(self, who)
+    def join(self, who: int) -> LockHolder:
+        return LockHolder(self, who)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"n": self.n, "_block": self._block}
@@ -49,10 +49,10 @@ class Claims:
         self._attach()
 
 
-class Claimant:
-    """One worker's end of some Claims."""
+class LockHolder:
+    """One worker's end of some RobustLocks."""
 
-    def __init__(self, claims: Claims, who: int):
+    def __init__(self, claims: RobustLocks, who: int):
         self.claims, self.who = claims, who
         # an open file of its own: locks are the open file's, and there may be several workers in this process
         self._fd = os.open(f"/proc/self/fd/{claims._block.fd}", os.O_RDWR) if _SET is not None else -1

@@ -28,7 +28,7 @@ def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarr
     return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1
 
 
-class Noise:
+class LaneUniforms:
     """The noise of fixed lanes, made for many steps at once: one row of it costs less than a microsecond."""
 
     STEPS = 64

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import LINE, Block
+from polyplay.common.shared_memory import LINE, SharedBlock
 
 
 class _Timespec(ctypes.Structure):
@@ -83,7 +83,7 @@ class Semaphores:
     def __init__(self, n: int, named: bool = not _POSIX):
         self.n = n
         self._named = [_NamedSemaphore() for _ in range(n)] if named else None
-        self._block = None if named else Block(n * LINE)
+        self._block = None if named else SharedBlock(n * LINE)
         self._attach(create=True)
 
     def _attach(self, create: bool) -> None:

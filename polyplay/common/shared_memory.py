@@ -1,4 +1,5 @@
-"""Memory and numbers that any worker of a machine can hold: Block, Semaphore, Ring, Knobs, Control. Imports no torch.
+"""Memory and numbers that any worker of a machine can hold: SharedBlock, Semaphore, Ring, Hyperparameters, RunControl.
+Imports no torch.
 
 Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
 Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
@@ -18,7 +19,7 @@ import numpy as np
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
 
 
-class Block:
+class SharedBlock:
     """Anonymous shared memory. Hand it to a worker as an argument; it maps the same bytes there."""
 
     def __init__(self, nbytes: int):
@@ -50,8 +51,8 @@ class Block:
             os.close(fd)  # the mapping outlives the descriptor
 
 
-def _open_block(fd: Any, nbytes: int) -> Block:
-    block = Block.__new__(Block)
+def _open_block(fd: Any, nbytes: int) -> SharedBlock:
+    block = SharedBlock.__new__(SharedBlock)
     block.fd, block.nbytes = fd.detach(), nbytes
     block._map()
     return block
@@ -69,8 +70,8 @@ class Layout:
         self.size = -(-(at + count * np.dtype(dtype).itemsize) // LINE) * LINE
         return shape, dtype, at
 
-    def block(self) -> Block:
-        return Block(self.size)
+    def block(self) -> SharedBlock:
+        return SharedBlock(self.size)
 
 
 # ---------------------------------------------------------------------------------------------------- semaphores

@@ -70,7 +70,9 @@ def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS, lev
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps), level)
 
 
-def agree(a: Sequence[float], b: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL) -> bool:
+def aggregates_agree(
+    a: Sequence[float], b: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL
+) -> bool:
     """Whether the difference of two evaluations' means may be none: 0 lies within its bootstrap interval."""
     rng = np.random.default_rng(seed)
     differences = _means(np.asarray(a, float), rng, reps) - _means(np.asarray(b, float), rng, reps)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.envs.pool import Envs, EnvSpec, Pool, nearest, options
+from polyplay.envs.pool import Envs, EnvSpec, Pool, closest_names, options
 
 VERSION = re.compile(r"-v\d+$")
 
@@ -40,9 +40,9 @@ def describe(envs: Envs) -> EnvSpec:
 
         spec = of_process(envs)
     if spec.vector:
-        from polyplay.envs.pools.vector_modes import check
+        from polyplay.envs.pools.vector_modes import check_lanes
 
-        check(envs, spec)
+        check_lanes(envs, spec)
     return spec
 
 
@@ -107,7 +107,7 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
         if attribute in gymnasium.registry:
             return _registered(attribute, kwargs)
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
-        raise UserError(f"{name}: {module} has no {attribute!r}{nearest(attribute, public)}") from None
+        raise UserError(f"{name}: {module} has no {attribute!r}{closest_names(attribute, public)}") from None
     if not callable(make):
         raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
     return partial(make, **kwargs)
@@ -163,4 +163,4 @@ def _hint(name: str) -> str:
     game = re.sub("(NoFrameskip|Deterministic)$", "", VERSION.sub("", name))
     if game in atari:
         return f", did you mean 'ALE/{game}-v5'?"
-    return nearest(name, [*gymnasium.registry, *(f"toy:{k}" for k in TOYS), *(f"ALE/{g}-v5" for g in atari)])
+    return closest_names(name, [*gymnasium.registry, *(f"toy:{k}" for k in TOYS), *(f"ALE/{g}-v5" for g in atari)])

@@ -25,12 +25,21 @@ from gymnasium import spaces as gym
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
-from polyplay.envs.spaces import ActionSpec, Breach, Discrete, Leaf, MultiBinary, MultiDiscrete, parts, tell
+from polyplay.envs.spaces import (
+    ActionSpec,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    SpaceViolation,
+    describe_actions,
+    subspaces,
+)
 
 KEY = "action_mask"
 
 
-def of_leaf(action: Leaf) -> Field | None:
+def mask_field(action: Leaf) -> Field | None:
     """The field of a leaf's mask; None: it can't have one."""
     return Field((sum(action.classes),), "bool") if action.classes else None
 
@@ -38,29 +47,33 @@ def of_leaf(action: Leaf) -> Field | None:
 # -------------------------------------------------------------------------------- what is declared
 
 
-def without(space: Any) -> Any:
+def without_mask(space: Any) -> Any:
     """The observation space that networks see: `space` itself, or what it is without its mask."""
     if not (isinstance(space, gym.Dict) and KEY in space.spaces):
         return space
     return gym.Dict({k: s for k, s in space.spaces.items() if k != KEY})
 
 
-def declared(action: ActionSpec, space: Any, title: str) -> Spec | None:
+def declared_mask(action: ActionSpec, space: Any, title: str) -> Spec | None:
     """The mask's fields where the observation has one. Raises UserError: it fits no mask of these actions."""
-    return None if without(space) is space else spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
+    return (
+        None
+        if without_mask(space) is space
+        else mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
+    )
 
 
-def looked_up(action: ActionSpec, env: Any, title: str) -> Spec | None:
+def info_mask(action: ActionSpec, env: Any, title: str) -> Spec | None:
     """The same where info has one: resets `env`. A reset that fails has none; that is told when the run resets it."""
     try:
         _, info = env.reset(seed=0)
         given = info.get(KEY)
     except Exception:
         return None
-    return spec(action, given, f"{title}: info's")
+    return mask_spec(action, given, f"{title}: info's")
 
 
-def spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spec | None:
+def mask_spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spec | None:
     """Fields of the mask that `given` is one of; None: there is none. Raises UserError."""
     if given is None:
         return None
@@ -68,19 +81,19 @@ def spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spec | N
     try:
         if isinstance(action, dict):
             inner = {k: (a, _part(action, given, k), f"{path}/{k}" if path else k) for k, a in action.items()}
-            found = {k: spec(a, part, title, below) for k, (a, part, below) in inner.items()}
+            found = {k: mask_spec(a, part, title, below) for k, (a, part, below) in inner.items()}
             return {k: s for k, s in found.items() if s is not None} or None
         _flat(action, given)
-    except Breach as e:
+    except SpaceViolation as e:
         raise UserError(
-            f"{where}is no mask of the actions, {tell(action)}: {e}; give it that form or another name"
+            f"{where}is no mask of the actions, {describe_actions(action)}: {e}; give it that form or another name"
         ) from None
-    return of_leaf(action)
+    return mask_field(action)
 
 
 def _zeros(space: Any) -> Any:
     """Zeros in the form of the space's elements; 0, which is no mask, for spaces that hold none."""
-    inner = parts(space)
+    inner = subspaces(space)
     if inner is None:
         return np.zeros(space.shape, np.int8) if isinstance(space, gym.Box | gym.MultiBinary | gym.MultiDiscrete) else 0
     found = {k: _zeros(s) for k, s in inner.items()}
@@ -90,11 +103,11 @@ def _zeros(space: Any) -> Any:
 # --------------------------------------------------------------------------------------- per step
 
 
-def writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> Callable[[Any, Any, bool], None]:
+def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> Callable[[Any, Any, bool], None]:
     """A function that reads the mask of (observation, info, "this row is an episode's last") into `into[lane]`.
 
-    `inside`: it stands in the observation. It raises Breach where a mask is missing, has another form, or leaves no
-    action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
+    `inside`: it stands in the observation. It raises SpaceViolation where a mask is missing, has another form, or
+    leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     leaves = list(tree.leaves(action))
@@ -107,30 +120,34 @@ def writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> Ca
         for path, leaf in leaves:
             try:
                 _write(leaf, rows.get(path), _at(action, given, path), last)
-            except Breach as e:
-                raise Breach(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
+            except SpaceViolation as e:
+                raise SpaceViolation(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
 
     return write
 
 
 def _write(action: Leaf, row: np.ndarray | None, given: Any, last: bool) -> None:
     if row is None and given is not None:
-        raise Breach("there is one now, but there was none after the first reset; every reset and step has to give it")
+        raise SpaceViolation(
+            "there is one now, but there was none after the first reset; every reset and step has to give it"
+        )
     if given is None and row is not None and not last:
-        raise Breach("there is none, but there was one at first; every row but an episode's last needs it")
+        raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
     if row is not None:
-        row[:] = True if given is None else legal(action, given, last)
+        row[:] = True if given is None else read_mask(action, given, last)
 
 
-def legal(action: Leaf, given: Any, last: bool = False) -> np.ndarray:
-    """bool [number of all values]. Raises Breach: not 0 and 1, another shape, or nothing legal (unless `last`)."""
+def read_mask(action: Leaf, given: Any, last: bool = False) -> np.ndarray:
+    """bool [number of all values]. Raises SpaceViolation: not 0 and 1, another shape, or nothing legal (unless
+    `last`).
+    """
     row = _flat(action, given)
     sizes = np.array(action.classes)
     some = np.logical_or.reduceat(row, np.cumsum(sizes) - sizes)
     if not some.all():
         if not last:
             number = f" for number {int(np.argmin(some))}" if len(sizes) > 1 else ""
-            raise Breach(f"no action is legal{number}")
+            raise SpaceViolation(f"no action is legal{number}")
         row = row | np.repeat(~some, sizes)
     return row
 
@@ -139,7 +156,7 @@ def _flat(action: Leaf, given: Any) -> np.ndarray:
     try:
         return _flattened(action, given)
     except (TypeError, ValueError):
-        raise Breach(f"given {type(given).__name__} that makes no array") from None
+        raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
 
 
 def _flattened(action: Leaf, given: Any) -> np.ndarray:
@@ -159,7 +176,7 @@ def _flattened(action: Leaf, given: Any) -> np.ndarray:
             either = _numbers(given, 2, want).reshape(-1)
             return np.stack([either != 1, either != 0], 1).reshape(-1)
         return _bools(given, (2 * bits,), want)
-    raise Breach("a Box has none")
+    raise SpaceViolation("a Box has none")
 
 
 def _nested(action: MultiDiscrete, given: Any) -> np.ndarray:
@@ -167,13 +184,13 @@ def _nested(action: MultiDiscrete, given: Any) -> np.ndarray:
     for _ in action.shape[1:]:
         pieces = [inner for piece in pieces for inner in piece]
     if len(pieces) != len(action.nvec):
-        raise Breach(f"declared {len(action.nvec)} arrays, given {len(pieces)}")
+        raise SpaceViolation(f"declared {len(action.nvec)} arrays, given {len(pieces)}")
     return np.concatenate([_bools(p, (n,), f"[{n}]") for p, n in zip(pieces, action.nvec, strict=True)])
 
 
 def _bools(given: Any, shape: tuple[int, ...], want: str) -> np.ndarray:
     if np.shape(given) != shape:
-        raise Breach(f"declared {want}, given {list(np.shape(given))}")
+        raise SpaceViolation(f"declared {want}, given {list(np.shape(given))}")
     return _numbers(given, 1, f"{want} of 0 and 1").astype(bool)
 
 
@@ -181,7 +198,7 @@ def _numbers(given: Any, most: int, want: str) -> np.ndarray:
     array = np.asarray(given)
     kind = array.dtype.kind
     if kind != "b" and (kind not in "iuf" or ((array < 0) | (array > most) | (array % 1 != 0)).any()):
-        raise Breach(f"declared {want}, given {' '.join(str(array).split())}")
+        raise SpaceViolation(f"declared {want}, given {' '.join(str(array).split())}")
     return array
 
 
@@ -195,11 +212,11 @@ def _at(action: ActionSpec, given: Any, path: str) -> Any:
 
 
 def _part(action: Any, given: Any, key: str) -> Any:
-    """`given[key]` of a dict, or of a tuple as long as the action's. Raises Breach: it is neither."""
+    """`given[key]` of a dict, or of a tuple as long as the action's. Raises SpaceViolation: it is neither."""
     if isinstance(given, Mapping):
         if not given.keys() <= action.keys():
-            raise Breach(f"declared parts {', '.join(action)}, given keys {list(given)}")
+            raise SpaceViolation(f"declared parts {', '.join(action)}, given keys {list(given)}")
         return given.get(key)
     if not isinstance(given, tuple | list) or len(given) != len(action) or not key.isdigit():
-        raise Breach(f"declared one part for each of {', '.join(action)}, given {type(given).__name__}")
+        raise SpaceViolation(f"declared one part for each of {', '.join(action)}, given {type(given).__name__}")
     return given[int(key)]

@@ -212,7 +212,9 @@ def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) 
     known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:
-            raise UserError(f"{title}: unknown option {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+            raise UserError(
+                f"{title}: unknown option {name!r}{closest_names(name, known)}; there are: {', '.join(known)}"
+            )
         want = type(known[name])
         right = isinstance(value, int | float) if want is float else isinstance(value, want)
         if not right or (isinstance(value, bool) and want is not bool):
@@ -220,7 +222,7 @@ def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) 
     return kind(**given)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def closest_names(name: str, known: Iterable[str]) -> str:
     """', did you mean …?' or nothing."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)

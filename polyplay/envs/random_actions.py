@@ -12,7 +12,7 @@ from polyplay.common.tree import Tree
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf
 
 
-def width(space: ActionSpec) -> int:
+def action_width(space: ActionSpec) -> int:
     """Uniforms that one action takes. Raises UserError: real numbers without bounds have no uniform action."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
@@ -25,7 +25,7 @@ def _width(leaf: Leaf) -> int:
     return leaf.low.size
 
 
-def draw(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
+def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
     """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value with the same chance."""
     masks, made, at = {} if mask is None else dict(tree.leaves(mask)), {}, 0
     for path, leaf in tree.leaves(space):
@@ -52,7 +52,7 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
 
-def mixed(own: Any, other: Any, which: np.ndarray) -> Any:
+def mix_random(own: Any, other: Any, which: np.ndarray) -> Any:
     """`own` actions [B, …], but `other` in the lanes where `which` (bool [B]) says so."""
 
     def leaf(a: Any, b: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.envs.spaces import Breach
+from polyplay.envs.spaces import SpaceViolation
 
 ENDS, REPAIRS, REFUSES, SILENT = "ends", "restarts, then ends", "does not begin", "does not look"
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
@@ -22,111 +22,111 @@ MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
 @dataclass(frozen=True)
-class Rule:
+class EnvRule:
     says: str
     fix: str
     run: str  # what a run does when it is broken
 
 
 RULES = {
-    "factory": Rule(
+    "factory": EnvRule(
         "What builds it can be sent to another process.",
         "give module:callable or a function that closes over no lock, open file, window or running environment",
         REFUSES,
     ),
-    "build": Rule(
+    "build": EnvRule(
         "It can be built, and is one gymnasium.Env.",
         "call the function in a fresh Python and install or mend what the error names; return a single environment",
         REFUSES,
     ),
-    "spaces": Rule(
+    "spaces": EnvRule(
         "Its spaces are of supported kinds, and every copy declares the same.",
         "give it a wrapper that declares supported spaces, the same in every copy",
         REFUSES,
     ),
-    "keys": Rule(
+    "keys": EnvRule(
         "A composed observation has the declared keys.",
         "give every declared key at every step, and no others at a reset; or declare what is given",
         ENDS,
     ),
-    "shape": Rule(
+    "shape": EnvRule(
         "An observation has the declared shape.",
         "declare the shape that is given; pad what varies to a fixed one",
         ENDS,
     ),
-    "dtype": Rule(
+    "dtype": EnvRule(
         "An observation's type fits into the declared one.",
         "return obs.astype(self.observation_space.dtype), or declare the type that is given",
         ENDS,
     ),
-    "bounds": Rule(
+    "bounds": EnvRule(
         "An observation lies within the declared bounds.",
         "widen low and high (-inf and inf are allowed), or clip the observation",
         "ends, at a reset",
     ),
-    "mask": Rule(
+    "mask": EnvRule(
         "An action mask fits the actions, is there from the first reset on, and leaves one legal.",
         "give it with every observation or info in a form that space.sample(mask) takes; end the episode where no "
         "action is left",
         ENDS,
     ),
-    "finite": Rule(
+    "finite": EnvRule(
         "An observation holds no NaN and no infinity.",
         "find the division or overflow that makes it: np.seterr(all='raise'); clip, or end the episode there",
         ENDS,
     ),
-    "reward": Rule(
+    "reward": EnvRule(
         "A reward is one finite number.",
         "return float(reward): no None, no array; bound what can overflow",
         ENDS,
     ),
-    "flags": Rule(
+    "flags": EnvRule(
         "terminated and truncated are booleans: an end is terminated, a time limit is truncated.",
         "return bool(…) for both; leave time limits to gymnasium.wrappers.TimeLimit",
         ENDS,
     ),
-    "final-observation": Rule(
+    "final-observation": EnvRule(
         "A step that ends an episode returns its real last observation.",
         "return the observation at the end too: after a truncation its value is what learning continues from",
         ENDS,
     ),
-    "autoreset": Rule(
+    "autoreset": EnvRule(
         "It does not reset itself within step().",
         "leave out reset() in step() and wrappers that do it (Autoreset): the pool resets, after the last observation",
         SILENT,
     ),
-    "seed": Rule(
+    "seed": EnvRule(
         "Different seeds make different generators.",
         "begin reset() with super().reset(seed=seed) and draw from self.np_random; for a fixed level make a "
         "generator of its own, np.random.default_rng(0)",
         ENDS,
     ),
-    "determinism": Rule(
+    "determinism": EnvRule(
         "The same seed and the same actions give the same episodes.",
         "draw only from self.np_random, not from random, time or a set's order; some simulators can't",
         SILENT,
     ),
-    "reset": Rule(
+    "reset": EnvRule(
         "reset() returns (observation, info) and does not raise.",
         "call reset(seed=1) and reset() by hand, also after an episode; give it the keywords seed and options",
         REPAIRS,
     ),
-    "step": Rule(
+    "step": EnvRule(
         "step() returns (observation, reward, terminated, truncated, info) and does not raise.",
         "call step() by hand with the action that is named; polyplay train … --serial stops in a debugger",
         REPAIRS,
     ),
-    "hang": Rule(
+    "hang": EnvRule(
         "A step or a reset ends within --step-timeout.",
         "find what it waits for at the place that is shown; raise --step-timeout if it is only slow",
         REPAIRS,
     ),
-    "crash": Rule(
+    "crash": EnvRule(
         "It leaves its process alive.",
         "mend the native code that crashes, or the memory limit that kills it; do not call sys.exit or os._exit",
         REPAIRS,
     ),
-    "step-time": Rule(
+    "step-time": EnvRule(
         "How long steps and resets take: measured, no promise.",
         "a step near --step-timeout may be taken for a hang: raise it",
         SILENT,
@@ -134,61 +134,61 @@ RULES = {
 }
 
 
-def named(rule: str) -> str:
+def rule_suffix(rule: str) -> str:
     """The end of a message about a broken rule."""
     return f"(rule {rule}; polyplay check ENV explains)"
 
 
-def of(text: str) -> str | None:
+def rule_of(text: str) -> str | None:
     """The rule that a message names."""
     found = re.search(r"\(rule ([a-z-]+);", text)
     return found[1] if found else None
 
 
-def bare(text: str) -> str:
+def without_rule(text: str) -> str:
     """The message without that end."""
     return re.sub(r" \(rule [a-z-]+; polyplay check ENV explains\)", "", text)
 
 
-def told(breach: Breach) -> str:
+def rule_message(breach: SpaceViolation) -> str:
     """The message of a breach, with its rule."""
     observed = breach.rule in ("spaces", *SHOWN, "bounds")
-    return f"{'observation breaks its declared space: ' if observed else ''}{breach} {named(breach.rule)}"
+    return f"{'observation breaks its declared space: ' if observed else ''}{breach} {rule_suffix(breach.rule)}"
 
 
 # ---------------------------------------------------------------------------- what step and reset give
 
 
-def begun(result: Any) -> tuple[Any, Any]:
-    """(observation, info) from what reset() returned. Raises Breach."""
+def read_reset(result: Any) -> tuple[Any, Any]:
+    """(observation, info) from what reset() returned. Raises SpaceViolation."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise Breach(f"reset() must return (observation, info), given {kind(result)}", "reset")
+        raise SpaceViolation(f"reset() must return (observation, info), given {describe_value(result)}", "reset")
     return result[0], result[1]
 
 
-def stepped(result: Any) -> tuple[Any, float, bool, bool, Any]:
-    """What step() returned, all but the observation checked. Raises Breach."""
-    obs, reward, terminated, truncated, info = parts(result)
+def read_step(result: Any) -> tuple[Any, float, bool, bool, Any]:
+    """What step() returned, all but the observation checked. Raises SpaceViolation."""
+    obs, reward, terminated, truncated, info = step_parts(result)
     if type(terminated) is not bool:
-        terminated = flag("terminated", terminated)
+        terminated = read_flag("terminated", terminated)
     if type(truncated) is not bool:
-        truncated = flag("truncated", truncated)
-    return obs, number(reward), terminated, truncated, info
+        truncated = read_flag("truncated", truncated)
+    return obs, read_reward(reward), terminated, truncated, info
 
 
-def parts(result: Any) -> Any:
-    """The five parts of what step() returned. Raises Breach: it has not five."""
+def step_parts(result: Any) -> Any:
+    """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
-        raise Breach(f"step() must return {wanted}, given {kind(result)}", "step")
+        raise SpaceViolation(f"step() must return {wanted}, given {describe_value(result)}", "step")
     return result
 
 
-def number(reward: Any) -> float:
-    """A reward. Raises Breach: not one finite number."""
+def read_reward(reward: Any) -> float:
+    """A reward. Raises SpaceViolation: not one finite number."""
     value = reward if type(reward) is float else _scalar(reward)
     if not -MOST <= value <= MOST:  # false for NaN too
-        raise Breach(f"reward must be one finite number of float32, given {value}", "reward")
+        raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
     return value
 
 
@@ -200,49 +200,49 @@ def _scalar(reward: Any) -> float:
             return float(reward)
     except (TypeError, ValueError):
         pass
-    raise Breach(f"reward must be one finite number, given {kind(reward)}", "reward")
+    raise SpaceViolation(f"reward must be one finite number, given {describe_value(reward)}", "reward")
 
 
-def flag(name: str, value: Any) -> bool:
-    """terminated or truncated. Raises Breach: neither a boolean nor 0 or 1."""
+def read_flag(name: str, value: Any) -> bool:
+    """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
     if getattr(value, "shape", ()) != () or value not in (0, 1):
-        raise Breach(f"{name} must be a boolean, given {kind(value)}", "flags")
+        raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)
 
 
-def lost(breach: Breach, terminated: bool) -> Breach:
+def final_observation_flaw(breach: SpaceViolation, terminated: bool) -> SpaceViolation:
     """What is wrong with an observation of a step that ended the episode, as a breach of its own rule."""
     if breach.rule not in SHOWN:
         return breach
     how = "terminated" if terminated else "truncated"
     text = f"the step that {how} the episode has no real last observation: {breach}"
-    return Breach(text, "final-observation")
+    return SpaceViolation(text, "final-observation")
 
 
-def inside(space: Any, obs: Any, path: str = "") -> None:
-    """Raises Breach where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds."""
+def check_contains(space: Any, obs: Any, path: str = "") -> None:
+    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds."""
     if space.contains(obs):
         return
     where = f"at {path!r} " if path else ""
     if isinstance(space, gym.Dict) and isinstance(obs, Mapping):
         if obs.keys() != space.spaces.keys():
-            raise Breach(f"{where}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
+            raise SpaceViolation(f"{where}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
         for key, inner in space.spaces.items():
-            inside(inner, obs[key], f"{path}/{key}" if path else key)
+            check_contains(inner, obs[key], f"{path}/{key}" if path else key)
     if isinstance(space, gym.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
         for i, inner in enumerate(space.spaces):
-            inside(inner, obs[i], f"{path}/{i}" if path else str(i))
+            check_contains(inner, obs[i], f"{path}/{i}" if path else str(i))
     if isinstance(space, gym.Box) and np.shape(obs) == space.shape:
         out = np.argwhere((np.asarray(obs) < space.low) | (np.asarray(obs) > space.high))
         if not len(out):
             return  # its type only: the writer looks at that
         at = tuple(int(i) for i in out[0])
         value, low, high = np.asarray(obs)[at], space.low[at], space.high[at]
-        raise Breach(f"{where}{value:g} at {list(at)} is not in [{low:g}, {high:g}]", "bounds")
-    raise Breach(f"{where}given what is not in {space}", "bounds")
+        raise SpaceViolation(f"{where}{value:g} at {list(at)} is not in [{low:g}, {high:g}]", "bounds")
+    raise SpaceViolation(f"{where}given what is not in {space}", "bounds")
 
 
-def generator(env: Any) -> int:
+def rng_of(env: Any) -> int:
     """What its random numbers come from, after a reset: the seed of `np_random`, or a print of the generator's state
     where the seed is unknown; -1: it has none.
     """
@@ -255,7 +255,7 @@ def generator(env: Any) -> int:
     return -1 if state is None else zlib.crc32(repr(state).encode()) + 2**62
 
 
-def kind(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A wrong value, shortly."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"

@@ -96,7 +96,7 @@ Leaf = Discrete | MultiDiscrete | MultiBinary | Box
 ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
 
 
-class Breach(Exception):
+class SpaceViolation(Exception):
     """An environment broke a rule of `envs/rules`; the message says declared and given, on one line."""
 
     def __init__(self, text: str, rule: str = "spaces"):
@@ -107,7 +107,7 @@ class Breach(Exception):
 # --------------------------------------------------------------------------------- from Gymnasium
 
 
-def parts(space: Any) -> dict[Any, Any] | None:
+def subspaces(space: Any) -> dict[Any, Any] | None:
     """The spaces that a Dict or a Tuple is made of; None: it is something else."""
     if isinstance(space, gym.Dict):
         return dict(space.spaces)
@@ -116,7 +116,7 @@ def parts(space: Any) -> dict[Any, Any] | None:
 
 def _convert(space: Any, title: str, what: str, leaf: Callable[[Any], Any], path: str = "") -> Any:
     """The tree of `space`'s leaves. Raises UserError: keys that make no path, or no leaf at all."""
-    inner = parts(space)
+    inner = subspaces(space)
     if inner is None:
         return leaf(space)
     if not inner:
@@ -162,7 +162,7 @@ def classes(space: Any, path: str = "") -> dict[str, int | tuple[int, ...]]:
         return {path: int(space.n)}
     if isinstance(space, gym.MultiDiscrete):
         return {path: tuple(int(n) for n in space.nvec.flat)}
-    inner = [classes(s, f"{path}/{k}" if path else k) for k, s in (parts(space) or {}).items()]
+    inner = [classes(s, f"{path}/{k}" if path else k) for k, s in (subspaces(space) or {}).items()]
     return {k: n for found in inner for k, n in found.items()}
 
 
@@ -199,13 +199,13 @@ def fields(action: ActionSpec) -> Spec:
     return tree.map(lambda leaf: leaf.field, action)
 
 
-def show(spec: Spec) -> str:
+def describe_fields(spec: Spec) -> str:
     """One line for people: `uint8 [4, 84, 84]` or `image: uint8 [3, 8, 8], goal: int64 []`."""
     parts = [(path, f"{field.dtype} {list(field.shape)}") for path, field in tree.leaves(spec)]
     return ", ".join(f"{path}: {text}" if path else text for path, text in parts)
 
 
-def tell(action: ActionSpec) -> str:
+def describe_actions(action: ActionSpec) -> str:
     """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1]`."""
     return ", ".join(f"{path}: {leaf}" if path else str(leaf) for path, leaf in tree.leaves(action))
 
@@ -239,9 +239,9 @@ def check_action(space: ActionSpec, action: Any, lanes: int, path: str = "") -> 
     return array.astype(field.dtype, copy=False)
 
 
-def actor(space: Any) -> Callable[[Any], Any]:
+def action_reader(space: Any) -> Callable[[Any], Any]:
     """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
-    inner = {k: actor(s) for k, s in (parts(space) or {}).items()}
+    inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return lambda a: tuple(act(a[k]) for k, act in inner.items())
     if isinstance(space, gym.Dict):
@@ -258,14 +258,14 @@ def actor(space: Any) -> Callable[[Any], Any]:
     return lambda a: np.asarray(np.clip(a, low, high), dtype)
 
 
-def writer(space: Any, into: tree.Tree, lane: int, path: str = "") -> Callable[[Any], None]:
+def observation_writer(space: Any, into: tree.Tree, lane: int, path: str = "") -> Callable[[Any], None]:
     """A function that checks an observation against `space` and writes it in place into `into[lane]`.
 
-    It raises Breach where shape, type or keys are not the declared ones.
+    It raises SpaceViolation where shape, type or keys are not the declared ones.
     """
-    spread = parts(space)
+    spread = subspaces(space)
     if spread is not None:
-        inner = {k: writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in spread.items()}
+        inner = {k: observation_writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in spread.items()}
         kind = _write_tuple if isinstance(space, gym.Tuple) else _write_dict
         return lambda obs: kind(inner, obs, path)
     row = into[lane, ...]
@@ -286,7 +286,7 @@ def _where(path: str) -> str:
 def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
     if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
         given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise Breach(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
+        raise SpaceViolation(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
     for key, write in inner.items():
         write(obs[key])
 
@@ -294,7 +294,7 @@ def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
 def _write_tuple(inner: dict[str, Callable], obs: Any, path: str) -> None:
     if not isinstance(obs, tuple | list) or len(obs) != len(inner):
         given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-        raise Breach(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+        raise SpaceViolation(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
     for write, part in zip(inner.values(), obs, strict=True):
         write(part)
 
@@ -305,10 +305,10 @@ def _write_whole(space: Any, row: np.ndarray, obs: Any, path: str, start: Any, n
     kinds = "iub" if isinstance(space, gym.MultiBinary) else "iu"
     if array.shape != row.shape or array.dtype.kind not in kinds:
         rule = "shape" if array.shape != row.shape else "dtype"
-        raise Breach(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
+        raise SpaceViolation(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
     values = array.astype(np.int64) - start
     if ((values < 0) | (values >= n)).any():
-        raise Breach(f"{_where(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
+        raise SpaceViolation(f"{_where(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
     row[...] = values
 
 
@@ -322,9 +322,9 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], N
         if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
             given = f"{obs.dtype} {list(obs.shape)}"
             rule = "shape" if obs.shape != shape else "dtype"
-            raise Breach(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
+            raise SpaceViolation(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
         if floating and not np.isfinite(obs).all():
-            raise Breach(f"{_where(path)}{_infinite(obs)}", "finite")
+            raise SpaceViolation(f"{_where(path)}{_infinite(obs)}", "finite")
         row[...] = obs
 
     return write
@@ -340,4 +340,4 @@ def _as_array(obs: Any, dtype: Any, declared: Any) -> np.ndarray:
     try:
         return np.asarray(obs, dtype if isinstance(obs, list | tuple | bool | int | float) else None)
     except (TypeError, ValueError):
-        raise Breach(f"declared {declared}, given {type(obs).__name__} that is no array", "shape") from None
+        raise SpaceViolation(f"declared {declared}, given {type(obs).__name__} that is no array", "shape") from None

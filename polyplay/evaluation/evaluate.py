@@ -20,9 +20,9 @@ from polyplay.common.files import write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
-from polyplay.evaluation.scores.of_runs import FILE, training
+from polyplay.evaluation.scores.of_runs import FILE, training_score
 from polyplay.runs import directory as record
-from polyplay.runs.load import choose, new_crew, read, weights_digest
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.workers import process
 
 SCHEMA = 1
@@ -44,7 +44,7 @@ ORIGIN = ("config_hash", "versions", "commit", "machine", "finished")
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """What a person asks for. None: what the protocol, or the system, says."""
 
     episodes: int | None = None
@@ -76,56 +76,56 @@ def evaluate(
     """Play full games with a checkpoint's weights (default: the newest whole one; "best"; or its number), write the
     evaluation beside them. more: greedy, protocol, starts, epsilon, device, see Asked.
     """
-    asked = Asked(episodes, seed, which, **more)
+    asked = EvaluationRequest(episodes, seed, which, **more)
     how = protocols.protocol(asked.protocol)
-    page, kept, options, config = read(directory)
-    found = choose(directory, which)
-    wired = page.build(settings or kept, new_crew(replace(options, device="cpu")))
+    page, kept, options, config = load_run(directory)
+    found = choose_checkpoint(directory, which)
+    wired = page.build(settings or kept, crew_of(replace(options, device="cpu")))
     envs, starts = protocols.apply(how, wired.envs, asked.starts)
     name = file_name(asked, found.name, protocols.label(how, starts))
-    played = measure(wired, envs, found, asked, how, directory / f"{name}.mp4" if video else None)
+    played = play_and_score(wired, envs, found, asked, how, directory / f"{name}.mp4" if video else None)
     place = "best" if which == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts), **played, "label": protocols.label(how, starts)}
     result["environment"] = dict(envs.spec.describe)
     if video:
         result["video"] = str(directory / f"{name}.mp4")
     write_json(directory / f"{name}.json", result)
-    gather(directory, name, result)
+    update_scores(directory, name, result)
     return result
 
 
-def measure(
-    wired: Any, envs: Any, found: Path, asked: Asked, how: protocols.Protocol, video: Path | None = None
+def play_and_score(
+    wired: Any, envs: Any, found: Path, asked: EvaluationRequest, how: protocols.Protocol, video: Path | None = None
 ) -> dict[str, Any]:
     """The games, and what a repetition has to know of how they were played."""
     import torch
 
     from polyplay.acting import play
-    from polyplay.acting.on_device import near
+    from polyplay.acting.on_device import policy_from_cpu
     from polyplay.evaluation.film import Film
     from polyplay.nets import device
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(asked.seed)
-    where = device.choose(asked.device)[0]
-    policy = near(play.load_policy(wired, found).to(where))
+    where = device.choose_devices(asked.device)[0]
+    policy = policy_from_cpu(play.load_policy(wired, found).to(where))
     episodes = asked.episodes or how.episodes
     epsilon = float(wired.epsilon if asked.epsilon is None else asked.epsilon)
     film = Film(video) if video is not None else None
     before = time.monotonic()
     try:
-        games = play.play(
+        games = play.play_games(
             film.setting(envs) if film else envs, policy, episodes, asked.seed, asked.greedy, film, epsilon
         )
     finally:
         if film is not None:
             film.close()
-    result = play.summarise(games, envs.spec.frames_per_step, time.monotonic() - before)
+    result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
     return {
         "protocol": how.name,
         "seed": asked.seed,
         "lanes": play.lanes_of(envs, episodes),
-        "device": where if where == "cpu" else device.title(where),
+        "device": where if where == "cpu" else device.device_name(where),
         "epsilon": epsilon,
         "actions": "greedy" if asked.greedy else "sampled",
         **result,
@@ -133,7 +133,7 @@ def measure(
     }
 
 
-def file_name(asked: Asked, found: str, label: str) -> str:
+def file_name(asked: EvaluationRequest, found: str, label: str) -> str:
     """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
     parts = ["evaluation", found] + ([] if label == "run" else [label.replace(" (", "-").rstrip(")")])
     parts += [] if asked.epsilon is None else [f"eps{asked.epsilon:g}"]
@@ -181,7 +181,7 @@ def _evaluated(found: Path) -> bool:
 # ------------------------------------------------------------------------------------------------- scores.json
 
 
-def gather(directory: Path, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def update_scores(directory: Path, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """Put an evaluation into scores.json, and the training returns of now; what stands there."""
     scores = read_scores(directory)
     last = final(directory)
@@ -191,7 +191,7 @@ def gather(directory: Path, name: str, result: Mapping[str, Any]) -> dict[str, A
     if result.get("starts"):
         kept["starts"] = result["starts"]
     scores[result["place"]][name] = {**kept, "frames": result["frames_trained"]}
-    scores["training"] = training(directory)
+    scores["training"] = training_score(directory)
     write_json(directory / FILE, scores)
     return scores
 

@@ -20,7 +20,7 @@ from polyplay.envs.atari.native import actions_of, rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import lane_seeds, options
 from polyplay.runs import directory as record
-from polyplay.runs.load import choose, new_crew, read
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
 AT_ONCE = 16  # games
@@ -28,7 +28,7 @@ SEED = 30_000_001  # other games than those of training and evaluation
 
 
 @dataclass(frozen=True)
-class Options:
+class StartsOptions:
     """Start states from a run's own play, as a file for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
     out: str | None = None
@@ -52,13 +52,13 @@ class Options:
             raise UserError(f"--epsilon: {self.epsilon:g} given, allowed: a number from 0 to 1")
 
 
-def make(directory: Path, asked: Options) -> bytes:
+def record_starts(directory: Path, asked: StartsOptions) -> bytes:
     """The file's bytes. Raises UserError: no Atari run."""
     from polyplay.acting import play
 
-    page, settings, kept, config = read(directory)
-    found = choose(directory, asked.checkpoint)
-    wired = page.build(settings, new_crew(replace(kept, device="cpu")))
+    page, settings, kept, config = load_run(directory)
+    found = choose_checkpoint(directory, asked.checkpoint)
+    wired = page.build(settings, crew_of(replace(kept, device="cpu")))
     title = protocols.game(wired.envs)
     if title is None:
         raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
@@ -78,16 +78,16 @@ def make(directory: Path, asked: Options) -> bytes:
     return starts.written(title, "substitute", source, rows)
 
 
-def _some(envs: Any, policy: Any, asked: Options, first: int, lanes: int) -> list[dict[str, Any]]:
+def _some(envs: Any, policy: Any, asked: StartsOptions, first: int, lanes: int) -> list[dict[str, Any]]:
     """The start states number `first` … of as many games at once."""
     from polyplay.acting import play
 
     seed, game = asked.seed + SEED, rom(envs.title)
     o = options(Atari, envs.options, envs.title)
     names = actions_of(game, o.full_actions)
-    how = play.How(lanes, asked.seed, epsilon=asked.epsilon)
+    how = play.PlayOptions(lanes, asked.seed, epsilon=asked.epsilon)
     played: list[list[int]] = [[] for _ in range(lanes)]
-    for actions, over in play.moves(envs, policy, how, first, seed):
+    for actions, over in play.actions_of_games(envs, policy, how, first, seed):
         for i in np.flatnonzero(~over).tolist():
             played[i].append(int(actions[i]))
     rows = []

@@ -17,11 +17,11 @@ import numpy as np
 from polyplay.common import checkpoint, machine
 from polyplay.common.errors import UserError
 from polyplay.common.findings import Finding
-from polyplay.common.statistics import agree
+from polyplay.common.statistics import aggregates_agree
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate
 from polyplay.runs import directory as record
-from polyplay.runs.load import new_crew, read, weights_digest
+from polyplay.runs.load import crew_of, load_run, weights_digest
 
 NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
@@ -30,11 +30,11 @@ NEEDED = (
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
-class Wrong(Exception):
+class VerificationFailed(Exception):
     """Why an evaluation is not what it says."""
 
 
-def newest(directory: Path) -> Path:
+def newest_evaluation(directory: Path) -> Path:
     """The evaluation that was written last. Raises UserError: there is none."""
     found = sorted(directory.glob("evaluation-*.json"), key=lambda p: p.stat().st_mtime)
     if not found:
@@ -45,7 +45,7 @@ def newest(directory: Path) -> Path:
 def verify(directory: Path, evaluation: str | None = None, starts: str | None = None) -> list[Finding]:
     """One finding per rule; what comes after the first that failed is not looked at."""
     directory = Path(directory)
-    path = newest(directory) if evaluation is None else directory / Path(evaluation).name
+    path = newest_evaluation(directory) if evaluation is None else directory / Path(evaluation).name
     if not path.is_file():
         have = ", ".join(sorted(p.name for p in directory.glob("evaluation-*.json"))) or "none"
         raise UserError(f"--evaluation: {path.name} is not in {directory}; there are: {have}")
@@ -53,7 +53,7 @@ def verify(directory: Path, evaluation: str | None = None, starts: str | None = 
     for rule in RULES:
         try:
             found.append(Finding(rule, "ok", next(looks)))
-        except Wrong as e:
+        except VerificationFailed as e:
             found.append(Finding(rule, "failed", f"{path.name}: {e}"))
             break
     return found + [Finding(rule, "unseen", f"{found[-1].name} failed") for rule in RULES[len(found) :]]
@@ -67,7 +67,7 @@ def _looks(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
     _same("its mean", said["episodic_return_mean"], mean, "its returns have")
     _same("episodes", said["episodes"], len(said["returns"]), "returns there are")
     yield f"{mean:,.2f} over {said['episodes']} games"
-    page, settings, options, kept = read(directory)
+    page, settings, options, kept = load_run(directory)
     _same("config_hash", said["config_hash"], record.config_hash(kept), "config.json has")
     yield f"config.json has the hash {said['config_hash']}"
     found = _checkpoint(directory, said)
@@ -76,37 +76,39 @@ def _looks(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
     yield f"{where} is the file that was used" if where else "none were used"
     how = _protocol(said)
     greedy, device = said["actions"] == "greedy", "cpu" if said.get("device", "cpu") == "cpu" else "auto"
-    asked = evaluate.Asked(said["episodes"], said["seed"], found.name, greedy, how.name, where, said["epsilon"], device)
-    wired = page.build(settings, new_crew(replace(options, device="cpu")))
+    asked = evaluate.EvaluationRequest(
+        said["episodes"], said["seed"], found.name, greedy, how.name, where, said["epsilon"], device
+    )
+    wired = page.build(settings, crew_of(replace(options, device="cpu")))
     envs, _ = protocols.apply(how, wired.envs, where)
-    yield _compared(said, evaluate.measure(wired, envs, found, asked, how))
+    yield _compared(said, evaluate.play_and_score(wired, envs, found, asked, how))
 
 
 def _same(what: str, said: Any, is_: Any, who: str) -> None:
     if said != is_:
-        raise Wrong(f"{what} is {said} there, {who} {is_}")
+        raise VerificationFailed(f"{what} is {said} there, {who} {is_}")
 
 
 def _record(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text())
     except (OSError, ValueError) as e:
-        raise Wrong(f"cannot be read: {e}") from None
+        raise VerificationFailed(f"cannot be read: {e}") from None
     missing = [k for k in NEEDED if not isinstance(said, dict) or k not in said]
     if missing:
-        raise Wrong(f"lacks {', '.join(missing)}; evaluate again with this version")
+        raise VerificationFailed(f"lacks {', '.join(missing)}; evaluate again with this version")
     if not said["returns"]:
-        raise Wrong("has no returns")
+        raise VerificationFailed("has no returns")
     return said
 
 
 def _checkpoint(directory: Path, said: dict[str, Any]) -> Path:
-    found = checkpoint.folder(directory) / str(said["checkpoint"])
+    found = checkpoint.checkpoints_dir(directory) / str(said["checkpoint"])
     if not found.is_dir():
-        raise Wrong(f"checkpoint {found.name} is not there any more")
+        raise VerificationFailed(f"checkpoint {found.name} is not there any more")
     flaw = checkpoint.flaw(found)
     if flaw is not None:
-        raise Wrong(f"checkpoint {found.name}: {flaw}")
+        raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
     _same("checkpoint_sha256", said["checkpoint_sha256"], weights_digest(found), f"checkpoint {found.name} has")
     return found
 
@@ -120,7 +122,7 @@ def _starts(said: dict[str, Any], given: str | None) -> str | None:
     try:
         digest = starts.load(where).digest
     except UserError as e:
-        raise Wrong(str(e)) from None
+        raise VerificationFailed(str(e)) from None
     _same("the digest of its start states", said["starts"]["digest"], digest, f"{where} has")
     return where
 
@@ -129,7 +131,7 @@ def _protocol(said: dict[str, Any]) -> protocols.Protocol:
     try:
         return protocols.protocol(said["protocol"])
     except UserError as e:
-        raise Wrong(str(e)) from None
+        raise VerificationFailed(str(e)) from None
 
 
 def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
@@ -142,9 +144,11 @@ def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
         return f"all {len(before)} returns came out the same"
     if not changed:
         first = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
-        raise Wrong(
+        raise VerificationFailed(
             f"game {first} returned {after[first]:g} now, {before[first]:g} recorded, by the same build; {mean}"
         )
-    if not agree(before, after):
-        raise Wrong(f"{mean}: they differ by more than their 95 % bootstrap interval ({', '.join(changed)} differ)")
+    if not aggregates_agree(before, after):
+        raise VerificationFailed(
+            f"{mean}: they differ by more than their 95 % bootstrap interval ({', '.join(changed)} differ)"
+        )
     return f"{mean}: no difference within its 95 % bootstrap interval; {', '.join(changed)} differ"

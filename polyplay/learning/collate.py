@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import torch
 
-from polyplay.buffers.rollout_queue import Joiner, Stream
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue
 from polyplay.common import tree
 from polyplay.common.tree import Batch
-from polyplay.nets.device import finish, page_lock, put
+from polyplay.nets.device import page_lock, synchronize, to_device
 
 
-def joiner(stream: Stream, n: int, device: torch.device) -> Joiner | None:
+def collator_for(queue: RolloutQueue, n: int, device: torch.device) -> Collator | None:
     """What puts `n` slots of a stream side by side on the device; None: the stream's own will do."""
-    return None if device.type == "cpu" else Columns(stream, n, device)
+    return None if device.type == "cpu" else DeviceCollator(queue, n, device)
 
 
-class Columns(Joiner):
+class DeviceCollator(Collator):
     """Observations go from each slot straight into its columns of a batch on the device, beside this thread where
     memory is page-locked; everything else is small, and joined on the CPU. A slot is read until `done`.
     """
 
-    def __init__(self, stream: Stream, n: int, device: torch.device):
-        super().__init__({k: v for k, v in stream.rows.items() if k != "obs"}, stream.state, stream.lanes, n)
-        self.device, self.source = device, tree.map(torch.as_tensor, stream.rows["obs"])
+    def __init__(self, queue: RolloutQueue, n: int, device: torch.device):
+        super().__init__({k: v for k, v in queue.rows.items() if k != "obs"}, queue.state, queue.lanes, n)
+        self.device, self.source = device, tree.map(torch.as_tensor, queue.rows["obs"])
         if any(x.device.type == "cpu" for _, x in tree.leaves(self.source)):
-            page_lock(stream.block, device)
+            page_lock(queue.block, device)
         self.obs: Batch | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
         """rows [T+1, n·lanes, …], of which "obs" is tensors of the device, and state [n·lanes, …]."""
         rows, state = super().__call__(slots)
         if self.n == 1:
-            return {**rows, "obs": put(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
+            return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
         if self.obs is None:
             wide = self.n * self.lanes
             self.obs = tree.map(
@@ -43,4 +43,4 @@ class Columns(Joiner):
         return {**rows, "obs": self.obs}, state
 
     def done(self) -> None:
-        finish(self.device)
+        synchronize(self.device)

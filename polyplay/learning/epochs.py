@@ -12,13 +12,13 @@ import torch
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.nets.device import host
+from polyplay.nets.device import to_host
 
 KEPT = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
 
 
 @dataclass(frozen=True)
-class Passes:
+class Epochs:
     """`epochs` passes in `minibatches` equal parts each. target_kl: no further minibatch once one's approximate KL
     divergence from the policy that acted, mean over replicas, is above it; 0 is off. Raises UserError.
     """
@@ -40,7 +40,7 @@ class Passes:
         return self.epochs * self.minibatches
 
 
-def order(places: np.ndarray, passes: Passes, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
+def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
     """For each epoch the places (transitions, or whole lanes) in its own random order, in parts as equal as may be."""
     generator = np.random.default_rng(seed)
     for _ in range(passes.epochs):
@@ -63,7 +63,7 @@ class Minibatches:
         if not self.whole:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
-        self.device, self.valid = targets["valid"].device, host(targets["valid"])
+        self.device, self.valid = targets["valid"].device, to_host(targets["valid"])
 
     @property
     def places(self) -> np.ndarray:
@@ -83,23 +83,23 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-def several(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> Iterator[None]:
+def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> Iterator[None]:
     """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
-    task = learner.task
+    spec = learner.spec
     scale = learner.policy.returns.scale() if getattr(learner.policy, "returns", None) is not None else 1.0
-    parts = Minibatches(batch, state, task.loss.prepare(batch, scale), version, task.loss.whole)
-    seed = (learner.me.seed, learner.me.index, learner.version)
-    for epoch, order_ in enumerate(order(parts.places, task.passes, seed)):
+    parts = Minibatches(batch, state, spec.loss.prepare(batch, scale), version, spec.loss.whole)
+    seed = (learner.ctx.seed, learner.ctx.index, learner.version)
+    for epoch, order_ in enumerate(shuffled_order(parts.places, spec.passes, seed)):
         for k, at in enumerate(order_):
             rows, before, versions = parts.take(at)
-            last = epoch == task.passes.epochs - 1 and k == len(order_) - 1
+            last = epoch == spec.passes.epochs - 1 and k == len(order_) - 1
 
             def score(rows: Batch = rows, before: Batch = before) -> Any:
-                return task.loss(learner.policy.unroll(rows, before), rows, task.knobs)
+                return spec.loss(learner.policy.unroll(rows, before), rows, spec.hyperparameters)
 
             learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
             apart = yield from learner.descend(score, batch, versions, learnt, batch if last else None)
-            if task.passes.target_kl and apart > task.passes.target_kl:
+            if spec.passes.target_kl and apart > spec.passes.target_kl:
                 if not last and hasattr(learner.policy, "observe"):
                     learner.policy.observe(batch)  # replicas agree on it at their next update
                 return

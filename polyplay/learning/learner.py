@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from polyplay.common import checkpoint, tree
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
 from polyplay.common.tree import Batch
-from polyplay.learning.epochs import several
-from polyplay.learning.losses.base import Scored
-from polyplay.learning.spec import Task
-from polyplay.nets.device import enter, floats, host, put
-from polyplay.nets.factory import build
+from polyplay.learning.epochs import run_epochs
+from polyplay.learning.losses.base import LossOutput
+from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.device import enter_device, to_device, to_floats, to_host
+from polyplay.nets.factory import build_network
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.update import Sums
 
 
-def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
+def unroll_before_last(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
     its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
     """
@@ -40,63 +40,63 @@ def unrolled(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch
 class Learner:
     """One replica of the learner: takes batches, keeps counts, saves itself."""
 
-    def __init__(self, me: Me, task: Task):
-        self.me, self.task = me, task
-        self.device = enter(me.device)
-        self.policy = build(task.policy, me.seed, me.precision, self.device)
-        self.vector = task.update.vector(me, self.policy)
-        self.update = task.update.bind(me, self.vector)
+    def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
+        self.ctx, self.spec = ctx, spec
+        self.device = enter_device(ctx.device)
+        self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
+        self.vector = spec.update.vector(ctx, self.policy)
+        self.update = spec.update.bind(ctx, self.vector)
         self.aim: Any = None  # the target network
-        if task.target:
-            self.aim = build(task.policy, me.seed, me.precision, self.device)
-        self.aimed = Vector(self.aim) if task.target else None
+        if spec.target:
+            self.aim = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
+        self.aimed = FlatParams(self.aim) if spec.target else None
         self.counts = self.update.counts
         self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Any = None  # of the rows of the last update, where its loss tells them
-        self.saver = me.index == 0 or not task.update.apart
+        self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
-        self.saves = self.agreed = me.control.saves  # the last save made, and the last that all replicas know of
+        self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace = None
-        if me.resume is not None and self.counts.fresh:
+        if ctx.resume is not None and self.counts.fresh:
             self._load()
         self.counts.begin(self.version, self.learnt)
         while not self.counts.ready:
-            me.turn()
+            ctx.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
         if self.aimed is not None:
             self._first_aim()
-        self.aims = self.version // task.target if task.target else 0  # copies to the target network that were due
-        if me.trace and me.index == 0 and me.directory is not None:
-            self._trace = open(me.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
+        self.aims = self.version // spec.target if spec.target else 0  # copies to the target network that were due
+        if ctx.trace and ctx.index == 0 and ctx.directory is not None:
+            self._trace = open(ctx.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
     def left(self) -> float:
         """The part of the run that is left."""
-        return max(0.0, 1.0 - self.learnt / self.task.total)
+        return max(0.0, 1.0 - self.learnt / self.spec.total)
 
     def rate(self, left: float | None = None) -> float:
         left = self.left() if left is None else left
-        return self.task.knobs.learning_rate * (left if self.task.anneal == "linear" else 1.0)
+        return self.spec.hyperparameters.learning_rate * (left if self.spec.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
         `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
         """
-        batch, state = put(rows, self.device), put(state, self.device)
+        batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.now = self.left()  # the same for all passes
-        if "left" in self.task.knobs.all():
-            self.task.knobs.set("left", self.now)
-        if self.task.passes is not None:
-            yield from several(self, batch, state, rows["version"])
+        if "left" in self.spec.hyperparameters.all():
+            self.spec.hyperparameters.set("left", self.now)
+        if self.spec.passes is not None:
+            yield from run_epochs(self, batch, state, rows["version"])
             return
 
-        def score() -> Scored:
-            acted = self.task.acted
-            out = unrolled(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
-            if self.task.same:
+        def score() -> LossOutput:
+            acted = self.spec.acted
+            out = unroll_before_last(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
+            if self.spec.same:
                 batch["value"] = out["value"].detach()
-            return self.task.loss(out, batch, self.task.knobs)
+            return self.spec.loss(out, batch, self.spec.hyperparameters)
 
         valid = ~rows["first"][1:]
         yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
@@ -107,20 +107,20 @@ class Learner:
         observe: running statistics learn from it first, where they didn't from what was acted.
         """
         self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
-        batch = put(item, self.device)
+        batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
         self.now = self.left()
 
-        def score() -> Scored:
-            assert self.task.outputs is not None
-            out = self.task.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
-            scored = self.task.loss(out, batch, self.task.knobs)
+        def score() -> LossOutput:
+            assert self.spec.outputs is not None
+            out = self.spec.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
+            scored = self.spec.loss(out, batch, self.spec.hyperparameters)
             self.priority = scored.priority
             return scored
 
         yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
-        due = self.version // self.task.target if self.task.target else 0  # others' updates count where shared
+        due = self.version // self.spec.target if self.spec.target else 0  # others' updates count where shared
         if self.aimed is not None and due > self.aims:
             self.aims = due
             self.counts.newest()
@@ -131,21 +131,21 @@ class Learner:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if getattr(self.policy, "inputs", None) is None:
             return
-        self.policy.observe(put(rows, self.device))
+        self.policy.observe(to_device(rows, self.device))
         if self.aimed is not None:
             self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
 
     def judged(self) -> np.ndarray | None:
         """How surprising each item of the last update was, where its loss tells."""
-        return None if self.priority is None else host(self.priority)
+        return None if self.priority is None else to_host(self.priority)
 
     def _first_aim(self) -> None:
         """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
         lost one's place, where that is not as it was made.
         """
-        if self.me.resume is not None and not self.me.incarnation % 1000:
-            found = checkpoint.open_checkpoint(self.me.resume)
-            checkpoint.fit(self.aim, found.arrays(f"agents/{self.task.agent}/target"))
+        if self.ctx.resume is not None and not self.ctx.incarnation % 1000:
+            found = checkpoint.open_checkpoint(self.ctx.resume)
+            checkpoint.load_into(self.aim, found.arrays(f"agents/{self.spec.agent}/target"))
         else:
             self.counts.newest()
             assert self.aimed is not None
@@ -159,7 +159,7 @@ class Learner:
 
     def descend(
         self,
-        score: Callable[[], Scored],
+        score: Callable[[], LossOutput],
         rows: Batch,
         versions: np.ndarray,
         learnt: float,
@@ -180,14 +180,14 @@ class Learner:
         if observe is not None and hasattr(self.policy, "observe"):
             self.policy.observe(observe)
         rate = self.rate(self.now)
-        self.me.meter.add("learn", time.perf_counter() - before)
-        watched = self.task.passes is not None and self.task.passes.target_kl > 0.0
+        self.ctx.counters.add("learn", time.perf_counter() - before)
+        watched = self.spec.passes is not None and self.spec.passes.target_kl > 0.0
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update(rate, self._sums(learnt, kl))
         waited = self.update.waited - waited
-        self.me.meter.add("wait", waited)
-        self.me.meter.add("learn", time.perf_counter() - before - waited)
+        self.ctx.counters.add("wait", waited)
+        self.ctx.counters.add("learn", time.perf_counter() - before - waited)
         loss = float(scored.loss.detach())
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(self._keep(rows, loss, norm))
@@ -199,29 +199,29 @@ class Learner:
         total = yield from self.update.agree(self._sums(steps, 0.0))
         self.counts.rest(total[0])
         self.learnt = self.counts.learnt
-        self.me.meter.set("learnt", self.learnt)
+        self.ctx.counters.set("learnt", self.learnt)
         self._heed(total)
 
     def _sums(self, learnt: float, kl: float) -> Sums:
-        chief, control = self.me.index == 0, self.me.control
+        chief, control = self.ctx.index == 0, self.ctx.control
         return np.array([learnt, chief * control.saves, chief * control.finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
         self.saving = self.agreed > self.saves
-        self.done = bool(sums[2]) or self.learnt >= self.task.total
+        self.done = bool(sums[2]) or self.learnt >= self.spec.total
 
     def _count(self, versions: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
         lags = self.counts.add(sums[0]) - versions
         self.version, self.learnt = self.counts.version, self.counts.learnt
-        meter = self.me.meter
-        meter.lag(lags)
-        meter.set("updates", self.version - self.counts.begun)
-        meter.set("learnt", self.learnt)
-        if self.version % self.task.report == 0:
-            meter.losses(floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
-        show = self.me.control.show
-        if show is not None and show.asked and self.me.index == 0:
+        counters = self.ctx.counters
+        counters.lag(lags)
+        counters.set("updates", self.version - self.counts.begun)
+        counters.set("learnt", self.learnt)
+        if self.version % self.spec.report == 0:
+            counters.losses(to_floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
+        show = self.ctx.control.show
+        if show is not None and show.asked and self.ctx.index == 0:
             show.answer(self.vector, self.version)
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
@@ -237,9 +237,9 @@ class Learner:
 
     def _keep(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
-        if self.me.directory is not None:
-            path = self.me.directory / f"not-finite-{self.version}-{self.me.index}.safetensors"
-            checkpoint.write_arrays(path, {k: host(v) for k, v in tree.leaves(rows)})
+        if self.ctx.directory is not None:
+            path = self.ctx.directory / f"not-finite-{self.version}-{self.ctx.index}.safetensors"
+            checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
             where = str(path)
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
@@ -253,60 +253,62 @@ class Learner:
         still = getattr(self.update, "still", contextlib.nullcontext)
         return still() if self.saver else contextlib.nullcontext()
 
-    def save(self, more: Callable[[checkpoint.Part], None] = lambda part: None, at: int | None = None) -> None:
+    def save(
+        self, more: Callable[[checkpoint.CheckpointPart], None] = lambda part: None, at: int | None = None
+    ) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too.
         """
         with self.still():
             self._save(more, at)
 
-    def _save(self, more: Callable[[checkpoint.Part], None], at: int | None) -> None:
-        me, version = self.me, self.counts.newest()
+    def _save(self, more: Callable[[checkpoint.CheckpointPart], None], at: int | None) -> None:
+        ctx, version = self.ctx, self.counts.newest()
         self.version, self.learnt = version if at is None else at, self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
-        if me.directory is None or not self.saver:
+        if ctx.directory is None or not self.saver:
             return
         before = time.perf_counter()
         try:
-            part = checkpoint.Part(me.directory, self.version)
-            if me.index == 0:
-                agent = f"agents/{self.task.agent}"
-                named = {k: host(v) for k, v in self.policy.state_dict().items()}
+            part = checkpoint.CheckpointPart(ctx.directory, self.version)
+            if ctx.index == 0:
+                agent = f"agents/{self.spec.agent}"
+                named = {k: to_host(v) for k, v in self.policy.state_dict().items()}
                 part.arrays(f"{agent}/policy", named)
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
                 if self.aim is not None:
-                    part.arrays(f"{agent}/target", {k: host(v) for k, v in self.aim.state_dict().items()})
+                    part.arrays(f"{agent}/target", {k: to_host(v) for k, v in self.aim.state_dict().items()})
                 counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
-                part.json(f"{agent}/learner", {**counts, "knobs": self.task.knobs.all()})
+                part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
             more(part)
-            me.meter.set("saved", self.version + 1)
+            ctx.counters.set("saved", self.version + 1)
         except OSError as e:
-            me.meter.set("saved", -(self.version + 1))
-            me.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
-        me.meter.add("wait", time.perf_counter() - before)
+            ctx.counters.set("saved", -(self.version + 1))
+            ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
+        ctx.counters.add("wait", time.perf_counter() - before)
 
     def _load(self) -> None:
-        found = checkpoint.open_checkpoint(self.me.resume)
-        agent = f"agents/{self.task.agent}"
-        checkpoint.fit(self.policy, found.arrays(f"{agent}/policy"))
+        found = checkpoint.open_checkpoint(self.ctx.resume)
+        agent = f"agents/{self.spec.agent}"
+        checkpoint.load_into(self.policy, found.arrays(f"{agent}/policy"))
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
         self.counts.know(kept)
-        for name in kept["knobs"].keys() & self.task.knobs.all().keys():
-            self.task.knobs.set(name, kept["knobs"][name])
+        for name in kept["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
+            self.spec.hyperparameters.set(name, kept["hyperparameters"][name])
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     state = optimizer.state_dict()["state"].get(0, {})
-    return {k: np.array(host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
+    return {k: np.array(to_host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
     if not arrays:  # before the first update there was nothing to keep
         return
     kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
-    held = optimizers.state(optimizer)
+    held = optimizers.optimizer_state(optimizer)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept}})
     for name, tensor in held.items():  # perhaps in shared memory: there they stay
-        optimizers.state(optimizer)[name] = tensor.copy_(optimizers.state(optimizer)[name])
+        optimizers.optimizer_state(optimizer)[name] = tensor.copy_(optimizers.optimizer_state(optimizer)[name])

@@ -10,53 +10,60 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.replay_store import REPORT, beta, folder, keep, restore, tell
-from polyplay.common.checkpoint import Part, open_checkpoint
-from polyplay.common.context import Me, keyed
+from polyplay.buffers.replay_store import (
+    REPORT,
+    importance_exponent,
+    insert_rollout,
+    replay_folder,
+    report_replay,
+    restore_replay,
+)
+from polyplay.common.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.common.context import WorkerContext, seed_of
 from polyplay.common.tree import Batch
 
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
 
 
-class Rehearsal:
+class ReplayLearner:
     """A learner's own memory. It makes the updates that it owes (replay.pacing) before more is remembered."""
 
-    def __init__(self, me: Me, learner: Learner, replay: Replay):
-        self.me, self.learner, self.replay = me, learner, replay
+    def __init__(self, ctx: WorkerContext, learner: Learner, replay: Replay):
+        self.ctx, self.learner, self.replay = ctx, learner, replay
         if replay.ratio is None:
             raise ValueError("a replay that its learner fills has a ratio")
-        self.memory = replay.open(keyed(me.seed, me.incarnation % 1000) + me.index)
+        self.memory = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates = 0
-        if me.resume is not None:
+        if ctx.resume is not None:
             self._load()
 
-    def remember(self, rows: Batch, state: Batch, lane: int = 0) -> float:
+    def insert(self, rows: Batch, state: Batch, lane: int = 0) -> float:
         """See keep."""
         before = time.perf_counter()
         self.learner.observe({"obs": rows["obs"]})
-        fresh = keep(self.memory, rows, state, lane)
-        self.me.meter.add("replay", time.perf_counter() - before)
+        fresh = insert_rollout(self.memory, rows, state, lane)
+        self.ctx.counters.add("replay", time.perf_counter() - before)
         return fresh
 
     def update(self, fresh: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.revise."""
         before = time.perf_counter()
-        item = self.memory.sample(beta(self.replay, self.learner.left()))
-        self.me.meter.add("replay", time.perf_counter() - before)
+        item = self.memory.sample(importance_exponent(self.replay, self.learner.left()))
+        self.ctx.counters.add("replay", time.perf_counter() - before)
         yield from self.learner.revise(item, fresh)
         priority = self.learner.judged()
         if priority is not None:
             before = time.perf_counter()
             self.memory.feedback(item["id"], priority)
-            self.me.meter.add("replay", time.perf_counter() - before)
+            self.ctx.counters.add("replay", time.perf_counter() - before)
         self.updates += 1
         if self.updates % REPORT == 0:
-            tell(self.me, self.memory)
+            report_replay(self.ctx, self.memory)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""
-        fresh = self.remember(rows, state)
+        fresh = self.insert(rows, state)
         owed = self.memory.due
         if not owed:
             yield from self.learner.rest(fresh)
@@ -65,13 +72,13 @@ class Rehearsal:
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def save(self, part: Part) -> None:
+    def save(self, part: CheckpointPart) -> None:
         """Raises OSError."""
-        name = folder(self.me)
+        name = replay_folder(self.ctx)
         self.memory.save(part.folder(name))
-        part.json(f"{name}/rehearsal", {"rows": self.memory.pace.rows, "updates": self.updates})
+        part.json(f"{name}/replay_learner", {"rows": self.memory.pace.rows, "updates": self.updates})
 
     def _load(self) -> None:
-        if restore(self.me, self.memory):
-            kept = open_checkpoint(self.me.resume).json(f"{folder(self.me)}/rehearsal")
+        if restore_replay(self.ctx, self.memory):
+            kept = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
             self.memory.pace.rows, self.updates = int(kept["rows"]), int(kept["updates"])

@@ -8,55 +8,55 @@ from typing import Any
 import torch
 
 from polyplay.acting.actor import Actor
-from polyplay.acting.exploration import Explore
-from polyplay.acting.on_device import arriving, near
-from polyplay.acting.predictor import Desk, Server
+from polyplay.acting.exploration import Exploration
+from polyplay.acting.on_device import policy_from_cpu, pool_to_device
+from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.acting.worker import _open, _tell_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.buffers.training_queue import Queue
-from polyplay.common.checkpoint import Part
-from polyplay.common.context import Me
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.common.checkpoint import CheckpointPart
+from polyplay.common.context import WorkerContext
 from polyplay.envs.pool import Envs
-from polyplay.learning.collate import joiner
+from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
-from polyplay.learning.replay_learner import Rehearsal
+from polyplay.learning.replay_learner import ReplayLearner
 
 
 def replica(
-    me: Me,
+    ctx: WorkerContext,
     *,
     envs: Envs,
     T: int,
-    task: Any,
+    spec: Any,
     episodic: bool = False,
     replay: Replay | None = None,
-    explore: Explore | None = None,
+    explore: Exploration | None = None,
 ) -> Iterator[None]:
     """Act and learn in one loop with the same weights: lag 0, but for what others changed meanwhile where replicas
     don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers). replay: what
     is learnt from is drawn from it (DQN).
     """
-    learner = Learner(me, task)
-    rehearsal = None if replay is None else Rehearsal(me, learner, replay)
+    learner = Learner(ctx, spec)
+    replay_learner = None if replay is None else ReplayLearner(ctx, learner, replay)
     if episodic:
-        yield from _alone(me, learner, envs, T)
+        yield from _alone(ctx, learner, envs, T)
         return
-    kept = actor_checkpoint.read(me)
-    pool = _open(me, envs, kept)
+    kept = actor_checkpoint.load_actor(ctx)
+    pool = _open(ctx, envs, kept)
     try:
         width = envs.lanes // envs.groups
         rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-        stream = Stream(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
-        stream.patience = me.patience
-        place = learner.device if rehearsal is None else torch.device("cpu")  # a memory is the machine's own
-        pool = arriving(pool, stream, place)
-        join = joiner(stream, envs.groups, place)
-        producer, batches = stream.producer(0), stream.batches(envs.groups).consumer(0, join=join)
-        actor = Actor(me, pool, near(learner.policy), producer, me.index * envs.lanes)
+        queue = RolloutQueue(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
+        queue.patience = ctx.patience
+        place = learner.device if replay_learner is None else torch.device("cpu")  # a memory is the machine's own
+        pool = pool_to_device(pool, queue, place)
+        join = collator_for(queue, envs.groups, place)
+        producer, batches = queue.producer(0), queue.batches(envs.groups).consumer(0, join=join)
+        actor = Actor(ctx, pool, policy_from_cpu(learner.policy), producer, ctx.index * envs.lanes)
         actor.explore = explore
-        actor.keeps = me.reuse and task.acted and pool.fixed and getattr(learner.policy, "recalls", False)
+        actor.keeps = ctx.reuse and spec.acted and pool.fixed and getattr(learner.policy, "recalls", False)
         if "pool" in kept:
             actor.load(kept)
         elif explore is not None:  # ε is where the run is
@@ -69,14 +69,14 @@ def replica(
                 producer.commit(slot)
             taken = next(batches)
             assert taken is not None  # its slots were committed a line ago
-            yield from learner.step(*taken, actor.tape()) if rehearsal is None else rehearsal.step(*taken)
-            me.meter.set("restarts", pool.restarts)
-            _tell_faults(me, pool)
+            yield from learner.step(*taken, actor.tape()) if replay_learner is None else replay_learner.step(*taken)
+            ctx.counters.set("restarts", pool.restarts)
+            _tell_faults(ctx, pool)
             if learner.saving or learner.done:
-                if task.update.apart:
+                if spec.update.apart:
                     learner.save()  # the other workers' lanes are in mid-rollout now
                 else:
-                    learner.save(lambda part: _keep(me, part, actor, rehearsal))
+                    learner.save(lambda part: _keep(ctx, part, actor, replay_learner))
             if learner.done:
                 return
             yield
@@ -84,19 +84,19 @@ def replica(
         pool.close()
 
 
-def _keep(me: Me, part: Part, actor: Actor, rehearsal: Rehearsal | None) -> None:
-    actor_checkpoint.write(me, part, actor, {})
-    if rehearsal is not None:
-        rehearsal.save(part)
+def _keep(ctx: WorkerContext, part: CheckpointPart, actor: Actor, replay_learner: ReplayLearner | None) -> None:
+    actor_checkpoint.save_actor(ctx, part, actor, {})
+    if replay_learner is not None:
+        replay_learner.save(part)
 
 
-def _alone(me: Me, learner: Learner, envs: Envs, T: int) -> Iterator[None]:
+def _alone(ctx: WorkerContext, learner: Learner, envs: Envs, T: int) -> Iterator[None]:
     rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-    queue = Queue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
-    queue.patience = me.patience
+    queue = TrainingQueue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
+    queue.patience = ctx.patience
     batches = queue.batches(0).consumer()
-    desk = Desk(envs, queue, me.index * envs.lanes).open(me, learner.policy)
-    server = Server(me, desk, learner.policy, learner.counts.newest)
+    desk = AgentTable(envs, queue, ctx.index * envs.lanes).open(ctx, learner.policy)
+    server = Predictor(ctx, desk, learner.policy, learner.counts.newest)
     try:
         for chunks in server.chunks(renew=learner.counts.newest):
             for slot, length in chunks:
@@ -107,8 +107,8 @@ def _alone(me: Me, learner: Learner, envs: Envs, T: int) -> Iterator[None]:
             taken = next(batches)
             assert taken is not None  # it was committed a line ago
             yield from learner.step(*taken)
-            me.meter.set("restarts", desk.pool.restarts)
-            _tell_faults(me, desk.pool)
+            ctx.counters.set("restarts", desk.pool.restarts)
+            _tell_faults(ctx, desk.pool)
             if learner.saving or learner.done:
                 learner.save()
             if learner.done:

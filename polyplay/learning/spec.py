@@ -6,24 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch
-from polyplay.learning.epochs import Passes
+from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses.base import Loss
 from polyplay.weights.update import Update
 
 
 @dataclass(frozen=True)
-class Task:
+class LearnerSpec:
     """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
 
     policy: Callable[[], Any]
     loss: Loss
     update: Update
-    knobs: Knobs
+    hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
-    passes: Passes | None = None  # several over each batch (PPO); their loss has a `prepare`
+    passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
     acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll

@@ -2,6 +2,24 @@
 unrolls.
 """
 
-from polyplay.nets.factory import NETS, Deterministic, Factory, Policy, Values, make, make_deterministic, make_values
+from polyplay.nets.factory import (
+    NETS,
+    ActorCritic,
+    DPGNetwork,
+    NetworkFactory,
+    QNetwork,
+    make,
+    make_deterministic,
+    make_values,
+)
 
-__all__ = ["NETS", "Deterministic", "Factory", "Policy", "Values", "make", "make_deterministic", "make_values"]
+__all__ = [
+    "NETS",
+    "ActorCritic",
+    "DPGNetwork",
+    "NetworkFactory",
+    "QNetwork",
+    "make",
+    "make_deterministic",
+    "make_values",
+]

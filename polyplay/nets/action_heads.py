@@ -20,14 +20,14 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.log_prob import EXACT, Guard
+from polyplay.nets.log_prob import EXACT, LogProbGuard
 
 _NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
 _EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-class Head(Protocol):
+class ActionHead(Protocol):
     """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output.
 
     A module, for what it learns itself. Of a Composite actions and masks are dicts, as its `action`.
@@ -56,7 +56,7 @@ class Categorical(nn.Module):
 
     noise = 1
 
-    def __init__(self, n: int, guard: Guard = EXACT):
+    def __init__(self, n: int, guard: LogProbGuard = EXACT):
         super().__init__()
         self.size = self.inputs = n
         self.guard = guard
@@ -96,7 +96,7 @@ class MultiCategorical(nn.Module):
 
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
-    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: Guard = EXACT):
+    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
         super().__init__()
         self.guard = guard
         self.size = self.inputs = sum(nvec)
@@ -136,7 +136,7 @@ class MultiCategorical(nn.Module):
 class Bernoulli(nn.Module):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
-    def __init__(self, shape: tuple[int, ...], guard: Guard = EXACT):
+    def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
         super().__init__()
         self.guard = guard
         self.size = self.noise = self.inputs = math.prod(shape)
@@ -249,7 +249,7 @@ class Composite(nn.Module):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, log_std: float = 0.0, guard: Guard = EXACT) -> Any:
+def for_space(space: ActionSpec, log_std: float = 0.0, guard: LogProbGuard = EXACT) -> Any:
     """The head for an action space; `guard` is that of its categorical parts. UserError for spaces that have none."""
     leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
     if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
@@ -262,7 +262,9 @@ def for_space(space: ActionSpec, log_std: float = 0.0, guard: Guard = EXACT) -> 
     return _for_leaf(space, log_std, guard)
 
 
-def _for_leaf(space: Leaf, log_std: float, guard: Guard) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
+def _for_leaf(
+    space: Leaf, log_std: float, guard: LogProbGuard
+) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):

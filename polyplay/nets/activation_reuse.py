@@ -15,7 +15,7 @@ from torch import Tensor, nn
 Tape = list[Tensor]  # a layer's output each, [N, …], after its ReLU
 
 
-def joined(tapes: list[Tape]) -> Tape:
+def join_tapes(tapes: list[Tape]) -> Tape:
     """Tapes of n acts as one, in their order: rows are laid end to end."""
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 

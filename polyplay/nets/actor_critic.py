@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec, Tree
-from polyplay.nets.action_heads import Head
+from polyplay.nets.action_heads import ActionHead
 from polyplay.nets.activation_reuse import Tape
-from polyplay.nets.layers import Centre, Linear, Signed, initialise
-from polyplay.nets.precision import mixed
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, initialise
+from polyplay.nets.precision import is_mixed
 from polyplay.nets.recurrent import Core
-from polyplay.nets.running_stats import Normalize, Returns
+from polyplay.nets.running_stats import Normalize, ReturnScale
 
 
-class Policy(nn.Module):
+class ActorCritic(nn.Module):
     """torso: observation tree [N, ...] → [N, torso.features]. critic: a second torso for the value alone.
 
     previous: the core (or the head, without a core) also hears the previous action and the reward that came
@@ -36,13 +36,13 @@ class Policy(nn.Module):
     def __init__(
         self,
         torso: nn.Module,
-        head: Head,
+        head: ActionHead,
         core: Core | None = None,
         critic: nn.Module | None = None,
         previous: bool = False,
         init: str = "orthogonal",
-        inputs: Centre | Signed | Normalize | None = None,
-        returns: Returns | None = None,
+        inputs: CentredImages | SignedImages | Normalize | None = None,
+        returns: ReturnScale | None = None,
     ):
         super().__init__()
         self.inputs, self.returns = inputs, returns
@@ -57,7 +57,7 @@ class Policy(nn.Module):
         initialise(self.value, init, 1.0)
 
     @staticmethod
-    def heard(torso: nn.Module, head: Head, previous: bool) -> int:
+    def heard(torso: nn.Module, head: ActionHead, previous: bool) -> int:
         """Numbers per row that the core takes."""
         features: int = torso.features  # type: ignore[assignment]
         return features + (head.inputs + 1 if previous else 0)
@@ -151,7 +151,7 @@ class Policy(nn.Module):
         """Observations as the torso takes them."""
         if self.inputs is None or not self.bf16:
             return obs if self.inputs is None else self.inputs(obs)
-        with mixed(self.value.weight):
+        with is_mixed(self.value.weight):
             return self.inputs(obs)
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
@@ -172,7 +172,7 @@ class Policy(nn.Module):
         self, torso: Any, obs: Tree, chunk: int | None = None, tape: Tape | None = None, recall: bool = False
     ) -> Tensor:
         """float32 [N, features], whatever they were computed in."""
-        with mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
+        with is_mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
             made = torso.recall if recall else torso
             x = chunked(torso, obs, chunk) if tape is None else made(obs, tape)
         return x.float() if self.bf16 else x

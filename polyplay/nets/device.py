@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch, Tree
 
 
@@ -27,7 +27,7 @@ def available() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def choose(how: str) -> tuple[str, ...]:
+def choose_devices(how: str) -> tuple[str, ...]:
     """The devices that `--device` stands for: ("cpu",) or ("cuda:0", …). Raises UserError: there are none."""
     n = 0 if how == "cpu" else available()
     if how == "cuda" and not n:
@@ -36,7 +36,7 @@ def choose(how: str) -> tuple[str, ...]:
     return tuple(f"cuda:{i}" for i in range(n)) or ("cpu",)
 
 
-def enter(name: str) -> torch.device:
+def enter_device(name: str) -> torch.device:
     """The device, from now on this thread's."""
     device = torch.device(name)
     if device.type == "cuda":
@@ -44,12 +44,12 @@ def enter(name: str) -> torch.device:
     return device
 
 
-def title(name: str) -> str:
+def device_name(name: str) -> str:
     """What a device is called in a plan."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
-def finish(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until everything that was asked of a device is done: what was copied from may change now."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
@@ -58,7 +58,7 @@ def finish(device: torch.device) -> None:
 # --------------------------------------------------------------------------------------------------- there and back
 
 
-def put(batch: Tree, device: torch.device) -> Tree:
+def to_device(batch: Tree, device: torch.device) -> Tree:
     """NumPy arrays and tensors as tensors of a device, without a copy where they are there already.
 
     Copies from page-locked memory may still be under way: see `finish`.
@@ -66,12 +66,12 @@ def put(batch: Tree, device: torch.device) -> Tree:
     return tree.map(lambda x: torch.as_tensor(x).to(device, non_blocking=True), batch)
 
 
-def host(x: Any) -> np.ndarray:
+def to_host(x: Any) -> np.ndarray:
     """A tensor's numbers for NumPy: its own memory on a CPU, a copy of it elsewhere. Arrays pass."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
-def fetch(batch: Batch) -> Batch:
+def fetch_outputs(batch: Batch) -> Batch:
     """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
     leaves = sorted(
         ((path, x.contiguous()) for path, x in tree.leaves(batch)), key=lambda leaf: -leaf[1].element_size()
@@ -84,7 +84,7 @@ def fetch(batch: Batch) -> Batch:
     return tree.nest({path: back[path] for path, _ in tree.leaves(batch)})
 
 
-def floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+def to_floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
     """Their numbers; those of a device by one copy."""
     far = {k: v for k, v in scalars.items() if v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
@@ -114,7 +114,7 @@ class Mirror:
 # -------------------------------------------------------------------------------------------------- page-locked memory
 
 
-def page_lock(block: Block, device: torch.device) -> bool:
+def page_lock(block: SharedBlock, device: torch.device) -> bool:
     """Keep a block's pages where they are as long as it lives, so that a device copies from them by itself, beside
     this thread. False where that cannot be: copies are slower then, and nothing else changes.
     """

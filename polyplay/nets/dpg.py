@@ -19,10 +19,10 @@ from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import chunked
 from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.precision import mixed
+from polyplay.nets.precision import is_mixed
 
 
-class Deterministic(nn.Module):
+class DPGNetwork(nn.Module):
     """actor, critic: torsos of their own. Behind the actor's a layer of widths[0], tanh, and the action, tanh; behind
     the critic's, beside the action, one of widths[1], tanh, and the value.
     """
@@ -110,7 +110,7 @@ class Deterministic(nn.Module):
 
     def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
         """float32 [N, features]."""
-        with mixed(self.low) if self.bf16 else contextlib.nullcontext():
+        with is_mixed(self.low) if self.bf16 else contextlib.nullcontext():
             x = chunked(torso, obs, chunk)
         return x.float() if self.bf16 else x
 

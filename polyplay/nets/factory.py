@@ -1,5 +1,5 @@
 """Policies by name: `make(name, spec, ...)`, for Q-learning `make_values(name, spec, ...)`, for deterministic policies
-`make_deterministic(name, spec, ...)`, and `Factory`, which is what travels into workers.
+`make_deterministic(name, spec, ...)`, and `NetworkFactory`, which is what travels into workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
 torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
@@ -27,20 +27,29 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import action_heads, atari, recurrent
-from polyplay.nets.actor_critic import Policy
-from polyplay.nets.dpg import Deterministic
-from polyplay.nets.layers import INITS, Centre, Linear, Signed
-from polyplay.nets.log_prob import Guard
+from polyplay.nets.actor_critic import ActorCritic
+from polyplay.nets.dpg import DPGNetwork
+from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages
+from polyplay.nets.log_prob import LogProbGuard
 from polyplay.nets.mlp import mlp
-from polyplay.nets.precision import use
-from polyplay.nets.q_heads import Head
-from polyplay.nets.q_network import Values
-from polyplay.nets.running_stats import Normalize, Returns
+from polyplay.nets.precision import set_precision
+from polyplay.nets.q_heads import QHead
+from polyplay.nets.q_network import QNetwork
+from polyplay.nets.running_stats import Normalize, ReturnScale
 
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
 
-__all__ = ["NETS", "Deterministic", "Factory", "Policy", "Values", "make", "make_deterministic", "make_values"]
+__all__ = [
+    "NETS",
+    "ActorCritic",
+    "DPGNetwork",
+    "NetworkFactory",
+    "QNetwork",
+    "make",
+    "make_deterministic",
+    "make_values",
+]
 
 Builder = Callable[..., nn.Module]
 INPUTS = ("raw", "centre", "signed", "normalize")
@@ -84,7 +93,7 @@ def make(
     min_policy: float = 0.0,
     exact: bool = True,
     **options: Any,
-) -> Policy:
+) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
@@ -102,7 +111,7 @@ def make(
         raise UserError("separate=True: the value's own net has no memory; use separate=False, or core=none")
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
-    torso, kept = _call(build, title, spec, options), Guard(guard, log_eps, min_policy)
+    torso, kept = _call(build, title, spec, options), LogProbGuard(guard, log_eps, min_policy)
     if all(hasattr(torso, k) for k in POLICY):
         if core != "none" or previous or separate or inputs != "raw" or returns is not None or not kept.exact:
             others = "core, previous, separate, inputs, guard, min_policy and reward=scale"
@@ -111,10 +120,10 @@ def make(
     _probe(torso, title, spec.obs)
     critic = _call(build, title, spec, options) if separate else None
     head = action_heads.for_space(spec.action, log_std, kept)
-    heard = Policy.heard(torso, head, previous)
-    size = None if returns is None else Returns(returns)
-    middle = recurrent.make(core, heard, core_size, init)
-    policy = Policy(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
+    heard = ActorCritic.heard(torso, head, previous)
+    size = None if returns is None else ReturnScale(returns)
+    middle = recurrent.make_core(core, heard, core_size, init)
+    policy = ActorCritic(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
     for layer in policy.modules():
         if isinstance(layer, Linear | recurrent.Core):
             layer.exact = exact
@@ -140,7 +149,7 @@ def make_values(
     inputs: str = "raw",
     exact: bool = True,
     **options: Any,
-) -> Values:
+) -> QNetwork:
     """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
     alone.
 
@@ -164,11 +173,11 @@ def make_values(
     if all(hasattr(torso, k) for k in POLICY):
         raise UserError(f"--network: {title!r} is a whole policy; values need a torso (a module with `features`)")
     _probe(torso, title, spec.obs)
-    heard, actions = Values.heard(torso, int(spec.action.n), previous), int(spec.action.n)
-    middle = recurrent.make(core, heard, core_size, init)
+    heard, actions = QNetwork.heard(torso, int(spec.action.n), previous), int(spec.action.n)
+    middle = recurrent.make_core(core, heard, core_size, init)
     features = heard if middle is None else middle.features
-    head = Head(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
-    made = Values(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support)
+    head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
+    made = QNetwork(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support)
     for layer in made.modules():
         if isinstance(layer, Linear | recurrent.Core):
             layer.exact = exact
@@ -183,7 +192,7 @@ def make_deterministic(
     init: str = "torch",
     exact: bool = True,
     **options: Any,
-) -> Deterministic:
+) -> DPGNetwork:
     """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
     generator alone.
 
@@ -211,14 +220,14 @@ def make_deterministic(
             )
         _probe(torso, title, spec.obs)
         torsos.append(torso)
-    made = Deterministic(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
+    made = DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
     for layer in made.modules():
         if isinstance(layer, Linear):
             layer.exact = exact
     return made
 
 
-def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
+def _inputs(how: str, obs: Spec) -> CentredImages | SignedImages | Normalize | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
@@ -226,11 +235,11 @@ def _inputs(how: str, obs: Spec) -> Centre | Signed | Normalize | None:
         return Normalize(obs) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {obs}; use raw or normalize")
-    return Centre(obs.shape) if how == "centre" else Signed()
+    return CentredImages(obs.shape) if how == "centre" else SignedImages()
 
 
 @dataclass(frozen=True)
-class Factory:
+class NetworkFactory:
     """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
     makes the policy. Workers get this, never pickled weights.
     """
@@ -268,11 +277,11 @@ def _builder(name: str | Builder, init: str) -> tuple[Builder, str]:
         return partial(build, init=style), style
     if ":" in name:
         return _load(name), "orthogonal" if init == "auto" else init
-    from polyplay.envs.pool import nearest
+    from polyplay.envs.pool import closest_names
 
     known = ("auto", *NETS)
     others = f"there are {', '.join(known)} and module:callable"
-    raise UserError(f"--network: {name!r} is unknown{nearest(name, known)}; {others}")
+    raise UserError(f"--network: {name!r} is unknown{closest_names(name, known)}; {others}")
 
 
 def _load(name: str) -> Builder:
@@ -328,8 +337,8 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
 _building = threading.Lock()
 
 
-def build(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+def build_network(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
     with _building:
         torch.manual_seed(seed)
-        return use(policy().to(device), precision)
+        return set_precision(policy().to(device), precision)

@@ -111,7 +111,7 @@ def _floats(obs: Tensor) -> Tensor:
     return obs.to(torch.float32).contiguous(memory_format=torch.channels_last)
 
 
-class Centre(nn.Module):
+class CentredImages(nn.Module):
     """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
 
     The mean is learnt from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
@@ -148,7 +148,7 @@ class Centre(nn.Module):
         self.count += len(rows)
 
 
-class Signed(nn.Module):
+class SignedImages(nn.Module):
     """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input."""
 
     def forward(self, obs: Tensor) -> Tensor:

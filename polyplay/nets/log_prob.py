@@ -19,7 +19,7 @@ _FAR = -5e8  # relative to the largest logit: a value that a mask took out of th
 
 
 @dataclass(frozen=True)
-class Guard:
+class LogProbGuard:
     """π = (softmax + m)/(1 + m·A), m = `min_policy`, A the number of legal values; illegal ones stay at 0.
 
     kind    says for a value a        source
@@ -74,4 +74,4 @@ class Guard:
         return -(pi * self.logarithm(pi)).sum(-1)
 
 
-EXACT = Guard()
+EXACT = LogProbGuard()

@@ -60,7 +60,7 @@ class Noisy(nn.Module):
         return F.linear(x, weight, bias if mean.bias is None else mean.bias + bias)
 
 
-def check(variant: str) -> None:
+def check_sigma(variant: str) -> None:
     """Raises UserError unless it is the name of a variant, or none."""
     if variant != "none" and variant not in VARIANTS:
         raise UserError(f"noisy: {variant!r} is not one of none, {', '.join(VARIANTS)}")
@@ -72,7 +72,7 @@ def keys(uniforms: Tensor) -> Tensor:
     return (high << _BITS) | low
 
 
-def draw(key: Tensor, n: int, variant: str) -> Tensor:
+def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
     """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
     groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
     bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]

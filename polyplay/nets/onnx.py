@@ -35,7 +35,7 @@ SAME = 0.9  # of whole-number actions: two that are equally likely may change pl
 Arrays = dict[str, np.ndarray]
 
 
-class Step(nn.Module):
+class ExportedStep(nn.Module):
     """`policy.act` in mode from flat tensors to flat tensors."""
 
     def __init__(self, policy: Any, names: list[str]):
@@ -52,7 +52,7 @@ def _said(out: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     return {"action": out["action"], "value": out["value"], "next": dict(after)}
 
 
-def check(file: Path) -> None:
+def check_export(file: Path) -> None:
     """UserError if nothing can be exported to `file`."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
@@ -61,10 +61,10 @@ def check(file: Path) -> None:
         raise UserError(f"--onnx: there is no directory {file.parent}; make it, or name another file")
 
 
-def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def export_onnx(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
     policy.bf16 = False  # the file's numbers are float32
-    fields = inputs(policy, spec)
+    fields = policy_inputs(policy, spec)
     lanes: int | str = "any"
     try:
         model = _graph(policy, fields, dynamic=True)
@@ -80,7 +80,7 @@ def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict
     entry = model.metadata_props.add()
     entry.key, entry.value = "polyplay", json.dumps(told)
     data = model.SerializeToString()
-    difference, same, by = compare(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3)
+    difference, same, by = compare_outputs(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3)
     if not difference <= CLOSE or same < SAME:
         raise UserError(
             f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
@@ -91,7 +91,7 @@ def export(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict
     return {"file": str(file), "bytes": len(data), **told, "checked": checked}
 
 
-def inputs(policy: Any, spec: Any) -> dict[str, Field]:
+def policy_inputs(policy: Any, spec: Any) -> dict[str, Field]:
     """All that a policy may hear in a step, by name."""
     heard: dict[str, Spec] = {"obs": spec.obs}
     if getattr(spec, "mask", None) is not None:
@@ -121,7 +121,7 @@ def _graph(policy: Any, fields: dict[str, Field], dynamic: bool) -> Any:
     with _plain(net), torch.no_grad():
         shapes = ({0: torch.export.Dim("lanes")},) * len(values) if dynamic else None
         program = torch.export.export(
-            Step(net, list(fields)).eval(), values, dynamic_shapes=(shapes,) if shapes else None, strict=False
+            ExportedStep(net, list(fields)).eval(), values, dynamic_shapes=(shapes,) if shapes else None, strict=False
         )
         done = torch.onnx.export(program, dynamo=True, input_names=list(fields), output_names=list(said), verbose=False)
     assert done is not None
@@ -160,7 +160,7 @@ def _told(fields: Mapping[str, Field]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- the check
 
 
-def compare(policy: Any, spec: Any, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
+def compare_outputs(policy: Any, spec: Any, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
     """(largest difference of a number, share of equal whole numbers, who computed): random steps in a row each."""
     run, names, by = _runner(data)
     rng = np.random.default_rng(0)

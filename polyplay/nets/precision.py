@@ -12,7 +12,7 @@ from torch import Tensor
 from polyplay.common.errors import UserError
 
 
-def half(how: str, device: str = "cpu") -> bool:
+def is_half(how: str, device: str = "cpu") -> bool:
     """Whether `how` is bfloat16 on this device: auto says yes where the processor multiplies such numbers itself."""
     if how != "auto":
         return how == "bfloat16"
@@ -22,16 +22,16 @@ def half(how: str, device: str = "cpu") -> bool:
     return any(bool(has.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def use(policy: Any, how: str) -> Any:
+def set_precision(policy: Any, how: str) -> Any:
     """The policy, from now on in `how`. Raises UserError: it is a user's own, which says itself what it computes in."""
     own = not hasattr(policy, "bf16")
     if own and how == "bfloat16":
         raise UserError("--precision bfloat16: this --network is a whole policy, with numbers of its own; leave it out")
     if not own:
-        policy.bf16 = half(how, next(policy.parameters()).device.type)
+        policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     return policy
 
 
-def mixed(like: Tensor) -> Any:
+def is_mixed(like: Tensor) -> Any:
     """The context to compute in, where `like` lies: convolutions and products of bfloat16, added up in float32."""
     return torch.autocast(like.device.type, torch.bfloat16)

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.noisy import VARIANTS, Noisy, check
+from polyplay.nets.noisy import VARIANTS, Noisy, check_sigma
 
 BIASES = ("each", "shared", "none")
 Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
 
 
-class Stream(nn.Module):
+class DuelingBranch(nn.Module):
     """[N, inputs] → [N, outputs]: a hidden layer with ReLU, if `hidden` is more than 0, and a last one without."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int, make: Make, bias: bool):
@@ -40,7 +40,7 @@ def _apply(layer: nn.Module, x: Tensor, noise: Tensor | None) -> Tensor:
     return layer(x, noise) if isinstance(layer, Noisy) else layer(x)
 
 
-class Head(nn.Module):
+class QHead(nn.Module):
     """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
 
     dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two streams; the gradient
@@ -67,8 +67,8 @@ class Head(nn.Module):
         _validate(atoms, hidden, scale, noisy, sigma, bias)
         self.inputs, self.actions, self.atoms, self.scale, self.noisy = inputs, actions, atoms, scale, noisy
         make, size = _maker(noisy, sigma, init), max(atoms, 1)
-        self.advantage = Stream(inputs, hidden, actions * size, make, bias == "each")
-        self.value = Stream(inputs, hidden, size, make, bias != "none") if dueling else None
+        self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
+        self.value = DuelingBranch(inputs, hidden, size, make, bias != "none") if dueling else None
         self.shared = nn.Parameter(torch.empty(size)) if bias == "shared" and not dueling else None
         if self.shared is not None:
             bound = (hidden or inputs) ** -0.5 if init == "torch" else 0.0
@@ -78,7 +78,7 @@ class Head(nn.Module):
     def forward(
         self, x: Tensor, noise: Tensor | None = None, context: Callable[[], Any] = contextlib.nullcontext
     ) -> Tensor:
-        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see Stream."""
+        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see RolloutQueue."""
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
         at = self.advantage.noise
@@ -110,7 +110,7 @@ def _maker(noisy: str, sigma: float | None, init: str) -> Make:
 
 
 def _validate(atoms: int, hidden: int, scale: float, noisy: str, sigma: float | None, bias: str) -> None:
-    check(noisy)
+    check_sigma(noisy)
     if bias not in BIASES:
         raise UserError(f"bias: {bias!r} is not one of {', '.join(BIASES)}")
     if atoms < 0 or atoms == 1:

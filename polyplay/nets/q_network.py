@@ -18,16 +18,16 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets import noisy, q_values
 from polyplay.nets.actor_critic import chunked, shifted
-from polyplay.nets.layers import Centre, Linear, Signed
-from polyplay.nets.precision import mixed
-from polyplay.nets.q_heads import Head
+from polyplay.nets.layers import CentredImages, Linear, SignedImages
+from polyplay.nets.precision import is_mixed
+from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize
 
 CHANCE = 3  # uniforms of ε-greedy: explore or not, which action then, which of several best
 
 
-class Values(nn.Module):
+class QNetwork(nn.Module):
     """previous: the core (or the head, without a core) also hears the previous action and the reward that came with the
     observation, 0 on first rows; `clipped` to ±1 or as it is (R2D2). support: lowest and highest atom. Discrete
     actions.
@@ -38,11 +38,11 @@ class Values(nn.Module):
     def __init__(
         self,
         torso: nn.Module,
-        head: Head,
+        head: QHead,
         core: Core | None = None,
         previous: bool = False,
         clipped: bool = False,
-        inputs: Centre | Signed | Normalize | None = None,
+        inputs: CentredImages | SignedImages | Normalize | None = None,
         support: tuple[float, float] = (-10.0, 10.0),
     ):
         super().__init__()
@@ -96,13 +96,13 @@ class Values(nn.Module):
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
             action = legal.argmax(1)
         else:
-            action = pick(legal == value.unsqueeze(1), noise[:, 2])
+            action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
             if epsilon is not None:
-                some = pick(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
+                some = random_choice(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
                 action = torch.where(noise[:, 0] < epsilon, some, action)
         if self.previous:
             after["action"] = action
-        return {"action": action, "value": value, "chosen": q_values.chosen(q, action)}, after
+        return {"action": action, "value": value, "chosen": q_values.take_action(q, action)}, after
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
@@ -110,7 +110,7 @@ class Values(nn.Module):
         """
         q = self._q(self.scores(batch, state, chunk=chunk))
         legal = q if "mask" not in batch else q.masked_fill(~batch["mask"], -torch.inf)
-        return {"value": legal.amax(-1), "chosen": q_values.chosen(q, batch["action"])}
+        return {"value": legal.amax(-1), "chosen": q_values.take_action(q, batch["action"])}
 
     def scores(
         self, batch: Batch, state: Batch, key: int | None = None, held: bool = False, chunk: int | None = None
@@ -170,7 +170,7 @@ class Values(nn.Module):
                 layer.held = weight
 
     def _context(self) -> Any:
-        return mixed(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
+        return is_mixed(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
 
     def _features(self, rows: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
         """What the head hears of rows [R, B]: [R · B, inputs], and the core's state behind them."""
@@ -194,14 +194,14 @@ class Values(nn.Module):
         return heard * (~first).unsqueeze(1)
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        noise = None if keys is None else noisy.draw(keys, self.head.noise, self.head.noisy)
+        noise = None if keys is None else noisy.draw_noise(keys, self.head.noise, self.head.noisy)
         return self.head(x, noise, self._context)
 
     def _q(self, scores: Tensor) -> Tensor:
-        return q_values.expected(scores, *self.support) if self.head.atoms else scores
+        return q_values.expected_value(scores, *self.support) if self.head.atoms else scores
 
 
-def pick(among: Tensor, u: Tensor) -> Tensor:
+def random_choice(among: Tensor, u: Tensor) -> Tensor:
     """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)

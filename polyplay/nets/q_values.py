@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def best(q: Tensor, mask: Tensor | None = None) -> Tensor:
+def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
     if mask is not None and mask.shape != q.shape:
         raise ValueError(f"mask must be q's {_shape(q)}; got {_shape(mask)}")
     return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
 
 
-def chosen(scores: Tensor, action: Tensor) -> Tensor:
+def take_action(scores: Tensor, action: Tensor) -> Tensor:
     """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
 
     Raises ValueError for shapes that do not fit.
@@ -31,7 +31,7 @@ def support(low: float, high: float, like: Tensor) -> Tensor:
     return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
-def expected(logits: Tensor, low: float, high: float) -> Tensor:
+def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 

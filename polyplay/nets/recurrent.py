@@ -114,7 +114,7 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}
 
 
-def make(name: str, inputs: int, size: int, init: str = "orthogonal") -> Core | None:
+def make_core(name: str, inputs: int, size: int, init: str = "orthogonal") -> Core | None:
     """An LSTM, a GRU, or None for "none"."""
     if name not in CORES:
         raise UserError(f"core: {name!r} is not one of {', '.join(CORES)}")

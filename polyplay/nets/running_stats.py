@@ -18,7 +18,7 @@ MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32
 BOUND = 10.0  # of what leaves here
 
 
-class Moments(nn.Module):
+class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape]: Chan et al. 1979, one batch after the other.
 
     `second` is the second moment about `origin`, the mean of one batch ago, which replicas share; about means of
@@ -69,7 +69,7 @@ class Normalize(nn.Module):
             given = ", ".join(f"{path} {field.dtype}".strip() for path, field in tree.leaves(obs))
             raise UserError(f"--inputs normalize: takes real numbers, the observations are {given}; use raw or centre")
         self.paths = [path for path, _ in leaves]
-        self.moments = nn.ModuleList(Moments(field.shape) for _, field in leaves)
+        self.moments = nn.ModuleList(RunningMoments(field.shape) for _, field in leaves)
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))
@@ -84,7 +84,7 @@ class Normalize(nn.Module):
             moments.observe(flat[path][:-1].flatten(0, 1))  # type: ignore[operator]
 
 
-class Returns(nn.Module):
+class ReturnScale(nn.Module):
     """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
 
     G_t = r_t + γ·G_{t-1} runs forward within a rollout, from 0 before its row 1 and again at every first row: short

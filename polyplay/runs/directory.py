@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, plain, write_bytes, write_json
+from polyplay.common.files import Row, to_plain, write_bytes, write_json
 from polyplay.common.machine import stamp
 
 SCHEMA = 1
@@ -91,7 +91,7 @@ def write_config(
         "resumed": [],
     }
     write_json(Path(directory) / "config.json", record)
-    return plain(record)
+    return to_plain(record)
 
 
 def amend_config(directory: Path, options: Mapping[str, Any], sources: Mapping[str, str]) -> Row:
@@ -99,7 +99,7 @@ def amend_config(directory: Path, options: Mapping[str, Any], sources: Mapping[s
     record = read_config(directory)
     record |= {"options": options, "sources": sources, "resumed": [*record["resumed"], stamp()]}
     write_json(Path(directory) / "config.json", record)
-    return plain(record)
+    return to_plain(record)
 
 
 def read_config(directory: Path) -> Row:

@@ -55,7 +55,7 @@ def wants_help(args: Sequence[str]) -> bool:
     return any(a in HELP for a in args)
 
 
-def read(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
+def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
     """An instance of the dataclass `cls` from flags, and the names of the fields that were given."""
     given = tokens(args, hints({"": cls}), command)
     if wants_help(args):
@@ -107,10 +107,10 @@ def _option(head: str, hints: Hints, command: str) -> tuple[str, bool]:
         return name, False
     if word.startswith("no_") and hints.get(word[3:]) is bool:
         return word[3:], True
-    raise UserError(f"unknown option {head} for {command}{nearest(word, hints, flag)}")
+    raise UserError(f"unknown option {head} for {command}{nearest_flag(word, hints, flag)}")
 
 
-def nearest(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
+def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
     """The end of a line about an unknown `word`: the name probably meant, or where all are listed."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
@@ -158,7 +158,7 @@ def convert(defaults: Mapping[str, Any], given: Mapping[str, list[str]], command
         raise _guilty(defaults, given, types_, command) from None
     for value in made.values():
         for name in given.keys() & {f.name for f in dataclasses.fields(value)}:
-            check(flag(name), getattr(value, name), types_[name])
+            check_flags(flag(name), getattr(value, name), types_[name])
     return made
 
 
@@ -230,7 +230,7 @@ def _argv(name: str, words: list[str], hint: Any) -> list[str]:
 # One value against its type
 
 
-def check(label: str, value: Any, hint: Any) -> Any:
+def check_flags(label: str, value: Any, hint: Any) -> Any:
     """`value` as `hint` wants it, else UserError. Ints pass as floats, lists as tuples, callables as str."""
     try:
         return _fit(value, hint)

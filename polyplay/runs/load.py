@@ -14,10 +14,10 @@ from polyplay.runs import directory as record
 from polyplay.runs import options as config
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.placement import Where
+from polyplay.workers.placement import Placement
 
 
-def choose(directory: Path, which: str | None) -> Path:
+def choose_checkpoint(directory: Path, which: str | None) -> Path:
     """The checkpoint that `which` names: best, or its number; None: the newest whole one. Raises UserError."""
     if which == "best":
         found = checkpoint.best(directory)
@@ -32,14 +32,14 @@ def choose(directory: Path, which: str | None) -> Path:
         match = [n for n in names if n == which or n.lstrip("0") == which.lstrip("0")]
         if not match:
             raise UserError(f"--checkpoint: {which!r} given, allowed: best, {', '.join(names) or 'none there yet'}")
-        found = checkpoint.folder(directory) / match[0]
+        found = checkpoint.checkpoints_dir(directory) / match[0]
     wrong = checkpoint.flaw(found)
     if wrong is not None:
         raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
     return found
 
 
-def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
+def load_run(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
     """(its system's page, config, options, config.json) of a run. Raises UserError."""
     kept = record.read_config(directory)
     page = systems.load(kept["system"])
@@ -48,7 +48,7 @@ def read(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
     return page, settings, config.from_json(config.RunOptions, options), kept
 
 
-def new_crew(options: config.RunOptions) -> Crew:
+def crew_of(options: config.RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
     return Crew(
@@ -62,7 +62,7 @@ def new_crew(options: config.RunOptions) -> Crew:
         atari=options.atari,
         compress=options.compress,
         precision=options.precision,
-        where=Where(options.device, options.actors_on),
+        where=Placement(options.device, options.actors_on),
         reuse=options.reuse,
     )
 

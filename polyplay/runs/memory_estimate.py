@@ -14,19 +14,19 @@ import numpy as np
 import psutil
 
 from polyplay.buffers.replay import replay_of
-from polyplay.buffers.rollout_queue import ROWS, Stream, row_spec
-from polyplay.buffers.sample_queue import Trays
-from polyplay.buffers.training_queue import Queue
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue, row_spec
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common import tree
 from polyplay.common.machine import cores
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.make import native
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.board import SharedRows
 from polyplay.workers.crew import apart
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
-OF = {
+IDLE_PROCESS_MB = {
     "server": 165,  # the fork server of the workers, torch in it
     "tracker": 7,
     "act": 52,  # a worker beyond what it shares with its server
@@ -40,7 +40,7 @@ OF = {
 BACKWARD = 1.5  # of the tensors kept for the backward pass: gradients of some of them stand beside them
 
 
-def size(n: float) -> str:
+def size_text(n: float) -> str:
     """Bytes for people: 12.3 MB, 1.24 GB."""
     mb = n / MB
     return f"{mb / 1024:.3g} GB" if mb >= 1000 else f"{mb:.3g} MB"
@@ -49,7 +49,7 @@ def size(n: float) -> str:
 # ------------------------------------------------------------------------------------------------- what there is
 
 
-def limit() -> int:
+def memory_limit() -> int:
     """Bytes this process and its children may have: the machine's, or its control group's if that is less."""
     found = [psutil.virtual_memory().total]
     with contextlib.suppress(OSError):
@@ -74,34 +74,34 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
+def predict_memory(crew: Any, spec: Any, net: Any) -> dict[str, float]:
     """Bytes by what they are for, all processes together: processes, learning, rollouts, weights, lanes.
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
     from polyplay.weights.allreduce import AllReduce
-    from polyplay.weights.flat import sizes  # torch
+    from polyplay.weights.flat import param_sizes  # torch
 
     weights, kept = bytes_of(net), _kept(net, spec)
     inner = _inner(crew, net)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
-        task, envs = role.kw.get("task"), role.kw.get("envs")
-        has = bool({"policy", "task"} & role.kw.keys())  # a network: shards and memories have none
+        spec, envs = role.kw.get("spec"), role.kw.get("envs")
+        has = bool({"policy", "spec"} & role.kw.keys())  # a network: shards and memories have none
         held = 2.0 * weights * has  # as one vector, and its gradient
-        if task is not None:
+        if spec is not None:
             if apart(role):  # then statistics, and weights if not each has a copy, are in a shared block
-                held -= weights * (not task.update.copy)
-            elif isinstance(task.update, AllReduce):  # then they are too, gradients, and weights without buffers
-                held -= weights * (1.0 + (sizes(net)[0] == sizes(net)[1]) - 1.0 / role.n)
+                held -= weights * (not spec.update.copy)
+            elif isinstance(spec.update, AllReduce):  # then they are too, gradients, and weights without buffers
+                held -= weights * (1.0 + (param_sizes(net)[0] == param_sizes(net)[1]) - 1.0 / role.n)
             else:
-                held += optimizer(task.update.optim, weights)
-            held += weights if task.target else 0.0
+                held += optimizer(spec.update.optim, weights)
+            held += weights if spec.target else 0.0
             parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
         replay = replay_of(role.kw)
-        if replay is not None and not isinstance(role.kw.get("source"), Trays):
-            parts["replay"] += role.n * replay.bytes(batches=not isinstance(role.kw.get("out"), Trays))
+        if replay is not None and not isinstance(role.kw.get("source"), SampleQueue):
+            parts["replay"] += role.n * replay.bytes(batches=not isinstance(role.kw.get("out"), SampleQueue))
         desk = role.kw.get("desk")
         if desk is not None:
             parts["learning"] += role.n * kept * desk.envs.batching.n
@@ -113,9 +113,9 @@ def predict(crew: Any, spec: Any, net: Any) -> dict[str, float]:
         parts["weights"] += role.n * held
     streams = _streams(crew)
     parts["rollouts"] = float(sum(s.block.nbytes for s in (*streams, *inner)) + _joined(crew, inner))
-    trays = sum(t.block.nbytes for t in _things(crew) if isinstance(t, Trays))
-    parts["replay"] += trays
-    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams) - trays
+    samples = sum(t.block.nbytes for t in _things(crew) if isinstance(t, SampleQueue))
+    parts["replay"] += samples
+    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams) - samples
     return parts
 
 
@@ -124,16 +124,20 @@ def processes(crew: Any) -> float:
     here = psutil.Process().memory_full_info()
     total = getattr(here, "pss", here.rss) / MB
     if any(_own(crew, r) for r in crew.roles):
-        total += OF["server"] + OF["tracker"]
+        total += IDLE_PROCESS_MB["server"] + IDLE_PROCESS_MB["tracker"]
     for role in crew.roles:
-        kind, apart = "learn" if "task" in role.kw else "act", _own(crew, role)
-        total += role.n * OF[kind] if apart else OF["thread"] * (kind == "learn")
+        kind, apart = "learn" if "spec" in role.kw else "act", _own(crew, role)
+        total += role.n * IDLE_PROCESS_MB[kind] if apart else IDLE_PROCESS_MB["thread"] * (kind == "learn")
         desk = role.kw.get("desk")
         if desk is not None and kind_of(desk.envs) == "processes":
-            total += OF["env server"] + OF["env"] * (desk.envs.active or workers_of(desk.envs))
+            total += IDLE_PROCESS_MB["env server"] + IDLE_PROCESS_MB["env"] * (
+                desk.envs.active or workers_of(desk.envs)
+            )
         envs = role.kw.get("envs")
         if envs is not None and kind_of(envs) == "processes":
-            total += OF["env server"] * (role.n if apart else 1) + role.n * OF["env"] * workers_of(envs)
+            total += IDLE_PROCESS_MB["env server"] * (role.n if apart else 1) + role.n * IDLE_PROCESS_MB[
+                "env"
+            ] * workers_of(envs)
     return total * MB
 
 
@@ -173,10 +177,12 @@ def _lanes(envs: Any) -> float:
     """Bytes of one pool: its rows, and the emulators. What other environments take by themselves nobody tells."""
     kind = kind_of(envs)
     if kind == "ale":
-        return OF["ale"] * MB + envs.lanes * (OF["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs))
+        return IDLE_PROCESS_MB["ale"] * MB + envs.lanes * (
+            IDLE_PROCESS_MB["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs)
+        )
     if kind in ("toy", "vector", "envpool"):
         return envs.lanes * float(tree.nbytes(envs.spec.obs))
-    return float(Board(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
+    return float(SharedRows(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
 
 
 def _kept(net: Any, spec: Any) -> float:
@@ -206,11 +212,11 @@ def _batch(kw: Any) -> int:
     replay = replay_of(kw)
     if replay is not None:
         return replay.batch * (replay.burn_in + replay.sequence + replay.n_step if replay.sequence else 2)
-    passes = getattr(kw.get("task"), "passes", None)
+    passes = getattr(kw.get("spec"), "passes", None)
     parts = passes.minibatches if passes else 1
     if "source" in kw:
         source = kw["source"]
-        return -(-source.n * source.stream.lanes * (source.stream.T + 1) // parts)
+        return -(-source.n * source.queue.lanes * (source.queue.T + 1) // parts)
     return -(-kw["envs"].lanes * (kw["T"] + 1) // parts)
 
 
@@ -222,15 +228,15 @@ def _inner(crew: Any, net: Any) -> list[Any]:
         if envs is not None and T is not None:
             mask = getattr(envs.spec, "mask", None)
             rows = row_spec(envs.spec.obs, net.spec(), *([] if mask is None else [mask]))
-            stream = Stream(rows, net.state_spec(), T, envs.lanes // envs.groups, slots=2 * envs.groups)
-            found += [stream] * role.n
+            queue = RolloutQueue(rows, net.state_spec(), T, envs.lanes // envs.groups, slots=2 * envs.groups)
+            found += [queue] * role.n
     return found
 
 
 def _joined(crew: Any, inner: list[Any]) -> float:
     """Bytes of the batches that learners put together from several slots."""
     taken = [(r.n, r.kw["source"]) for r in crew.roles if hasattr(r.kw.get("source"), "stream")]
-    sources = [(n, source.stream, source.n) for n, source in taken]
+    sources = [(n, source.queue, source.n) for n, source in taken]
     sources += [(1, s, s.slots // 2) for s in inner]
     return sum(n * slots * s.block.nbytes / s.slots for n, s, slots in sources if slots > 1)
 
@@ -239,17 +245,17 @@ def _things(crew: Any) -> list[Any]:
     """Every object that workers share, once."""
     found: dict[int, Any] = {}
     for role in crew.roles:
-        task = role.kw.get("task")
-        for thing in (*role.kw.values(), getattr(task, "update", None), getattr(task, "knobs", None)):
+        spec = role.kw.get("spec")
+        for thing in (*role.kw.values(), getattr(spec, "update", None), getattr(spec, "hyperparameters", None)):
             inner = getattr(thing, "stream", thing)
             found[id(inner)] = inner
     return list(found.values())
 
 
 def _streams(crew: Any) -> list[Any]:
-    return [t for t in _things(crew) if isinstance(t, Stream | Queue)]
+    return [t for t in _things(crew) if isinstance(t, RolloutQueue | TrainingQueue)]
 
 
-def _blocks(crew: Any) -> list[Block]:
+def _blocks(crew: Any) -> list[SharedBlock]:
     blocks = [getattr(t, name, None) for t in _things(crew) for name in ("block", "_block")]
-    return [b for b in blocks if isinstance(b, Block)]
+    return [b for b in blocks if isinstance(b, SharedBlock)]

@@ -108,7 +108,7 @@ class RunOptions:
         if self.eval_epsilon is not None and not 0 <= self.eval_epsilon <= 1:
             raise UserError(f"--eval-epsilon: {self.eval_epsilon:g} given, allowed: a number from 0 to 1")
         if self.chaos is not None:
-            fault_rules.parse(self.chaos)
+            fault_rules.parse_faults(self.chaos)
             if self.serial or self.on == "thread":
                 how = "--serial" if self.serial else "--on thread"
                 raise UserError(
@@ -149,8 +149,8 @@ def resolve(page: Page, **overrides: Any) -> tuple[Any, RunOptions, Sources]:
     for key, value in overrides.items():
         name = flags.ALIASES.get(key, key)
         if name not in hints:
-            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest(key, hints, str)}")
-        given[name] = flags.check(name, value, hints[name])
+            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest_flag(key, hints, str)}")
+        given[name] = flags.check_flags(name, value, hints[name])
     name = given.get("preset", "paper")
     config = _replace(preset(page, name), given)
     return config, _replace(RunOptions(), given), _sources(page, config, name, given, "keyword")
@@ -210,7 +210,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str = "config.json")
     wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
     if wrong:
         raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
-    return cls(**{k: flags.check(f"{where}: {k}", v, hints[k]) for k, v in data.items()})
+    return cls(**{k: flags.check_flags(f"{where}: {k}", v, hints[k]) for k, v in data.items()})
 
 
 def _plain(value: Any) -> Any:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyplay.buffers.replay import replay_of, rng, row_kernels
-from polyplay.buffers.sample_queue import Trays
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs.pool import All, Group
 from polyplay.runs import memory_estimate
-from polyplay.runs.memory_estimate import kind_of, size, workers_of
+from polyplay.runs.memory_estimate import kind_of, size_text, workers_of
 from polyplay.workers.crew import apart
 from polyplay.workers.sizing import threads_of
 
@@ -50,16 +50,16 @@ class Plan:
         return sum(self.memory.values()) - self.packed * self.memory.get("replay", 0.0)
 
 
-def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
+def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """The plan of a wired crew that has `done` agent steps behind it."""
     envs = wired.envs
     skip = envs.spec.frames_per_step
-    task = next(r.kw["task"] for r in crew.roles if r.learner)
+    spec = next(r.kw["spec"] for r in crew.roles if r.learner)
     with _one_thread():
         net = wired.policy()
-        parts = memory_estimate.predict(crew, envs.spec, net)
-    total, limit, weights = task.total, memory_estimate.limit(), memory_estimate.bytes_of(net)
-    checkpoint = int(weights * (2 if task.target else 1) + memory_estimate.optimizer(task.update.optim, weights))
+        parts = memory_estimate.predict_memory(crew, envs.spec, net)
+    total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
+    checkpoint = int(weights * (2 if spec.target else 1) + memory_estimate.optimizer(spec.update.optim, weights))
     own = any(apart(r) and "source" not in r.kw for r in crew.roles if r.learner)  # memories that nobody saves
     checkpoint += int(0 if own else parts["replay"])
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
@@ -67,14 +67,16 @@ def make(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("workers", _workers(crew)),
         *([("cores", crew.divided)] if crew.divided else []),
         ("memory", _memory(parts, limit)),
-        ("disk", f"{size(checkpoint)} a checkpoint without its environments, {kept}"),
+        ("disk", f"{size_text(checkpoint)} a checkpoint without its environments, {kept}"),
         ("length", _length(crew, options, total, done, skip)),
         ("repeat", _repeats(crew)),
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
     ]
     lines += (
-        [("once", COMPILES)] if any(replay_of(r.kw) for r in crew.roles) and not rng.kept(row_kernels.append) else []
+        [("once", COMPILES)]
+        if any(replay_of(r.kw) for r in crew.roles) and not rng.is_compiled(row_kernels.append)
+        else []
     )
     packed = options.compress != "none"
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines, packed)
@@ -121,11 +123,11 @@ def _places(crew: Any) -> str:
     """Where networks compute, unless it is the CPU because that was asked for or is all there is."""
     if crew.where.on_cpu:
         return ""
-    from polyplay.nets.device import title
+    from polyplay.nets.device import device_name
 
-    acting = [r.name for r in crew.roles if "envs" in r.kw and "task" not in r.kw]
+    acting = [r.name for r in crew.roles if "envs" in r.kw and "spec" not in r.kw]
     others = acting if crew.where.actors_on == "cpu" else []
-    return f"; on {', '.join(crew.where.devices)}, {title(crew.where.devices[0])}" + (
+    return f"; on {', '.join(crew.where.devices)}, {device_name(crew.where.devices[0])}" + (
         f" ({others[0]} on the CPU)" if others else ""
     )
 
@@ -139,8 +141,8 @@ def _steppers(envs: Any) -> str:
 
 def _memory(parts: Mapping[str, float], limit: int) -> str:
     told = sorted((k for k in parts if parts[k] >= memory_estimate.MB), key=lambda k: -parts[k])
-    text = ", ".join(f"{k} {size(parts[k])}" for k in told)
-    return f"about {size(sum(parts.values()))} of {size(limit)}, predicted: {text}"
+    text = ", ".join(f"{k} {size_text(parts[k])}" for k in told)
+    return f"about {size_text(sum(parts.values()))} of {size_text(limit)}, predicted: {text}"
 
 
 def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
@@ -148,7 +150,7 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     turns = math.ceil(total / rows)
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
     replays = [replay_of(r.kw) for r in crew.roles if r.learner]
-    passes = next((r.kw["task"].passes for r in crew.roles if "task" in r.kw), None)
+    passes = next((r.kw["spec"].passes for r in crew.roles if "spec" in r.kw), None)
     if any(replay is not None and replay.ratio is None for replay in replays):
         text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
     elif passes is None:
@@ -172,7 +174,7 @@ def rows_per_update(crew: Any) -> int:
         return max(1, round(rows / (replay.ratio or 1.0)))
     if "source" in role.kw:
         source = role.kw["source"]
-        return (1 if apart(role) else role.n) * source.n * source.stream.lanes * source.stream.T
+        return (1 if apart(role) else role.n) * source.n * source.queue.lanes * source.queue.T
     return (1 if apart(role) else role.n) * role.kw["envs"].lanes * role.kw["T"]
 
 
@@ -200,8 +202,8 @@ def _in_step(crew: Any) -> bool:
 
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
-    ahead = any(isinstance(r.kw.get("source"), Trays) for r in crew.roles)
-    whole = any(getattr(getattr(r.kw.get("task"), "update", None), "whole", False) for r in crew.roles)
+    ahead = any(isinstance(r.kw.get("source"), SampleQueue) for r in crew.roles)
+    whole = any(getattr(getattr(r.kw.get("spec"), "update", None), "whole", False) for r in crew.roles)
     if whole and not ahead:
         return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
     if not whole and any(apart(r) for r in crew.roles):
@@ -234,20 +236,19 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def checked(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
+def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
     """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings."""
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
-    what = (
-        f"memory: this takes about {size(plan.needs)} ({most} {size(plan.memory[most])}), there are {size(plan.limit)}"
-    )
-    found = nearest(plan, settings, again)
+    needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
+    what = f"memory: this takes about {needs} ({most} {part}), there are {limit}"
+    found = nearest_fit(plan, settings, again)
     given = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in found.items())
     raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
 
 
-def nearest(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> dict[str, int]:
+def nearest_fit(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> dict[str, int]:
     """The fields to change and their values, halved as little as will do; empty if nothing fits."""
     fixed = plan.memory.get("processes", 0.0)
     over = (plan.needs - fixed) / (plan.limit - fixed) if fixed < plan.limit else 1.0
@@ -275,17 +276,17 @@ def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) 
 # -------------------------------------------------------------------------------------------------- measured
 
 
-def measure(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
+def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
     """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory."""
     from polyplay.runs.reports.reporter import memory_mb
     from polyplay.runs.reports.terminal import clock_text
 
     crew.start(metrics)
     try:
-        _until(crew, lambda: crew.meter.column("updates").max() >= 1, PATIENCE)
-        before, steps = time.monotonic(), float(crew.meter.column("steps").sum())
+        _until(crew, lambda: crew.counters.column("updates").max() >= 1, PATIENCE)
+        before, steps = time.monotonic(), float(crew.counters.column("steps").sum())
         _until(crew, lambda: False, SECONDS)
-        rate = (float(crew.meter.column("steps").sum()) - steps) / (time.monotonic() - before)
+        rate = (float(crew.counters.column("steps").sum()) - steps) / (time.monotonic() - before)
         used = memory_mb()
     finally:
         crew.stop()

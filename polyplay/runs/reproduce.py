@@ -20,69 +20,69 @@ import torch
 
 from polyplay.acting.worker import act
 from polyplay.buffers import delivery_log
-from polyplay.buffers.delivery_log import Rollout, Trail
-from polyplay.buffers.rollout_queue import Stream
+from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import checkpoint, files
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import Diverged, UserError
 from polyplay.learning.worker import learn
 from polyplay.runs import run
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from polyplay.workers.crew import ROWS, Role, apart
 from polyplay.workers.process import tune
 
 
-class History:
+class WeightHistory:
     """In the place of Params: the weights of every version that is still to act."""
 
-    def __init__(self, trails: list[Trail], each: int = 1):
+    def __init__(self, trails: list[DeliveryLog], each: int = 1):
         self.each = each  # updates from a batch
         oldest = [min(r.version for t in trails for r in t.batches[u]) for u in range(len(trails[0].batches))]
         self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] that acts for this one or a later one
         self.kept: dict[int, np.ndarray] = {}
         self.version = -1
 
-    def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - as Params has it
+    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
         self.kept[version], self.version = vector.read().copy(), version
         at = version // self.each
         for old in [v for v in self.kept if at < len(self.oldest) and v < self.oldest[at]]:
             del self.kept[old]
 
 
-class Past:
+class PastParams:
     """The weights of one actor's next rollout, in the place of Params."""
 
-    def __init__(self, history: History):
+    def __init__(self, history: WeightHistory):
         self.history, self.due = history, 0
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         return True
 
-    def pull(self, vector: Vector, have: int = -1) -> int:
+    def pull(self, vector: FlatParams, have: int = -1) -> int:
         if have != self.due:
             vector.write(self.history.kept[self.due])
         return self.due
 
 
-class Maker:
+class ActorReplay:
     """One actor, done again a rollout at a time."""
 
-    def __init__(self, role: Role, history: History, me: Me):
-        self.role, self.me, self.past = role, me, Past(history)
-        self.stream: Stream = role.kw["out"]
+    def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
+        self.role, self.ctx, self.past = role, ctx, PastParams(history)
+        self.queue: RolloutQueue = role.kw["out"]
         self.turns: Iterator[None] | None = None
 
-    def make(self, rollout: Rollout, meanwhile: Callable[[], None]) -> None:
+    def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
         """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
-        if self.turns is None or self.me.incarnation != rollout.by:  # it was replaced there, or began anew
+        if self.turns is None or self.ctx.incarnation != rollout.by:  # it was replaced there, or began anew
             self.close()
-            self.me = replace(self.me, incarnation=rollout.by)
-            self.turns = self.role.work(self.me, **{**self.role.kw, "params": self.past, "lag": None})
+            self.ctx = replace(self.ctx, incarnation=rollout.by)
+            self.turns = self.role.work(self.ctx, **{**self.role.kw, "params": self.past, "lag": None})
         self.past.due = rollout.version
-        before = self.stream.made(rollout.actor)
-        while self.stream.made(rollout.actor) == before:
+        before = self.queue.made(rollout.actor)
+        while self.queue.made(rollout.actor) == before:
             next(self.turns)
             meanwhile()
 
@@ -91,11 +91,11 @@ class Maker:
             self.turns.close()  # type: ignore[attr-defined]
 
 
-def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
+def reproduce(directory: Path, updates: int | None = None) -> dict[str, Any]:
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
-    page, settings, options, kept = run.read(directory)
-    crew = run.new_crew(replace(options, serial=True, on="process"))
+    page, settings, options, kept = run.load_run(directory)
+    crew = run.crew_of(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
     roles = {role.work: role for role in crew.roles}
     if any(apart(role) for role in crew.roles):
@@ -106,28 +106,32 @@ def replay(directory: Path, updates: int | None = None) -> dict[str, Any]:
     if act not in roles or learn not in roles:
         raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")
     learning = roles[learn]
-    source, stream = learning.kw["source"], learning.kw["source"].stream
-    passes = learning.kw["task"].passes
+    source, queue = learning.kw["source"], learning.kw["source"].queue
+    passes = learning.kw["spec"].passes
     each = 1 if passes is None else passes.updates
-    trails = [delivery_log.read(directory, c, stream.producers, source.n, each) for c in range(learning.n)]
+    trails = [delivery_log.read_log(directory, c, queue.producers, source.n, each) for c in range(learning.n)]
     count = min([len(t.batches) for t in trails] + ([] if updates is None else [-(-updates // each)]))
     if not count:
         raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
     trails = [replace(t, batches=t.batches[:count]) for t in trails]
-    stream.patience = 0.0
+    queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for r in _at(trails[c].batches, turn // source.n)]
-    meters = Meter(ROWS, wired.metrics)
+    all_counters = Counters(ROWS, wired.metrics)
     with tempfile.TemporaryDirectory() as scratch, _threads(trails[0].threads):
-        me = Me("", 0, 1, 0, options.seed, meters, Control(), trace=True, precision=options.precision, patience=0.0)
-        replica = replace(me, role="learn", n=learning.n, directory=Path(scratch))
-        history = History(trails, each)
-        makers = [Maker(roles[act], history, replace(me, role="act", index=p, row=p)) for p in range(stream.producers)]
+        ctx = WorkerContext(
+            "", 0, 1, 0, options.seed, all_counters, RunControl(), trace=True, precision=options.precision, patience=0.0
+        )
+        replica = replace(ctx, role="learn", n=learning.n, directory=Path(scratch))
+        history = WeightHistory(trails, each)
+        makers = [
+            ActorReplay(roles[act], history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
+        ]
         kw = {**learning.kw, "params": history}
-        learners = [learn(replace(replica, index=c, row=stream.producers + c), **kw) for c in range(learning.n)]
+        learners = [learn(replace(replica, index=c, row=queue.producers + c), **kw) for c in range(learning.n)]
         with contextlib.ExitStack() as stack:
             for thing in [*makers, *learners]:
                 stack.callback(thing.close)  # type: ignore[attr-defined]
-            return _go(makers, learners, history, trails, Check(directory, Path(scratch), wired))
+            return _go(makers, learners, history, trails, ReproductionCheck(directory, Path(scratch), wired))
 
 
 @contextlib.contextmanager
@@ -141,11 +145,17 @@ def _threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _at(batches: list[list[Rollout]], update: int) -> list[Rollout]:
+def _at(batches: list[list[DeliveredRollout]], update: int) -> list[DeliveredRollout]:
     return batches[update] if update < len(batches) else []
 
 
-def _go(makers: list[Maker], learners: list, history: History, trails: list[Trail], check: Check) -> dict[str, Any]:
+def _go(
+    makers: list[ActorReplay],
+    learners: list,
+    history: WeightHistory,
+    trails: list[DeliveryLog],
+    check: ReproductionCheck,
+) -> dict[str, Any]:
     def turn() -> None:
         for learner in learners:
             if next(learner, learner) is learner:
@@ -170,7 +180,7 @@ def _go(makers: list[Maker], learners: list, history: History, trails: list[Trai
     }
 
 
-class Check:
+class ReproductionCheck:
     """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: Any):
@@ -190,11 +200,11 @@ class Check:
                 raise Diverged(f"update {update}: {key} was {was[key]} in the run and is {now[key]} in its replay")
         self.losses += 1
 
-    def weights(self, update: int, history: History) -> None:
+    def weights(self, update: int, history: WeightHistory) -> None:
         if update not in self.saved:
             return
         net = self.wired.policy()
-        checkpoint.fit(net, checkpoint.open_checkpoint(self.saved[update]).arrays("agents/0/policy"))
-        if not np.array_equal(Vector(net).read(), history.kept[update]):
+        checkpoint.load_into(net, checkpoint.open_checkpoint(self.saved[update]).arrays("agents/0/policy"))
+        if not np.array_equal(FlatParams(net).read(), history.kept[update]):
             raise Diverged(f"update {update}: the weights are not those of the run's checkpoint")
         self.checkpoints += 1

@@ -16,7 +16,7 @@ from polyplay.envs.atari import protocols
 from polyplay.runs import directory as record
 from polyplay.runs import options as config
 from polyplay.runs import plan
-from polyplay.runs.load import new_crew, read
+from polyplay.runs.load import crew_of, load_run
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import Session
 from polyplay.workers import fault_rules
@@ -37,8 +37,8 @@ class RunResult:
 def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
-    wandb.check(options.wandb)
-    crew = new_crew(options)
+    wandb.check_wandb(options.wandb)
+    crew = crew_of(options)
     crew.measures = True
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options)
@@ -63,12 +63,12 @@ def train(system: str, settings: Any, options: config.RunOptions, sources: confi
 def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> RunResult:
     """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
     directory = Path(directory)
-    page, settings, options, kept = read(directory)
+    page, settings, options, kept = load_run(directory)
     options = config.override(options, {"run": str(directory), **changes})
     sources = {**kept["sources"], **dict.fromkeys(changes, "resume")}
     found = checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     counters = checkpoint.manifest(found)["counters"]
-    crew = new_crew(options)
+    crew = crew_of(options)
     crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
     wired = page.build(settings, crew)
     planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
@@ -76,8 +76,8 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
     _harm(crew, options)
     if options.dry_run:
         return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
-    checkpoint.sweep(directory)
-    gone = actor_checkpoint.lost(found, context.keyed(crew.seed, 1000 * crew.resumes))
+    checkpoint.remove_partial(directory)
+    gone = actor_checkpoint.lost_lanes(found, context.seed_of(crew.seed, 1000 * crew.resumes))
     if gone:
         print(f"polyplay: {gone}", file=sys.stderr)
     record.rewind(directory, counters)
@@ -87,7 +87,7 @@ def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | N
 
 def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
     """The figure of a system, drawn from its wiring."""
-    crew = new_crew(options)
+    crew = crew_of(options)
     systems.load(system).build(settings, crew)
     return crew.diagram()
 
@@ -100,11 +100,11 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
             raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def again(other: Any) -> plan.Plan:
-        crew = new_crew(options)
-        return plan.make(crew, page.build(other, crew), options, done)
+        crew = crew_of(options)
+        return plan.make_plan(crew, page.build(other, crew), options, done)
 
     settings = replace(settings, **wired.resolved) if crew.divided else settings  # `again` measures nothing
-    return plan.checked(plan.make(crew, wired, options, done), settings, again)
+    return plan.check_plan(plan.make_plan(crew, wired, options, done), settings, again)
 
 
 def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[str, str]]:
@@ -113,18 +113,18 @@ def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[
     """
     if options.eval_every is None:
         return []
-    from polyplay.acting.play import How
-    from polyplay.weights.flat import sizes
-    from polyplay.weights.on_request import Show
+    from polyplay.acting.play import PlayOptions
+    from polyplay.weights.flat import param_sizes
+    from polyplay.weights.on_request import WeightsOnRequest
     from polyplay.workers import evaluator
 
     how = protocols.protocol(options.eval_protocol)
     envs, _ = protocols.apply(how, wired.envs)
     epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
-    crew.control.show = Show(sizes(wired.policy())[1])
-    asked = How(options.eval_episodes, options.seed, epsilon=epsilon)
+    crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
+    asked = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     crew.add(
-        evaluator.evaluate,
+        evaluator.evaluator,
         name="evaluator",
         on_loss="replace",
         games=envs,
@@ -140,7 +140,7 @@ def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[
 def _harm(crew: Crew, options: config.RunOptions) -> None:
     """Whether there is somebody to do to what the options ask for. Raises UserError."""
     if options.chaos is not None:
-        fault_rules.check(fault_rules.parse(options.chaos), crew)
+        fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
 
 
 def _dry(
@@ -156,11 +156,15 @@ def _dry(
     """Print the plan, and what two seconds of the run tell; nothing is written."""
     console = terminal.default_console()
     told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
-    for what in terminal.opening(system, *told, f"{directory} (dry run: nothing is written)", planned.lines, console):
-        terminal.show(console, what)
+    for what in terminal.opening_lines(
+        system, *told, f"{directory} (dry run: nothing is written)", planned.lines, console
+    ):
+        terminal.print_lines(console, what)
     metrics = (*wired.metrics, "grad_norm", "learning_rate")
-    for what in terminal.facts(plan.measure(crew, metrics, planned, wired.envs.spec.frames_per_step), console):
-        terminal.show(console, what)
+    for what in terminal.fact_lines(
+        plan.measure_speed(crew, metrics, planned, wired.envs.spec.frames_per_step), console
+    ):
+        terminal.print_lines(console, what)
     return RunResult(directory, 0, "dry run", {}, settings)
 
 

@@ -23,9 +23,9 @@ from polyplay.common.files import read_lines
 from polyplay.runs import directory as record
 from polyplay.runs import options as config
 from polyplay.runs.reports.reporter import KINDS, Reporter
-from polyplay.runs.reports.service_metrics import Gauges
-from polyplay.runs.reports.terminal import Terminal, evaluated
-from polyplay.runs.reports.wandb import Tracker
+from polyplay.runs.reports.service_metrics import ServiceMetrics
+from polyplay.runs.reports.terminal import Terminal, evaluation_line
+from polyplay.runs.reports.wandb import WandbLogger
 from polyplay.workers import fault_injection, fault_rules
 from polyplay.workers.autoscale import worker as scheduling
 from polyplay.workers.crew import Crew
@@ -59,7 +59,7 @@ class Session:
         crew.say = self.say
         wall = counters.get("wall_seconds", 0.0)
         start = {"frames": self.base["steps"] * self.skip, **self.base, "wall_seconds": wall} if counters else None
-        tracker = Tracker(options.wandb, directory, warn=self._warn) if options.wandb else None
+        tracker = WandbLogger(options.wandb, directory, warn=self._warn) if options.wandb else None
         style = options.metrics_style
         self.reporter = Reporter(
             directory, start=start, tensorboard=options.tensorboard, warn=self._warn, style=style, tracker=tracker
@@ -68,13 +68,13 @@ class Session:
         self.terminal = Terminal(self.reporter, total_frames=int(total * self.skip), system=system)
         told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
         self.terminal.begin(*told, directory, plan)
-        self.gauges = Gauges(crew)
-        self.havoc: fault_injection.Havoc | None = None
+        self.gauges = ServiceMetrics(crew)
+        self.havoc: fault_injection.FaultInjector | None = None
         self.exit_code, self.reason = 0, "done"
         self.asked, self.closing = 0.0, False  # when learners were asked to finish; nothing runs any more
         self.heard: list[str] = []  # signals, to be told when nothing else is being written
         self.saved, self.unsaved = 0, ""
-        self.seen: dict[int, int] = {}  # meter row → episodes taken from it
+        self.seen: dict[int, int] = {}  # counters row → episodes taken from it
         self.losses = np.zeros((0, 2))
         self.lags: Any = 0
         self.depth = np.zeros(2)
@@ -95,7 +95,9 @@ class Session:
             now = time.monotonic()
             self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
             if self.options.chaos is not None:
-                self.havoc = fault_injection.Havoc(fault_rules.parse(self.options.chaos), self.crew, self.directory)
+                self.havoc = fault_injection.FaultInjector(
+                    fault_rules.parse_faults(self.options.chaos), self.crew, self.directory
+                )
             while not self.crew.poll(fault_injection.PACE if self.havoc else TICK):
                 self._tick()
                 if self.asked and time.monotonic() - self.asked > PATIENCE:
@@ -114,11 +116,11 @@ class Session:
             self._games()
             with contextlib.suppress(Exception):
                 self._report()
-            sizes = self.gauges.histograms() if self.crew.meter is not None else {}
+            sizes = self.gauges.histograms() if self.crew.counters is not None else {}
             if self.havoc:
                 self.havoc.release()
             self.crew.stop()
-            checkpoint.sweep(self.directory)
+            checkpoint.remove_partial(self.directory)
             if self.unsaved and not self.exit_code:
                 self.exit_code, self.reason = 1, self.unsaved
             kept = checkpoint.everything(self.directory)
@@ -159,7 +161,7 @@ class Session:
         with contextlib.suppress(IndexError, OSError, ValueError, KeyError):  # no checkpoint, or a damaged one
             behind = self.steps - int(checkpoint.manifest(kept[-1])["counters"]["steps"])
         report = self.havoc.report(behind)
-        for line in fault_injection.told(report):
+        for line in fault_injection.describe_faults(report):
             self.terminal.note(line)
         return {"chaos": report}
 
@@ -202,11 +204,11 @@ class Session:
     def say(self, kind: str, text: str) -> None:
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.steps, self.updates)
-            self.terminal.note(scheduling.told(row))
+            self.terminal.note(scheduling.describe_decision(row))
             return
         if kind == "evaluation":
             row = {**json.loads(text), **record.origin(self.directory)}
-            self.terminal.note(evaluated(self.reporter.evaluation(row)))
+            self.terminal.note(evaluation_line(self.reporter.evaluation(row)))
             return
         if kind == "unsaved":
             self.unsaved = f"not saved: {text}"
@@ -218,23 +220,23 @@ class Session:
 
     @property
     def steps(self) -> int:
-        assert self.crew.meter is not None
-        return self.base["steps"] + int(self.crew.meter.column("steps").sum())
+        assert self.crew.counters is not None
+        return self.base["steps"] + int(self.crew.counters.column("steps").sum())
 
     @property
     def updates(self) -> int:
         """Of all learning roles; the workers of one count the same, those that learn apart a little later or sooner."""
-        meter = self.crew.meter
-        assert meter is not None
-        counts = [meter.column("updates")[self.crew.rows(r)].max(initial=0) for r in self.crew.roles if r.learner]
+        counters = self.crew.counters
+        assert counters is not None
+        counts = [counters.column("updates")[self.crew.rows(r)].max(initial=0) for r in self.crew.roles if r.learner]
         return self.base["updates"] + int(sum(counts))
 
     def _games(self) -> None:
         """Take finished games from the workers' rings."""
-        meter = self.crew.meter
-        if meter is None:
+        counters = self.crew.counters
+        if counters is None:
             return
-        counts = meter.column("episodes").astype(np.int64)
+        counts = counters.column("episodes").astype(np.int64)
         for row in np.flatnonzero(counts):
             new = int(counts[row]) - self.seen.get(int(row), 0)
             if new > EPISODES:
@@ -243,18 +245,18 @@ class Session:
                 )
                 new = EPISODES
             for i in range(int(counts[row]) - new, int(counts[row])):
-                ret, length, lane, _ = meter.games[row, i % EPISODES]
+                ret, length, lane, _ = counters.games[row, i % EPISODES]
                 self.reporter.episode(float(ret), int(length), self.steps * self.skip, self.steps, int(lane))
             self.seen[int(row)] = int(counts[row])
 
     def _report(self) -> None:
-        meter = self.crew.meter
-        if meter is None:
+        counters = self.crew.counters
+        if counters is None:
             return
         time_of, workers = {}, {}
         for role in self.crew.roles:
             rows = self.crew.rows(role, past=True)
-            time_of[role.name] = {k: float(meter.column(k)[rows].sum()) for k in KINDS}
+            time_of[role.name] = {k: float(counters.column(k)[rows].sum()) for k in KINDS}
             workers[role.name] = role.n
         row = self.reporter.report(
             {
@@ -263,65 +265,65 @@ class Session:
                 "updates": self.updates,
                 "time": time_of,
                 "workers": workers,
-                "lag_sum": float(meter.column("lag_sum").sum()),
-                "lag_count": float(meter.column("lag_count").sum()),
+                "lag_sum": float(counters.column("lag_sum").sum()),
+                "lag_count": float(counters.column("lag_count").sum()),
                 "lag_max": self._lag_max(),
                 "losses": self._losses(),
                 "queue_depth": self._depth(),
                 "gauges": self.gauges.read(),
-                "restarts": int(meter.column("restarts").sum()) + sum(r.lost for r in self.crew.roles),
+                "restarts": int(counters.column("restarts").sum()) + sum(r.lost for r in self.crew.roles),
             }
         )
         self.terminal.report(row)
 
     def _losses(self) -> dict[str, float]:
         """Means since the last report."""
-        meter = self.crew.meter
-        assert meter is not None
-        sums = meter.metrics.sum(0)
+        counters = self.crew.counters
+        assert counters is not None
+        sums = counters.metrics.sum(0)
         new = sums - self.losses if len(self.losses) else sums
         self.losses = sums
-        return {name: float(new[i, 0] / new[i, 1]) for name, i in meter.names.items() if new[i, 1] > 0}
+        return {name: float(new[i, 0] / new[i, 1]) for name, i in counters.names.items() if new[i, 1] > 0}
 
     def _lag_max(self) -> int:
         """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
-        meter = self.crew.meter
-        assert meter is not None
-        lags = meter.lags.sum(0)
+        counters = self.crew.counters
+        assert counters is not None
+        lags = counters.lags.sum(0)
         new = lags - self.lags
         self.lags = lags
         top = int(np.flatnonzero(new).max(initial=0))
-        return top if top < len(lags) - 1 else int(meter.column("lag_max").max())
+        return top if top < len(lags) - 1 else int(counters.column("lag_max").max())
 
     def _depth(self) -> float | None:
-        meter = self.crew.meter
-        assert meter is not None
+        counters = self.crew.counters
+        assert counters is not None
         rows = [r for role in self.crew.roles if role.learner for r in self.crew.rows(role)]
-        sums = np.array([meter.column(k)[rows].sum() for k in ("depth_sum", "depth_count")])
+        sums = np.array([counters.column(k)[rows].sum() for k in ("depth_sum", "depth_count")])
         new, self.depth = sums - self.depth, sums
         return round(float(new[0] / new[1]), 3) if new[1] > 0 else None
 
     def _listen_for_silence(self, now: float) -> None:
         """Liveness is progress: workers stamp their row at every turn."""
-        meter = self.crew.meter
-        assert meter is not None
+        counters = self.crew.counters
+        assert counters is not None
         for role in self.crew.roles:
             for worker in role.workers.values():
-                stamp = meter.values[worker.me.row, COLUMNS.index("stamp")]
+                stamp = counters.values[worker.ctx.row, COLUMNS.index("stamp")]
                 silent = now - stamp if stamp and not worker.done else 0.0
-                if silent > SILENCE and worker.me.row not in self.quiet:
-                    self.quiet.add(worker.me.row)
-                    self._warn(f"worker {role.name} {worker.me.index} has not taken a turn for {silent:.0f} s")
+                if silent > SILENCE and worker.ctx.row not in self.quiet:
+                    self.quiet.add(worker.ctx.row)
+                    self._warn(f"worker {role.name} {worker.ctx.index} has not taken a turn for {silent:.0f} s")
                 elif silent < SILENCE:
-                    self.quiet.discard(worker.me.row)
+                    self.quiet.discard(worker.ctx.row)
 
     # ----------------------------------------------------------------------------------------- checkpoints
 
     def _complete(self) -> None:
         """When every learner has written its part of the same update, make it a checkpoint."""
-        meter = self.crew.meter
-        assert meter is not None
-        marks = {int(v) for v in meter.column("saved")[self.crew.savers()]}
+        counters = self.crew.counters
+        assert counters is not None
+        marks = {int(v) for v in counters.column("saved")[self.crew.savers()]}
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.saved:
             return
         self.saved = abs(min(marks))
@@ -330,7 +332,7 @@ class Session:
             checkpoint.discard(self.directory, version)
             return
         steps, games = self._counted(version)
-        counters = {
+        totals = {
             "steps": steps,
             "frames": steps * self.skip,
             "updates": version,
@@ -340,7 +342,7 @@ class Session:
             "wall_seconds": round(self.reporter.wall_seconds, 3),
         }
         try:
-            checkpoint.complete(self.directory, version, counters)
+            checkpoint.complete(self.directory, version, totals)
         except OSError as e:
             self.say("unsaved", f"checkpoint of update {version}: {e.strerror or e}")
             return
@@ -349,7 +351,7 @@ class Session:
 
     def _counted(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
-        told = actor_checkpoint.told(checkpoint.partial(self.directory, version))
+        told = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
         acting = sum(role.n for role in self.crew.roles if "envs" in role.kw or "desk" in role.kw)
         if len(told) < acting:
             return self.steps, {}

@@ -6,12 +6,14 @@ from dataclasses import fields
 from typing import Any
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import Stream, row_spec
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
 from polyplay.common.errors import UserError
 from polyplay.envs.atari.presets import preset
 
 
-def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
+def atari_options(
+    env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipeline: str = ""
+) -> dict[str, Any]:
     """The options of an Atari preset, where the environment is an Atari game: the page's `own`, or the one that was
     asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. `pipeline`: the only one that will do, where it matters.
     Raises UserError: an unknown one, another pipeline, or no Atari game.
@@ -31,7 +33,7 @@ def atari(env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipe
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
-def shares(n: int, among: str = "replicas", **wholes: int) -> list[int]:
+def shares_of(n: int, among: str = "replicas", **wholes: int) -> list[int]:
     """Each one's share of every whole, where there are `n` of them. Raises UserError: one does not divide, or there is
     nothing to divide.
     """
@@ -49,13 +51,13 @@ def only_with(option: str, c: Any, *others: str) -> None:
             raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
 
 
-def flow(envs: Any, net: Any, T: int, actors: int, memories: int = 1, slots: int = 4) -> Stream:
+def rollouts_to_memories(envs: Any, net: Any, T: int, actors: int, memories: int = 1, slots: int = 4) -> RolloutQueue:
     """Rollouts of T steps from actors to memories, each of which has its share of the actors. slots: of each actor."""
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    return Stream(rows, net.state_spec(), T, envs.lanes, actors * slots, actors, memories)
+    return RolloutQueue(rows, net.state_spec(), T, envs.lanes, actors * slots, actors, memories)
 
 
-def kept(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
+def replay_of_rows(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
     """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay. What the
     policy said of values is kept where first priorities are made of it.
     """

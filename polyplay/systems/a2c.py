@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
+from polyplay.systems._wiring import atari_options
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -79,16 +79,18 @@ def build(c: Config, crew: Crew) -> System:
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
     share = max(1, cores() // replicas)
-    options = atari(c.env, "baselines", crew.atari, c.life_loss)
+    options = atari_options(c.env, "baselines", crew.atari, c.life_loss)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, **crew.stepping)
     features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
     returns = c.gamma if c.reward == "scale" else None
-    policy = nets.Factory(c.network, envs.spec, {**features, "returns": returns})
-    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    policy = nets.NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
+    optim = OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
     loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, **more)
-    update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, acted=True)
-    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
+    update = AllReduce(optim, replicas, param_sizes(policy())[1]) if replicas > 1 else Local(optim)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(
+        policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal, acted=True
+    )
+    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

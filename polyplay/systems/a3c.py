@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
-from polyplay.weights.flat import sizes
+from polyplay.systems._wiring import atari_options
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import Optim
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -81,18 +81,18 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     crew.where.only_cpu("a3c")
     workers = c.workers or cores()
-    options = atari(c.env, "a3c", crew.atari, c.life_loss)
+    options = atari_options(c.env, "a3c", crew.atari, c.life_loss)
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
     envs = Envs(c.env, 1, workers=1, options=options, **stepping)
     features: Any = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs}
     features |= {"returns": c.gamma if c.reward == "scale" else None, "exact": False}
-    policy = nets.Factory(c.network, envs.spec, features)
-    optim = Optim(c.optimizer, c.eps, c.alpha, clip=c.clip)
+    policy = nets.NetworkFactory(c.network, envs.spec, features)
+    optim = OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip)
     more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
     loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
-    update = Hogwild(optim, *sizes(policy()), workers)
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    update = Hogwild(optim, *param_sizes(policy()), workers)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
-    task = Task(policy, loss, update, knobs, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
-    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, task=task, episodic=True)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
+    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec, episodic=True)
     return System(envs, policy, loss.metrics, {"workers": workers})

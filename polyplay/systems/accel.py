@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Passes
+from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.losses import ppo as clipped
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
+from polyplay.systems._wiring import atari_options
 from polyplay.weights.allreduce import AllReduce
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -102,20 +102,22 @@ def build(c: Config, crew: Crew) -> System:
     replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
-    options = atari(c.env, c.screen, crew.atari)
+    options = atari_options(c.env, c.screen, crew.atari)
     share = max(1, cores() // replicas)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
+    policy = nets.NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
     one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
     ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
     loss = ppo if c.algo == "ppo" else policy_gradient.a2c(c.gamma, c.lam, **one)
-    optim = Optim(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
-    weights, size = sizes(policy())
+    optim = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
+    weights, size = param_sizes(policy())
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = Passes(c.epochs, c.minibatches) if c.algo == "ppo" else None
-    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None
+    spec = LearnerSpec(
+        policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True
+    )
     lost: Any = "replace" if c.sync == "chunked" else "fail"
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, task=task)
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

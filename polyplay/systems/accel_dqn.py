@@ -13,21 +13,21 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.exploration import Anneal
+from polyplay.acting.exploration import LinearEpsilon
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Uniform
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning.losses import q_learning
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, kept, shares
+from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
 from polyplay.weights.allreduce import AllReduce
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -95,24 +95,26 @@ ROW = {
 def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
     replicas = c.replicas or max(fits, default=1)
-    lanes, batch, capacity, start = shares(replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
-    stepping = {"options": atari(c.env, c.screen, crew.atari), **crew.stepping}
+    lanes, batch, capacity, start = shares_of(
+        replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start
+    )
+    stepping = {"options": atari_options(c.env, c.screen, crew.atari), **crew.stepping}
     envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), **stepping)
     rainbow, many = c.algo == "rainbow", c.algo != "dqn"
     head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many, "support": (-c.bound, c.bound)}
-    policy = nets.Factory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
+    policy = nets.NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
+    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
     loss = q_learning.categorical(-c.bound, c.bound) if many else q_learning.q(reduction="mean")
-    optim, (weights, size) = Optim("adam", c.eps, clip=c.clip), sizes(net)
+    optim, (weights, size) = OptimizerSpec("adam", c.eps, clip=c.clip), param_sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
     update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    outputs, steps = partial(q_learning.outputs, double=rainbow), crew.total(envs, c.budget)
-    knobs = Knobs(learning_rate=c.learning_rate)
-    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
-    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    works: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+    outputs, steps = partial(q_learning.q_outputs, double=rainbow), crew.total(envs, c.budget)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    works: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}
     crew.add(replica, n=replicas, learner=True, on_loss="replace" if c.sync == "chunked" else "fail", **works)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

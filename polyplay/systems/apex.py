@@ -1,10 +1,10 @@
 """Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized memories beside them, one learner.
 
-act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the values said of them ─► Stream
+act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the values said of them ─► RolloutQueue
                           ▲                                                                            ▼
-                 Params, one publication for all              remember × memories: replay, first priorities from rows
-                          │                                                                            ▼
-learn:          update ◄── loss ◄── batches drawn ahead ◄── Trays ◄─────── and priorities back ────────┘
+                 Params, one publication for all              serve_replay × memories: replay, first priorities from
+                          rows │                                                                            ▼
+learn:          update ◄── loss ◄── batches drawn ahead ◄── SampleQueue ◄─────── and priorities back ────────┘
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.exploration import Ladder
+from polyplay.acting.exploration import EpsilonLadder
 from polyplay.acting.worker import act
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
-from polyplay.buffers.replay_worker import remember
-from polyplay.buffers.sample_queue import Trays
-from polyplay.common.control import Knobs
+from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import q_learning
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, flow, kept, shares
+from polyplay.systems._wiring import atari_options, replay_of_rows, rollouts_to_memories, shares_of
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
@@ -88,25 +88,25 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    options = atari(c.env, c.screen, crew.atari)
+    options = atari_options(c.env, c.screen, crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
+    policy = nets.NetworkFactory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
     net = policy()
-    actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
-    (batch,) = shares(c.learners, "learners", batch=c.batch)
+    actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
+    (batch,) = shares_of(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start}
-    replay = kept(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
-    stream = flow(envs, net, c.unroll, c.actors, c.memories)
-    trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = q_learning.q("mean", clip=0.0), Optim(c.optimizer, c.eps, 0.95, clip=c.clip)
-    update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
-    outputs, steps = partial(q_learning.outputs, double=True), crew.total(envs, c.budget)
-    knobs = Knobs(learning_rate=c.learning_rate)
-    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
-    params, explore = Params(sizes(net)[1], readers=c.actors), Ladder(c.actors * c.lanes, c.epsilon)
+    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
+    queue = rollouts_to_memories(envs, net, c.unroll, c.actors, c.memories)
+    samples = SampleQueue(replay, queue, c.learners, c.prefetch)
+    loss, optim = q_learning.q("mean", clip=0.0), OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip)
+    update = AllReduce(optim, c.learners, param_sizes(net)[1]) if c.learners > 1 else Local(optim)
+    outputs, steps = partial(q_learning.q_outputs, double=True), crew.total(envs, c.budget)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    params, explore = Params(param_sizes(net)[1], readers=c.actors), EpsilonLadder(c.actors * c.lanes, c.epsilon)
     acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
-    crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
-    crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
+    crew.add(act, n=c.actors, on_loss="replace", out=queue, **acting)
+    crew.add(serve_replay, n=c.memories, on_loss="replace", source=queue.batches(1), out=samples, trim=c.trim)
+    crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -1,11 +1,11 @@
 """Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, each with noise of its own; an actor and a
 critic in one network.
 
-act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with what Q said of them ─► Stream
+act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with what Q said of them ─► RolloutQueue
                           ▲                                                                     ▼
-                 Params, one publication for all       remember × memories: replay, first priorities from rows
+                 Params, one publication for all       serve_replay × memories: replay, first priorities from rows
                           │                                                                     ▼
-learn:          update ◄── loss of Q, and of μ along dQ/da ◄── Trays ◄────────── and priorities back
+learn:          update ◄── loss of Q, and of μ along dQ/da ◄── SampleQueue ◄────────── and priorities back
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyplay import nets
-from polyplay.acting.exploration import Normal
+from polyplay.acting.exploration import GaussianNoise
 from polyplay.acting.worker import act
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
-from polyplay.buffers.replay_worker import remember
-from polyplay.buffers.sample_queue import Trays
-from polyplay.common.control import Knobs
+from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import dpg
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, flow, kept, shares
+from polyplay.systems._wiring import atari_options, replay_of_rows, rollouts_to_memories, shares_of
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
@@ -87,24 +87,26 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, "apex", crew.atari), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c.env, "apex", crew.atari), **crew.stepping)
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
-    policy = nets.Factory(c.network, envs.spec, layers, deterministic=True)
+    policy = nets.NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     net = policy()
-    actors, capacity, start = shares(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
-    (batch,) = shares(c.learners, "learners", batch=c.batch)
+    actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
+    (batch,) = shares_of(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
-    replay = kept(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
-    stream = flow(envs, net, c.unroll, c.actors, c.memories)
-    trays = Trays(replay, stream, c.learners, c.prefetch)
-    loss, optim = dpg.DPG(c.slope, c.rein), Optim(c.optimizer)
-    update = AllReduce(optim, c.learners, sizes(net)[1]) if c.learners > 1 else Local(optim)
-    knobs, steps = Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    task = Task(policy, loss, update, knobs, steps, "constant", outputs=dpg.outputs, target=c.target)
-    params = Params(sizes(net)[1], readers=c.actors)
-    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": Normal(c.noise), "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=stream, **acting)
-    crew.add(remember, n=c.memories, on_loss="replace", source=stream.batches(1), out=trays, trim=c.trim)
-    crew.add(learn, n=c.learners, learner=True, source=trays, task=task, params=params)
+    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
+    queue = rollouts_to_memories(envs, net, c.unroll, c.actors, c.memories)
+    samples = SampleQueue(replay, queue, c.learners, c.prefetch)
+    loss, optim = dpg.DPGLoss(c.slope, c.rein), OptimizerSpec(c.optimizer)
+    update = AllReduce(optim, c.learners, param_sizes(net)[1]) if c.learners > 1 else Local(optim)
+    hyperparameters, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    spec = LearnerSpec(
+        policy, loss, update, hyperparameters, steps, "constant", outputs=dpg.dpg_outputs, target=c.target
+    )
+    params = Params(param_sizes(net)[1], readers=c.actors)
+    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": GaussianNoise(c.noise), "nice": NICE}
+    crew.add(act, n=c.actors, on_loss="replace", out=queue, **acting)
+    crew.add(serve_replay, n=c.memories, on_loss="replace", source=queue.batches(1), out=samples, trim=c.trim)
+    crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -1,6 +1,6 @@
-"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
+"""Asynchronous PPO (Sample NetworkFactory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
 
-act × actors:  envs ─► own copy of the weights ─► rollouts ─► Stream ─► learn × learners: epochs × minibatches:
+act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: epochs × minibatches:
                           ▲                                                clipped loss on V-trace ─► update
                           └─────────────── Params, pulled once per rollout ◄───┘
 """
@@ -12,27 +12,27 @@ from typing import Any, Literal
 
 from polyplay import nets
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import Stream, rollouts, row_spec
-from polyplay.common.control import Knobs
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec, slots_per_batch
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Passes
+from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses import ppo
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
+from polyplay.systems._wiring import atari_options
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
-from polyplay.workers.sizing import actors, few
+from polyplay.workers.sizing import choose_actors, fewest_actors
 
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
+    """Defaults: Sample NetworkFactory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     actors: int = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
@@ -80,33 +80,33 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    n = c.actors or few(c.learners)
-    slots = rollouts(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
+    n = c.actors or fewest_actors(c.learners)
+    slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
-    options = atari(c.env, "impala", crew.atari)
+    options = atari_options(c.env, "impala", crew.atari)
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=options, **crew.stepping)
     features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.Factory(c.network, envs.spec, features)
+    policy = nets.NetworkFactory(c.network, envs.spec, features)
     net = policy()
-    size = sizes(net)[1]
-    optim = Optim("adam", c.eps, clip=c.clip)
+    size = param_sizes(net)[1]
+    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
     more: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
     loss = ppo.appo(c.gamma, c.lam, c.clip_range, **more)
     update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    passes = Passes(c.epochs, c.minibatches)
-    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), c.anneal, passes=passes)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    passes = Epochs(c.epochs, c.minibatches)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes)
     if not c.actors and c.lag < 0:
-        n = actors(crew, envs, policy, task, c.unroll, c.batch, c.learners)
+        n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     room = crew.places("act", n) if c.lag < 0 else n  # in turn, an actor that has left would be awaited
-    stream = Stream(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, n)
-    batches = stream.batches(slots, in_turn=c.lag >= 0)
+    queue = RolloutQueue(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, n)
+    batches = queue.batches(slots, in_turn=c.lag >= 0)
     params = Params(size, readers=room)
     lag = c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": stream, "params": params, "lag": lag}
+    acting: Any = {"envs": envs, "policy": policy, "out": queue, "params": params, "lag": lag}
     crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
-    crew.add(learn, n=c.learners, learner=True, source=batches, task=task, params=params, round_slots=n)
+    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params, round_slots=n)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.predictor import Desk
+from polyplay.acting.predictor import AgentTable
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.training_queue import Queue
-from polyplay.common.control import Knobs
+from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
-from polyplay.weights.flat import sizes
+from polyplay.systems._wiring import atari_options
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import Optim
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.autoscale.worker import rule, schedule
 from polyplay.workers.crew import Crew
 
@@ -90,12 +90,12 @@ ROW = {
 
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
-    options = atari(c.env, "ga3c", crew.atari, pipeline="plain")
+    options = atari_options(c.env, "ga3c", crew.atari, pipeline="plain")
     greedy = Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
     features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
     features |= {"guard": c.correction.replace("vtrace", "none"), "returns": c.gamma if c.reward == "scale" else None}
-    policy = nets.Factory(c.network, envs.spec, features)
+    policy = nets.NetworkFactory(c.network, envs.spec, features)
     net = policy()
     how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
     how["normalize_advantage"] = c.normalize_advantage
@@ -103,14 +103,16 @@ def build(c: Config, crew: Crew) -> System:
     loss: Any = (
         policy_gradient.a2c(c.gamma, baseline="present", **how) if acted else policy_gradient.vtrace(c.gamma, **how)
     )
-    weights = Hogwild(Optim(c.optimizer, c.eps, clip=c.clip), *sizes(net), workers=MOST, copy=False)
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    task = Task(policy, loss, weights, knobs, crew.total(envs, c.budget), c.anneal, acted=acted)
-    queue = Queue(row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), c.unroll, room, c.queue)
-    desk = Desk(envs, queue)
+    weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), *param_sizes(net), workers=MOST, copy=False)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, weights, hyperparameters, crew.total(envs, c.budget), c.anneal, acted=acted)
+    queue = TrainingQueue(
+        row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), c.unroll, room, c.queue
+    )
+    desk = AgentTable(envs, queue)
     threads: Any = {"on": "thread", "drain": True}
     served = crew.add(act, n=c.predictors, **threads, desk=desk, policy=policy, out=queue, params=weights)
-    learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), task=task)
+    learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), spec=spec)
     if c.schedule != "off":
         dials = [desk.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))

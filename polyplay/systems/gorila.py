@@ -3,7 +3,7 @@
 bundle × learners:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient, in slices
                        ▲ pulled before each rollout               ▲ and gradient; target network now and then    ▼
                        └──────────────────────────────────────────┴── shard × shards: its part, AdaGrad, unless stale
-free:  act × actors: this half ─► Stream ─► remember × memories ─► Trays ─► learn × learners: that half
+free:  act × actors: this half ─► RolloutQueue ─► serve_replay × memories ─► SampleQueue ─► learn × learners: that half
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.exploration import Anneal, Joint
+from polyplay.acting.exploration import LinearEpsilon, RunSchedule
 from polyplay.acting.worker import act
 from polyplay.buffers import replay_store
-from polyplay.buffers.replay_worker import remember
-from polyplay.buffers.sample_queue import Trays
-from polyplay.common.control import Knobs
+from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import q_learning
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, flow, kept, only_with, shares
-from polyplay.weights.flat import sizes
-from polyplay.weights.outlier_losses import Outliers
-from polyplay.weights.parameter_server import Server
-from polyplay.weights.parameter_shard import shard
-from polyplay.weights.update import Optim
+from polyplay.systems._wiring import atari_options, only_with, replay_of_rows, rollouts_to_memories, shares_of
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.outlier_losses import OutlierRule
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.parameter_shard import serve_parameters
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -88,27 +88,35 @@ def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.where.parts
     only_with("actors", c, "memories")
     actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
-    (each,) = shares(places, "memories", actors=actors)
-    envs = Envs(c.env, c.lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
-    policy = nets.Factory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
+    (each,) = shares_of(places, "memories", actors=actors)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c.env, c.screen, crew.atari), **crew.stepping)
+    policy = nets.NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": c.start}
-    replay = kept(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
-    stale, outliers = c.stale or 10 * learners, Outliers(c.outlier) if c.outlier else None
-    server = Server(Optim(c.optimizer, c.eps, 0.95), *sizes(net), learners, c.shards, stale, outliers)
-    loss, knobs, steps = q_learning.q("mean"), Knobs(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    task = Task(policy, loss, server, knobs, steps, "constant", outputs=q_learning.outputs, target=c.target)
-    explore = Anneal(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
+    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
+    stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
+    server = ParameterServer(
+        OptimizerSpec(c.optimizer, c.eps, 0.95), *param_sizes(net), learners, c.shards, stale, outliers
+    )
+    loss, hyperparameters, steps = (
+        q_learning.q("mean"),
+        Hyperparameters(learning_rate=c.learning_rate),
+        crew.total(envs, c.budget),
+    )
+    spec = LearnerSpec(
+        policy, loss, server, hyperparameters, steps, "constant", outputs=q_learning.q_outputs, target=c.target
+    )
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
     if c.actors:
-        stream = flow(envs, net, c.unroll, actors, places)
-        trays = Trays(replay, stream, learners)
-        acting: Any = {"envs": envs, "policy": policy, "params": server, "explore": Joint(explore, server)}
-        crew.add(act, n=actors, on_loss="replace", out=stream, nice=10, **acting)
-        crew.add(remember, n=places, on_loss="replace", source=stream.batches(1), out=trays)
-        crew.add(learn, n=learners, learner=True, on_loss="replace", source=trays, task=task)
+        queue = rollouts_to_memories(envs, net, c.unroll, actors, places)
+        samples = SampleQueue(replay, queue, learners)
+        acting: Any = {"envs": envs, "policy": policy, "params": server, "explore": RunSchedule(explore, server)}
+        crew.add(act, n=actors, on_loss="replace", out=queue, nice=10, **acting)
+        crew.add(serve_replay, n=places, on_loss="replace", source=queue.batches(1), out=samples)
+        crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)
     else:
-        bundled: Any = {"envs": envs, "T": c.unroll, "task": task, "replay": replay, "explore": explore}
+        bundled: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}
         crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **bundled)
-    crew.add(shard, n=c.shards, server=server)
+    crew.add(serve_parameters, n=c.shards, server=server)
     resolved = {"learners": learners, "stale": stale}
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), resolved, epsilon=0.05)

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Passes
+from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses import ppo
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari
+from polyplay.systems._wiring import atari_options
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -94,19 +94,19 @@ def build(c: Config, crew: Crew) -> System:
         parts = " x --minibatches " + str(c.minibatches) if c.core != "none" else ""
         given = f"--replicas {replicas} x --groups {c.groups}{parts}"
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {replicas * least}")
-    options = atari(c.env, "baselines", crew.atari)
+    options = atari_options(c.env, "baselines", crew.atari)
     share = max(1, cores() // replicas)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
     features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
     features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.Factory(c.network, envs.spec, features)
+    policy = nets.NetworkFactory(c.network, envs.spec, features)
     more: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
     loss = ppo.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **more)
-    optim = Optim("adam", c.eps, clip=c.clip)
-    update = AllReduce(optim, replicas, sizes(policy())[1]) if replicas > 1 else Local(optim)
-    knobs = Knobs(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = Passes(c.epochs, c.minibatches, c.target_kl)
+    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
+    update = AllReduce(optim, replicas, param_sizes(policy())[1]) if replicas > 1 else Local(optim)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    passes = Epochs(c.epochs, c.minibatches, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
-    task = Task(policy, loss, update, knobs, crew.total(envs, c.budget), anneal, passes=passes)
-    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, task=task)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, crew.total(envs, c.budget), anneal, passes=passes)
+    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

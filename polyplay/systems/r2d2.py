@@ -1,6 +1,6 @@
 """R2D2 (Kapturowski et al. 2019): recurrent actors at every ε, one prioritized memory of sequences, one learner.
 
-act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts ─► Stream ─► Replay of sequences ┐
+act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts ─► RolloutQueue ─► Replay of sequences ┐
                           ▲                                                                            ▼
                           └────────── Params, pulled once per rollout ◄── update ◄── learn: burn in, then rows
 """
@@ -12,22 +12,22 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.exploration import Ladder
+from polyplay.acting.exploration import EpsilonLadder
 from polyplay.acting.worker import act
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
-from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.control import Knobs
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import q_learning
-from polyplay.learning.sources import Drawn
-from polyplay.learning.spec import Task
+from polyplay.learning.sources import ReplayOfRollouts
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, kept
-from polyplay.weights.flat import sizes
+from polyplay.systems._wiring import atari_options, replay_of_rows
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -83,27 +83,29 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    options = atari(c.env, c.screen, crew.atari)
+    options = atari_options(c.env, c.screen, crew.atari)
     envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
     features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
-    policy = nets.Factory(c.network, envs.spec, features, values=True)
+    policy = nets.NetworkFactory(c.network, envs.spec, features, values=True)
     net = policy()
     rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
     everyone, state = c.actors * c.lanes, net.state_spec()
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
     drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
-    replay = kept(
+    replay = replay_of_rows(
         envs, net, everyone, c.capacity, c.batch, compress=crew.compress, start=c.start, ratio=c.ratio, **drawn
     )
     loss = q_learning.sequence(c.gamma, c.n_step, rescale=c.rescale)
-    update = Local(Optim("adam", c.eps, clip=c.clip))
-    knobs = Knobs(learning_rate=c.learning_rate)
-    outputs = partial(q_learning.outputs, double=True, burn_in=c.burn_in)
+    update = Local(OptimizerSpec("adam", c.eps, clip=c.clip))
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
+    outputs = partial(q_learning.q_outputs, double=True, burn_in=c.burn_in)
     steps = crew.total(envs, c.budget)
-    task = Task(policy, loss, update, knobs, steps, "constant", target=c.target, outputs=outputs)
-    params = Params(sizes(net)[1], readers=c.actors)
-    stream = Stream(rows, state, c.unroll, c.lanes, 4 * c.actors, c.actors)
-    explore = Ladder(everyone, c.epsilon)
-    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=stream, params=params, explore=explore)
-    crew.add(learn, learner=True, source=Drawn(stream, replay), task=task, params=params, round_slots=c.actors)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", target=c.target, outputs=outputs)
+    params = Params(param_sizes(net)[1], readers=c.actors)
+    queue = RolloutQueue(rows, state, c.unroll, c.lanes, 4 * c.actors, c.actors)
+    explore = EpsilonLadder(everyone, c.epsilon)
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=queue, params=params, explore=explore)
+    crew.add(
+        learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params, round_slots=c.actors
+    )
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

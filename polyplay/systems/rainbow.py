@@ -13,19 +13,19 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay import nets
-from polyplay.acting.exploration import Anneal
+from polyplay.acting.exploration import LinearEpsilon
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import q_learning
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import atari, kept, shares
+from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -95,22 +95,24 @@ ROW = {
 
 
 def build(c: Config, crew: Crew) -> System:
-    lanes, batch, capacity, start = shares(c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start)
-    envs = Envs(c.env, lanes, workers=1, options=atari(c.env, c.screen, crew.atari), **crew.stepping)
+    lanes, batch, capacity, start = shares_of(
+        c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start
+    )
+    envs = Envs(c.env, lanes, workers=1, options=atari_options(c.env, c.screen, crew.atari), **crew.stepping)
     draws, judge, parts = CODES[c.code]
     noise: Any = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     head: Any = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
-    policy = nets.Factory(c.network, envs.spec, head, values=True)
+    policy = nets.NetworkFactory(c.network, envs.spec, head, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, **draws)
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
-    replay = kept(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
     loss = q_learning.categorical(-c.bound, c.bound, priority=judge)
-    optim = Optim("adam", c.eps, clip=c.clip)
-    update = AllReduce(optim, c.replicas, sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(q_learning.outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
-    knobs = Knobs(learning_rate=c.learning_rate)
-    task = Task(policy, loss, update, knobs, steps, "constant", outputs=outputs, target=c.target)
-    explore = None if c.sigma else Anneal(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, task=task, replay=replay, explore=explore)
+    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
+    update = AllReduce(optim, c.replicas, param_sizes(net)[1]) if c.replicas > 1 else Local(optim)
+    outputs, steps = partial(q_learning.q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
+    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.0 if c.sigma else 0.001)

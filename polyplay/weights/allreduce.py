@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Block, Layout
+from polyplay.common.shared_memory import Layout, SharedBlock
 from polyplay.nets.device import Mirror
 from polyplay.weights import nccl, optimizers
-from polyplay.weights.flat import Vector, sizes
-from polyplay.weights.update import Agree, Apply, Bound, Counts, Optim, Sums, step_
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, UpdateCounts, clipped_step
 
 _LINE = 16  # float32 of a cache line
 
@@ -38,7 +38,7 @@ class AllReduce:
 
     apart = False
 
-    def __init__(self, optim: Optim, replicas: int, size: int):
+    def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
         self.optim, self.replicas = optim, replicas
         layout = Layout()
         self._fields = (
@@ -47,21 +47,23 @@ class AllReduce:
             layout.add((2, replicas, 8), np.float64),
             layout.add((replicas + 1, 8), np.int64),
         )
-        self._block: Block = layout.block()
+        self._block: SharedBlock = layout.block()
         self._bells = Semaphores(replicas)
         self._place = nccl.meeting_place()
 
-    def vector(self, me: Me, module: nn.Module) -> Vector:
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
         gradients, state = self.arrays()[:2]
-        grad, (weights, size) = gradients[me.index], sizes(module)
+        grad, (weights, size) = gradients[ctx.index], param_sizes(module)
         if weights < size or next(module.parameters()).device.type != "cpu":
-            return Vector(module, grad=grad)
-        return Vector(module, memory=state[0], write=me.resume is None, grad=grad)  # not over what another has loaded
+            return FlatParams(module, grad=grad)
+        return FlatParams(
+            module, memory=state[0], write=ctx.resume is None, grad=grad
+        )  # not over what another has loaded
 
-    def bind(self, me: Me, vector: Vector) -> Bound:
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         if vector.flat.device.type == "cpu":
-            return _Parts(self, me.index, vector)
-        return _Whole(self, me.index, vector)
+            return _Parts(self, ctx.index, vector)
+        return _Whole(self, ctx.index, vector)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         gradients, state, sums, arrived = (self._block.array(*f) for f in self._fields)
@@ -76,11 +78,11 @@ class AllReduce:
 class _Meeting:
     """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
         self.vector, self.clip, self.rank, self.n = vector, what.optim.clip, rank, what.replicas
         self.gradients, self.state, self.sums, self.arrived = what.arrays()
         self.bells, self.buffers = what._bells, Mirror(vector.flat[vector.weights :])
-        self.turn, self.waited, self.counts = 0, 0.0, Counts()
+        self.turn, self.waited, self.counts = 0, 0.0, UpdateCounts()
         self._fence = threading.Lock()  # taken only for its memory barrier
 
     def agree(self, sums: Sums) -> Agree:
@@ -114,7 +116,7 @@ class _Meeting:
 class _Parts(_Meeting):
     """On a CPU: a part of the weights is this replica's to change."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
         super().__init__(what, rank, vector)
         if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
             raise ValueError("the vector is not one that this AllReduce made")
@@ -125,8 +127,8 @@ class _Parts(_Meeting):
             self.others = []
         self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
         statistics = torch.from_numpy(self.state[1:, : vector.weights])
-        optimizers.share(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
-        self.part = optimizers.part(self.optimizer, what.optim.make, self.own)
+        optimizers.share_statistics(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
+        self.part = optimizers.slice_statistics(self.optimizer, what.optim.make, self.own)
         self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
         self.gradient = torch.from_numpy(self.mean)
         self.part.param_groups[0]["params"][0].grad = self.gradient
@@ -155,17 +157,17 @@ class _Parts(_Meeting):
 class _Whole(_Meeting):
     """On a device: everyone's gradients are averaged there, and each replica takes the whole step."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: Vector):
+    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
         super().__init__(what, rank, vector)
         self.optimizer, self.gradient = what.optim.make(vector.parameter), Mirror(vector.grad)
         alone = nccl.fits(vector.flat.device, self.n)  # on its GPU
-        self.together = nccl.Together(what._place, rank, self.n, vector) if alone else None
+        self.together = nccl.NcclGroup(what._place, rank, self.n, vector) if alone else None
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         if self.together is not None:
             total, waited = self.together.average(sums)
             self.waited += waited
-            return step_(self.vector, self.optimizer, self.clip, learning_rate), total
+            return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), total
         weights = self.vector.weights
         self.gradients[self.rank, :weights] = self.gradient.fetch()
         self.gradients[self.rank, weights:] = self.buffers.fetch()
@@ -173,7 +175,7 @@ class _Whole(_Meeting):
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()
-        norm = step_(self.vector, self.optimizer, self.clip, learning_rate)
+        norm = clipped_step(self.vector, self.optimizer, self.clip, learning_rate)
         yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
         return norm, total
 

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
-from polyplay.common.locks import Claims
-from polyplay.common.shared_memory import Block, Layout
+from polyplay.common.context import WorkerContext
+from polyplay.common.locks import RobustLocks
+from polyplay.common.shared_memory import Layout, SharedBlock
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
-from polyplay.weights.shared_counts import Central
-from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, clip_
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.shared_counts import SharedCounts
+from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
 
@@ -38,7 +38,7 @@ class Chunked:
 
     apart, copy = True, True
 
-    def __init__(self, optim: Optim, weights: int, size: int, workers: int, chunks: int = 3):
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         if not 1 <= chunks <= weights:
             raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
         self.optim, self.weights, self.size, self.workers, self.chunks = optim, weights, size, workers, chunks
@@ -50,19 +50,19 @@ class Chunked:
             layout.add((workers, 8), np.int64),
             layout.add(chunks, np.int64),
         )
-        self._block: Block = layout.block()
-        self.claims = Claims(chunks)
+        self._block: SharedBlock = layout.block()
+        self.claims = RobustLocks(chunks)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The vector [size], statistics [n, weights], header, counters [workers, 2], and updates of each chunk."""
         vector, statistics, head, counters, done = (self._block.array(*f) for f in self._fields)
         return vector, statistics, head, counters[:, :2], done
 
-    def vector(self, me: Me, module: nn.Module) -> Vector:
-        return Vector(module)
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+        return FlatParams(module)
 
-    def bind(self, me: Me, vector: Vector) -> Bound:
-        return _Chunked(self, me, vector)
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Chunked(self, ctx, vector)
 
     def parts(self) -> list[slice]:
         edges = np.linspace(0, self.weights, self.chunks + 1).astype(int).tolist()
@@ -70,31 +70,31 @@ class Chunked:
 
 
 class _Chunked:
-    def __init__(self, what: Chunked, me: Me, vector: Vector):
+    def __init__(self, what: Chunked, ctx: WorkerContext, vector: FlatParams):
         memory, statistics, head, counters, self.done = what.arrays()
-        self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
+        self.ctx, self.vector, self.clip, self.waited = ctx, vector, what.optim.clip, 0.0
         self.shared, self.gradient = torch.from_numpy(memory), Mirror(vector.grad)
-        self.counts = Central(me, vector, self.shared, head, counters, pushed=True)
+        self.counts = SharedCounts(ctx, vector, self.shared, head, counters, pushed=True)
         self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
         self.parts = what.parts()
         self.optimizers = [self._make(what, part, statistics, False) for part in self.parts]
-        self.mine, self.before = what.claims.join(me.index), np.zeros(what.chunks, np.int64)
+        self.mine, self.before = what.claims.join(ctx.index), np.zeros(what.chunks, np.int64)
 
     def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
         """An optimiser of a part of the central weights, and Adam's count of its updates."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = what.optim.make(parameter)
-        optimizers.share(made, torch.from_numpy(statistics)[:, part], fill=fill)
-        return made, optimizers.state(made).get("step")
+        optimizers.share_statistics(made, torch.from_numpy(statistics)[:, part], fill=fill)
+        return made, optimizers.optimizer_state(made).get("step")
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
-        sums[2] = self.me.control.finishing
-        norm = clip_(self.vector, self.clip)
+        sums[2] = self.ctx.control.finishing
+        norm = clip_gradient(self.vector, self.clip)
         self.gradient.fetch()
         n = len(self.parts)
-        left = [(self.me.index + i) % n for i in range(n)] if math.isfinite(norm) else []
+        left = [(self.ctx.index + i) % n for i in range(n)] if math.isfinite(norm) else []
         while left:
             taken = [chunk for chunk in left if self._visit(chunk, learning_rate)]
             left = [chunk for chunk in left if chunk not in taken]
@@ -109,7 +109,7 @@ class _Chunked:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        sums[2] = self.me.control.finishing
+        sums[2] = self.ctx.control.finishing
         return sums
         yield  # a generator, like its siblings
 

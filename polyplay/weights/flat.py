@@ -9,13 +9,13 @@ from torch import nn
 from polyplay.common.errors import UserError
 
 
-def sizes(module: nn.Module) -> tuple[int, int]:
+def param_sizes(module: nn.Module) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
     weights = sum(p.numel() for p in module.parameters())
     return weights, weights + sum(b.numel() for b in module.buffers() if b.is_floating_point())
 
 
-class Vector:
+class FlatParams:
     """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 
     Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
-from polyplay.common.shared_memory import Block, Layout
-from polyplay.nets.device import put
+from polyplay.common.context import WorkerContext
+from polyplay.common.shared_memory import Layout, SharedBlock
+from polyplay.nets.device import to_device
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
-from polyplay.weights.shared_counts import _READY, _VERSION, Central
-from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, step_
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.shared_counts import _READY, _VERSION, SharedCounts
+from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, clipped_step
 
 _making = threading.Lock()  # of a Hogwild's memory on a device
 
@@ -34,7 +34,7 @@ class Hogwild:
 
     apart = True
 
-    def __init__(self, optim: Optim, weights: int, size: int, workers: int, copy: bool = True):
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, copy: bool = True):
         self.optim, self.weights, self.size, self.workers, self.copy = optim, weights, size, workers, copy
         layout = Layout()
         self._fields = (
@@ -43,7 +43,7 @@ class Hogwild:
             layout.add(8, np.int64),
             layout.add((workers, 8), np.int64),
         )
-        self._block: Block = layout.block()
+        self._block: SharedBlock = layout.block()
         self._attach()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,11 +62,11 @@ class Hogwild:
         vector, statistics, head, counters = (self._block.array(*f) for f in self._fields)
         return vector, statistics, head, counters[:, :2]
 
-    def vector(self, me: Me, module: nn.Module) -> Vector:
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
         if self.copy:
-            return Vector(module)
+            return FlatParams(module)
         memory, _ = self.tensors(next(module.parameters()).device)
-        return Vector(module, memory, write=me.index == 0 and not self.ready)
+        return FlatParams(module, memory, write=ctx.index == 0 and not self.ready)
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The vector and the statistics where they are used, by base tensors of their own each time: on a CPU the
@@ -77,15 +77,15 @@ class Hogwild:
             return torch.from_numpy(memory), torch.from_numpy(statistics)
         with _making:
             if self._there is None:
-                self._there = put(memory, device), put(statistics, device)
+                self._there = to_device(memory, device), to_device(statistics, device)
         return self._there[0].data, self._there[1].data
 
-    def bind(self, me: Me, vector: Vector) -> Bound:
-        return _Hogwild(self, me, vector)
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Hogwild(self, ctx, vector)
 
-    def reader(self, module: nn.Module) -> Vector:
+    def reader(self, module: nn.Module) -> FlatParams:
         """Binds a module that only reads to the shared weights, once they are `ready`."""
-        return Vector(module, self.tensors(next(module.parameters()).device)[0], write=False)
+        return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
     @property
     def ready(self) -> bool:
@@ -99,27 +99,29 @@ class Hogwild:
 
 
 class _Hogwild:
-    def __init__(self, what: Hogwild, me: Me, vector: Vector):
+    def __init__(self, what: Hogwild, ctx: WorkerContext, vector: FlatParams):
         _, _, head, counters = what.arrays()
         memory, statistics = what.tensors(vector.flat.device)
-        self.me, self.vector, self.clip, self.waited = me, vector, what.optim.clip, 0.0
+        self.ctx, self.vector, self.clip, self.waited = ctx, vector, what.optim.clip, 0.0
         shared = memory if what.copy else vector.flat
         self.parameter = nn.Parameter(shared[: what.weights]) if what.copy else vector.parameter
         self.parameter.grad = vector.grad
         self.optimizer = what.optim.make(self.parameter)
-        self.counts = Central(me, vector, shared if what.copy else None, head, counters)
-        optimizers.share(self.optimizer, statistics, fill=self.counts.fresh)
-        self.step = optimizers.state(self.optimizer).get("step")  # Adam's count of updates: those of all workers
+        self.counts = SharedCounts(ctx, vector, shared if what.copy else None, head, counters)
+        optimizers.share_statistics(self.optimizer, statistics, fill=self.counts.fresh)
+        self.step = optimizers.optimizer_state(self.optimizer).get(
+            "step"
+        )  # Adam's count of updates: those of all workers
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
         if self.step is not None:
             self.step.fill_(self.counts.version)
-        sums[2] = self.me.control.finishing
-        return step_(self.vector, self.optimizer, self.clip, learning_rate), sums
+        sums[2] = self.ctx.control.finishing
+        return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
 
     def agree(self, sums: Sums) -> Agree:
-        sums[2] = self.me.control.finishing
+        sums[2] = self.ctx.control.finishing
         return sums
         yield

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 
 
 def meeting_place() -> str:
@@ -27,10 +27,10 @@ def fits(device: torch.device, replicas: int) -> bool:
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
-class Together:
+class NcclGroup:
     """This process's end. Every replica makes one, with its own rank."""
 
-    def __init__(self, place: str, rank: int, replicas: int, vector: Vector, backend: str = "nccl"):
+    def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
 
         self.vector, self.n, self._all_reduce = vector, replicas, dist.all_reduce

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.shared_memory import Block
-from polyplay.weights.flat import Vector
+from polyplay.common.shared_memory import SharedBlock
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
 
 
-class Show:
+class WeightsOnRequest:
     """The weights that a learner shows to whoever asks for them: one copy at its next update, whatever the system."""
 
     def __init__(self, size: int):
         self.params = Params(size)
-        self._block = Block(64)
+        self._block = SharedBlock(64)
         self._attach()
 
     def _attach(self) -> None:
@@ -25,7 +25,7 @@ class Show:
     def ask(self) -> None:
         self._cells[0] = self._cells[1] + 1
 
-    def answer(self, vector: Vector, version: int) -> None:
+    def answer(self, vector: FlatParams, version: int) -> None:
         self.params.publish(vector, version, 0)
         self._cells[1] = self._cells[0]
 

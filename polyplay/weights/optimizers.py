@@ -169,7 +169,7 @@ def _in_one_pass(
     loop(*arrays, *numbers)
 
 
-def make(
+def make_optimizer(
     name: str,
     params: Tensor | Iterable[Tensor],
     lr: float,
@@ -183,7 +183,7 @@ def make(
     `alpha` and `momentum` are RMSProp's, `betas` are Adam's; each ignores the other's.
     Raises UserError for an unknown name or settings out of range.
     """
-    check(name)
+    check_optimizer(name)
     _validate(lr, eps, alpha, momentum)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "adam":
@@ -203,7 +203,7 @@ def clip_average(grads: Iterable[Tensor], bound: float) -> None:
             grad.mul_(bound / norm)
 
 
-def check(name: str) -> None:
+def check_optimizer(name: str) -> None:
     """Raises UserError unless there is an optimiser of that name."""
     if name not in NAMES:
         near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
@@ -218,7 +218,7 @@ def statistics(name: str, momentum: float = 0.0) -> tuple[str, ...]:
     return (*mean, "square", "momentum") if momentum else (*mean, "square")
 
 
-def state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimiser of one parameter: the tensors themselves. Empty before Adam's first step."""
     held: dict[str, Tensor] = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return held
@@ -239,11 +239,11 @@ def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
         optimizer.step()
 
 
-def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
+def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     """Have an optimiser of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
     use too. fill: begin with its own; otherwise it takes what is there.
     """
-    held = state(optimizer)
+    held = optimizer_state(optimizer)
     if not held:  # Adam, which would make them at its first step
         parameter = optimizer.param_groups[0]["params"][0]
         held.update(
@@ -255,7 +255,7 @@ def share(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
         held[name] = row.copy_(held[name].detach()) if fill else row
 
 
-def part(
+def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
     """An optimiser of a part of the weights of `whole`, a `share`d one of one flat parameter: the same weights, the
@@ -263,7 +263,7 @@ def part(
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)
-    made.state[parameter] = {k: v if k == "step" else v[at] for k, v in state(whole).items()}
+    made.state[parameter] = {k: v if k == "step" else v[at] for k, v in optimizer_state(whole).items()}
     return made
 
 

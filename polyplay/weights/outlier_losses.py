@@ -15,7 +15,7 @@ SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however thei
 
 
 @dataclass(frozen=True)
-class Outliers:
+class OutlierRule:
     """|loss| > mean + k·std of those admitted before is an outlier. A description: `open` gives each learner its own.
 
     horizon: losses over which both run, evenly until there are so many, then fading by 1/horizon. warm_up: the first
@@ -35,14 +35,14 @@ class Outliers:
             if getattr(self, name) < 1:
                 raise UserError(f"outliers: {name}={getattr(self, name)} given, allowed: 1 or more")
 
-    def open(self) -> Gate:
-        return Gate(self)
+    def open(self) -> OutlierFilter:
+        return OutlierFilter(self)
 
 
-class Gate:
+class OutlierFilter:
     """One learner's running mean and variance of |loss|, and what it let through."""
 
-    def __init__(self, rule: Outliers):
+    def __init__(self, rule: OutlierRule):
         self.rule = rule
         self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row = 0  # rejected since the last one that was admitted

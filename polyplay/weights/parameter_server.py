@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Block, Layout
+from polyplay.common.shared_memory import Layout, SharedBlock
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
-from polyplay.weights.outlier_losses import Outliers
-from polyplay.weights.update import Agree, Apply, Bound, Optim, Sums, clip_
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.outlier_losses import OutlierRule
+from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 # cells of the header, int64
 READY, BEGUN, LEARNT, HOLD, CLOSED = range(5)
@@ -41,7 +41,7 @@ PUSHED, STEPS, OUTLIERS = 0, 1, 2
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
-class Cells(NamedTuple):
+class ServerCells(NamedTuple):
     """The server's memory. A worker writes where it is named, and reads everywhere."""
 
     head: np.ndarray  # int64 [8]: worker 0 of the learners
@@ -55,7 +55,7 @@ class Cells(NamedTuple):
     copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
 
 
-class Server:
+class ParameterServer:
     """One vector and one set of optimiser statistics in `shards` parts, one worker (`shard.shard`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (params.sizes); floating buffers are the last part's,
@@ -71,13 +71,13 @@ class Server:
 
     def __init__(
         self,
-        optim: Optim,
+        optim: OptimizerSpec,
         weights: int,
         size: int,
         workers: int,
         shards: int = 1,
         stale: int = 0,
-        outliers: Outliers | None = None,
+        outliers: OutlierRule | None = None,
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
@@ -97,12 +97,12 @@ class Server:
             layout.add((len(optim.statistics), weights), np.float32),
             layout.add((2, size), np.float32),
         )
-        self._block: Block = layout.block()
+        self._block: SharedBlock = layout.block()
         self._bells = Semaphores(shards + workers)
         self._attach()
 
     def _attach(self) -> None:
-        self.cells = Cells(*(self._block.array(*f) for f in self._fields))
+        self.cells = ServerCells(*(self._block.array(*f) for f in self._fields))
         self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
@@ -115,11 +115,11 @@ class Server:
         self.__dict__.update(state)
         self._attach()
 
-    def vector(self, me: Me, module: nn.Module) -> Vector:
-        return Vector(module)
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+        return FlatParams(module)
 
-    def bind(self, me: Me, vector: Vector) -> Bound:
-        return _Server(self, me, vector)
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Server(self, ctx, vector)
 
     # ------------------------------------------------------------------------------------- in Params' place
 
@@ -146,14 +146,14 @@ class Server:
             time.sleep(min(timeout, 0.005))
         return self.ready
 
-    def pull(self, vector: Vector, have: int = -1) -> int:
+    def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
         self.check()
         if self.version == have:
             return have
         return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
 
-    def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - as Params has it
+    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
         """Nothing: shards publish their parts themselves."""
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Server:
 
     # ------------------------------------------------------------------------------------------------ parts
 
-    def fetch(self, vector: Vector, held: np.ndarray) -> np.ndarray:
+    def fetch(self, vector: FlatParams, held: np.ndarray) -> np.ndarray:
         """Copy into `vector` every part that is not of the version that is held [shards] already, in place."""
         for k, part in enumerate(self.parts):
             if self.cells.shard[k, VERSION] != held[k]:
@@ -183,7 +183,7 @@ class Server:
             if mine[BEGIN + at] == mark == mine[DONE + at]:
                 return mark - 1
 
-    def fill(self, vector: Vector, versions: list[int], version: int, learnt: float) -> None:
+    def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
         """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
         cells = self.cells
         vector.save(cells.copies[0])
@@ -231,22 +231,22 @@ class Server:
 class _Server:
     """A learner's end: what it pulls, and its slots."""
 
-    def __init__(self, what: Server, me: Me, vector: Vector):
+    def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         cells = what.cells
-        self.what, self.me, self.vector, self.clip, self.waited = what, me, vector, what.optim.clip, 0.0
-        self.gradient, self.bell = Mirror(vector.grad), what.reply(me.index)
-        self.counts = _Pulled(what, me, vector)
+        self.what, self.ctx, self.vector, self.clip, self.waited = what, ctx, vector, what.optim.clip, 0.0
+        self.gradient, self.bell = Mirror(vector.grad), what.reply(ctx.index)
+        self.counts = _Pulled(what, ctx, vector)
         self.gate = None if what.outliers is None else what.outliers.open()
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: what.weights]))
-        optimizers.share(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
-        self.mine, self.rate, self.slots = cells.slot[me.index], cells.rate[me.index], cells.gradient[me.index]
-        if me.index == 0:
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
+        self.mine, self.rate, self.slots = cells.slot[ctx.index], cells.rate[ctx.index], cells.gradient[ctx.index]
+        if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        sums[2] = self.me.control.finishing
-        norm = clip_(self.vector, self.clip)
+        sums[2] = self.ctx.control.finishing
+        norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
             self.counts.met = self.what.version
             yield from self._push(learning_rate)
@@ -254,7 +254,7 @@ class _Server:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        sums[2] = self.me.control.finishing
+        sums[2] = self.ctx.control.finishing
         return sums
         yield  # a generator, like its siblings
 
@@ -262,7 +262,7 @@ class _Server:
         """Leave every part's slice in its slot, in the order in which these come free."""
         gradient, buffers = self.gradient.fetch(), self.counts.told()
         n, left = self.what.shards, list(range(self.what.shards))
-        left = left[self.me.index % n :] + left[: self.me.index % n]
+        left = left[self.ctx.index % n :] + left[: self.ctx.index % n]
         while left:
             while self.bell.wait(0.0):
                 pass
@@ -297,10 +297,10 @@ class _Server:
         self.what.barrier()
         try:
             while cells.shard[:, BUSY].any():
-                self.me.control.check()
+                self.ctx.control.check()
                 self.bell.wait(0.02)
             self.counts.pull()
-            step = optimizers.state(self.optimizer).get("step")
+            step = optimizers.optimizer_state(self.optimizer).get("step")
             if step is not None:  # Adam's
                 step.fill_(self.counts.at)
             yield
@@ -316,10 +316,10 @@ class _Server:
 class _Pulled:
     """What a learner holds of the server, and the counts of all learners. See updates.Counts."""
 
-    def __init__(self, what: Server, me: Me, vector: Vector):
+    def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         self.what, self.vector = what, vector
-        self.fresh = me.index == 0 and not what.ready
-        self.mine = what.cells.learner[me.index]
+        self.fresh = ctx.index == 0 and not what.ready
+        self.mine = what.cells.learner[ctx.index]
         self.held = np.full(what.shards, -1)  # the version of each part
         self.at = self.met = -1  # of all: of the weights held, and when the last gradient was made
         self.tail = vector.flat[vector.weights :]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.weights import optimizers
 from polyplay.weights.parameter_server import (
     ACTIVE,
@@ -32,33 +32,33 @@ from polyplay.weights.parameter_server import (
     TAKEN,
     VERSION,
     WRITTEN,
-    Server,
+    ParameterServer,
 )
 
 
-def shard(me: Me, *, server: Server) -> Iterator[None]:
+def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
     """Part `me.index` of a server; ends when the crew does."""
-    bell = server.bell(me.index)
+    bell = server.bell(ctx.index)
     while not server.ready:
-        bell.wait(me.patience)
+        bell.wait(ctx.patience)
         yield
-    part = Part(server, me.index)
+    part = ParameterShard(server, ctx.index)
     while True:
         before = time.perf_counter()
         taken = part.sweep()
         after = time.perf_counter()
-        me.meter.add("learn", after - before)
+        ctx.counters.add("learn", after - before)
         yield
         server.check()
         if not taken:
-            bell.wait(me.patience)
-            me.meter.add("wait", time.perf_counter() - after)
+            bell.wait(ctx.patience)
+            ctx.counters.add("wait", time.perf_counter() - after)
 
 
-class Part:
+class ParameterShard:
     """Weights, statistics and count of updates of one part, which nobody else writes."""
 
-    def __init__(self, server: Server, k: int):
+    def __init__(self, server: ParameterServer, k: int):
         cells, part = server.cells, server.parts[k]
         self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
         self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
@@ -68,8 +68,8 @@ class Part:
         self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
         self.weights.grad = self.gradients[0]
         self.optimizer = server.optim.make(self.weights)
-        optimizers.share(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
-        self.step = optimizers.state(self.optimizer).get("step")  # Adam's count of updates: this part's
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
+        self.step = optimizers.optimizer_state(self.optimizer).get("step")  # Adam's count of updates: this part's
         self.version = int(self.mine[VERSION])
         self.heard = set[int]()  # learners whose floating buffers are in the average
 

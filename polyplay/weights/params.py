@@ -15,7 +15,7 @@ from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import Layout
 from polyplay.nets.device import page_lock
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 
 # cells of the header, int64; `begin` and `done` are per copy
 _VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
@@ -49,7 +49,7 @@ class Params:
     version = property(lambda self: int(self._head[_VERSION]))
     round = property(lambda self: int(self._head[_ROUND]))
 
-    def publish(self, vector: Vector, version: int, round: int) -> None:  # noqa: A002 - the design's word
+    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
         if not self._locked:
             self._locked = True
             page_lock(self._block, vector.flat.device)
@@ -82,7 +82,7 @@ class Params:
             raise Closed
         return self.round >= atleast
 
-    def pull(self, vector: Vector, have: int = -1) -> int:
+    def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
         while True:
             if self._head[_CLOSED]:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.common.context import Me
-from polyplay.weights.flat import Vector
+from polyplay.common.context import WorkerContext
+from polyplay.weights.flat import FlatParams
 
 # cells of the header, int64; of a worker: its updates, and the agent steps it learnt from
 _READY, _VERSION, _LEARNT = 0, 1, 2
 
 
-class Central:
+class SharedCounts:
     """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
 
     `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew, part by
@@ -23,16 +23,16 @@ class Central:
 
     def __init__(
         self,
-        me: Me,
-        vector: Vector,
+        ctx: WorkerContext,
+        vector: FlatParams,
         shared: torch.Tensor | None,
         head: np.ndarray,
         counters: np.ndarray,
         pushed: bool = False,
     ):
-        self.me, self.vector, self.shared, self.head, self.counters = me, vector, shared, head, counters
+        self.ctx, self.vector, self.shared, self.head, self.counters = ctx, vector, shared, head, counters
         self.pushed, self.held, self.met = pushed, -1, -1  # versions that its copy is of, and the update met, at least
-        self.fresh = me.index == 0 and not head[_READY]
+        self.fresh = ctx.index == 0 and not head[_READY]
         self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
 
     begun = property(lambda self: int(self.head[_VERSION]))
@@ -80,11 +80,11 @@ class Central:
 
     def add(self, rows: float) -> int:
         at = self.met if self.pushed else self.version
-        self.counters[self.me.index] += (1, int(rows))
+        self.counters[self.ctx.index] += (1, int(rows))
         return at
 
     def rest(self, rows: float) -> None:
-        self.counters[self.me.index, 1] += int(rows)
+        self.counters[self.ctx.index, 1] += int(rows)
 
     def kept(self) -> dict[str, Any]:
         return {}

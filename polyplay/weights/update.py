@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.weights import optimizers
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 
@@ -25,7 +25,7 @@ Agree = Generator[None, None, "Sums"]
 
 
 @dataclass(frozen=True)
-class Optim:
+class OptimizerSpec:
     """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
 
     name: str = "adam"
@@ -35,18 +35,20 @@ class Optim:
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        optimizers.check(self.name)
+        optimizers.check_optimizer(self.name)
 
     @property
     def statistics(self) -> tuple[str, ...]:
         return optimizers.statistics(self.name, self.momentum)
 
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        return optimizers.make(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum)
+        return optimizers.make_optimizer(
+            self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum
+        )
 
 
-class Counts:
-    """A learner's own count of updates and agent steps. Workers on shared weights have `Central` in its place."""
+class UpdateCounts:
+    """A learner's own count of updates and agent steps. Workers on shared weights have `SharedCounts` in its place."""
 
     fresh = True  # this learner begins with initial weights, or those of a checkpoint
     ready = True  # the first weights are there
@@ -80,7 +82,7 @@ class Counts:
         pass
 
 
-class Bound(Protocol):
+class BoundUpdate(Protocol):
     optimizer: torch.optim.Optimizer
     waited: float  # seconds spent waiting for others, so far
     counts: Any  # Counts, or what stands in its place
@@ -100,12 +102,12 @@ class Update(Protocol):
     @property
     def apart(self) -> bool: ...
     @property
-    def optim(self) -> Optim: ...
-    def vector(self, me: Me, module: nn.Module) -> Vector: ...
-    def bind(self, me: Me, vector: Vector) -> Bound: ...
+    def optim(self) -> OptimizerSpec: ...
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams: ...
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate: ...
 
 
-def clip_(vector: Vector, clip: float) -> float:
+def clip_gradient(vector: FlatParams, clip: float) -> float:
     """Shrink the gradient to a global norm of at most `clip` (0: leave it); its norm before."""
     norm = float(torch.linalg.vector_norm(vector.grad))
     if clip and norm > clip and math.isfinite(norm):
@@ -113,9 +115,9 @@ def clip_(vector: Vector, clip: float) -> float:
     return norm
 
 
-def step_(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
+def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
     """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
-    norm = clip_(vector, clip)
+    norm = clip_gradient(vector, clip)
     if math.isfinite(norm):
         optimizer.param_groups[0]["lr"] = learning_rate
         optimizer.step()
@@ -126,23 +128,23 @@ def step_(vector: Vector, optimizer: torch.optim.Optimizer, clip: float, learnin
 class Local:
     """This worker's gradient, applied by this worker."""
 
-    optim: Optim
+    optim: OptimizerSpec
     apart: ClassVar[bool] = False
 
-    def vector(self, me: Me, module: nn.Module) -> Vector:
-        return Vector(module)
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+        return FlatParams(module)
 
-    def bind(self, me: Me, vector: Vector) -> Bound:
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Local(self, vector)
 
 
 class _Local:
-    def __init__(self, what: Local, vector: Vector):
+    def __init__(self, what: Local, vector: FlatParams):
         self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector.parameter)
-        self.waited, self.counts = 0.0, Counts()
+        self.waited, self.counts = 0.0, UpdateCounts()
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        return step_(self.vector, self.optimizer, self.clip, learning_rate), sums
+        return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
         yield  # a generator, like its siblings
 
     def agree(self, sums: Sums) -> Agree:

@@ -19,12 +19,12 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
-from polyplay.common.context import SEATS, Headcount, Me, reborn
-from polyplay.common.control import Control, Dial
-from polyplay.common.counters import Meter
+from polyplay.common.context import SEATS, RoleSize, WorkerContext, next_incarnation
+from polyplay.common.control import Adjustable, RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.workers.placement import Where
-from polyplay.workers.process import KINDS, Cargo, as_process, as_thread, no_main, prepare, tune
+from polyplay.workers.placement import Placement
+from polyplay.workers.process import KINDS, CloudPickled, as_process, as_thread, no_main, prepare, tune
 from polyplay.workers.sizing import threads_of
 
 ROWS = 64  # of the meter: workers a crew can have at once
@@ -52,19 +52,19 @@ class Role:
     learner: bool  # decides when the run is done, and saves
     on: Literal["process", "thread"]
     drain: bool  # workers that have to leave end by themselves
-    heads: Headcount
+    heads: RoleSize
     threads: int  # compute threads of each worker, 0: its share
-    workers: dict[int, Worker] = field(default_factory=dict)
-    leaving: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, WorkerHandle] = field(default_factory=dict)
+    leaving: dict[int, WorkerHandle] = field(default_factory=dict)
     most: int = 0  # workers there is room for
-    past: dict[int, Me] = field(default_factory=dict)  # who had each seat last
+    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
     falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
 
 
 @dataclass
-class Worker:
-    me: Me
+class WorkerHandle:
+    ctx: WorkerContext
     role: Role
     runs: Any  # Process, Thread, or the generator itself when serial
     pipe: Any = None  # what it says: (kind, text)
@@ -91,20 +91,20 @@ class Crew:
         atari: str = "auto",
         compress: str = "none",
         precision: str = "float32",
-        where: Where | None = None,
+        where: Placement | None = None,
         reuse: bool = True,
         room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
         self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
         self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
-        self.frames, self.steps, self.where = frames, steps, where or Where()
+        self.frames, self.steps, self.where = frames, steps, where or Placement()
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
-        self.precision, self.reuse, self.control = precision, reuse, Control()  # of networks: nets.precision; see Me
+        self.precision, self.reuse, self.control = precision, reuse, RunControl()  # of networks: nets.precision; see Me
         self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
         self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
-        self.meter: Meter | None = None
+        self.counters: Counters | None = None
         self._rows = iter(range(ROWS))
 
     # --------------------------------------------------------------------------------------------- wiring
@@ -133,7 +133,7 @@ class Crew:
         `drain`: one that has to leave sees `me.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once.
         """
-        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, Headcount(n), threads)
+        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, RoleSize(n), threads)
         self._reserve(role, n)
         self.roles.append(role)
         return role
@@ -154,17 +154,17 @@ class Crew:
         role.heads.ask(n)
         self._resize(role)
 
-    def dial(self, role: Role, low: int, high: int) -> Dial:
+    def dial(self, role: Role, low: int, high: int) -> Adjustable:
         """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
         self._reserve(role, high)
-        return Dial(role.name, low, high, role.heads.get, role.heads.ask)
+        return Adjustable(role.name, low, high, role.heads.get, role.heads.ask)
 
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        self.meter = Meter(ROWS, metrics)
+        self.counters = Counters(ROWS, metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         if threads:
             self._objects("patience", 0.0 if self.serial else 0.05)
@@ -201,7 +201,7 @@ class Crew:
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
         """Of the meter; `past`: also those of workers that have left."""
-        return [me.row for me in role.past.values()] if past else [w.me.row for w in role.workers.values()]
+        return [ctx.row for ctx in role.past.values()] if past else [w.ctx.row for w in role.workers.values()]
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
@@ -233,12 +233,12 @@ class Crew:
 
     # ------------------------------------------------------------------------------------------- innards
 
-    def _workers(self) -> list[Worker]:
+    def _workers(self) -> list[WorkerHandle]:
         return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
 
     def _objects(self, what: str, value: Any = None) -> None:
         """Close, or set an attribute of, every object that workers share."""
-        shared = {id(v): v for r in self.roles for v in [*r.kw.values(), getattr(r.kw.get("task"), "update", None)]}
+        shared = {id(v): v for r in self.roles for v in [*r.kw.values(), getattr(r.kw.get("spec"), "update", None)]}
         for thing in shared.values():
             inner = getattr(thing, "stream", thing)
             if what == "close" and hasattr(inner, "close"):
@@ -247,20 +247,20 @@ class Crew:
                 setattr(inner, what, value)
 
     def _start(self, role: Role, index: int) -> None:
-        assert self.meter is not None
+        assert self.counters is not None
         old = role.past.get(index)
         role.heads.seat(index, dismissed=False)
-        me = Me(
+        ctx = WorkerContext(
             role=role.name,
             index=index,
             n=role.n,
             row=old.row if old else next(self._rows),
             seed=self.seed,
-            meters=self.meter,
+            all_counters=self.counters,
             control=self.control,
             directory=self.directory,
             resume=self.resume,
-            incarnation=reborn(old.incarnation if old else None, self.resumes),
+            incarnation=next_incarnation(old.incarnation if old else None, self.resumes),
             threads=threads_of(role, self),
             trace=self.trace,
             precision=self.precision,
@@ -270,22 +270,24 @@ class Crew:
             drains=role.drain,
             patience=0.0 if self.serial else 0.1,
         )
-        role.past[index] = me
+        role.past[index] = ctx
         kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
-        worker = role.workers[index] = Worker(me, role, None)
+        worker = role.workers[index] = WorkerHandle(ctx, role, None)
         if self.serial:
-            me.say = self.say
-            worker.runs = role.work(me, **kw)
+            ctx.say = self.say
+            worker.runs = role.work(ctx, **kw)
             return
         worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
         if role.on == "thread":
-            worker.runs = threading.Thread(target=as_thread, args=(me, role.work, kw, theirs), daemon=True)
+            worker.runs = threading.Thread(target=as_thread, args=(ctx, role.work, kw, theirs), daemon=True)
             worker.runs.start()
         else:
             with no_main():
                 context = multiprocessing.get_context("forkserver")
                 name = f"polyplay {role.name} {index}"
-                worker.runs = context.Process(target=as_process, args=(Cargo((me, role.work, kw)), theirs), name=name)
+                worker.runs = context.Process(
+                    target=as_process, args=(CloudPickled((ctx, role.work, kw)), theirs), name=name
+                )
                 worker.runs.start()
             theirs.close()
 
@@ -297,7 +299,7 @@ class Crew:
                     continue
                 try:
                     next(worker.runs)
-                    worker.me.turn()
+                    worker.ctx.turn()
                 except StopIteration:
                     worker.done = True
                 except (UserError, EnvFailure, NotFinite, Closed):
@@ -306,7 +308,7 @@ class Crew:
                     raise WorkerLost(_lost(worker, traceback.format_exc())) from None
         return self.done
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: WorkerHandle) -> None:
         try:
             kind, text = worker.pipe.recv()
         except (EOFError, OSError):
@@ -321,11 +323,11 @@ class Crew:
         else:
             self.say(kind, text)
 
-    def _ended(self, worker: Worker) -> None:
+    def _ended(self, worker: WorkerHandle) -> None:
         """A process is gone. What it said last comes first; one that said nothing was killed."""
         while not worker.pipe.closed and worker.pipe.poll():
             self._listen(worker)
-        if worker.done or worker.me.index in worker.role.leaving:
+        if worker.done or worker.ctx.index in worker.role.leaving:
             worker.done = True
             return
         code = worker.runs.exitcode
@@ -334,12 +336,12 @@ class Crew:
         role.falls = [t for t in role.falls if t > now - HOUR] + [now] * (not worker.spared)
         if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
-            raise WorkerLost(f"worker {role.name} {worker.me.index} {how}{many}; the run cannot go on without it")
+            raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
-        self.say("warning", f"worker {role.name} {worker.me.index} {how}; a new one takes its place")
+        self.say("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
         worker.pipe.close()
         worker.runs.close()
-        self._start(role, worker.me.index)
+        self._start(role, worker.ctx.index)
 
     def _resize(self, role: Role) -> None:
         """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
@@ -350,16 +352,16 @@ class Crew:
             role.n = index
         for worker in list(role.leaving.values()):
             if self._left(worker):
-                del role.leaving[worker.me.index]
+                del role.leaving[worker.ctx.index]
                 for thing in role.kw.values():
                     if hasattr(thing, "leave"):
-                        thing.leave(worker.me.index)
+                        thing.leave(worker.ctx.index)
         while role.n < role.heads.wanted and role.n not in role.leaving:
             self._start(role, role.n)
             role.n += 1
         role.heads.count(role.n + len(role.leaving))
 
-    def _left(self, worker: Worker) -> bool:
+    def _left(self, worker: WorkerHandle) -> bool:
         """See a leaving worker off; False while it still runs."""
         if self.serial:
             if not worker.role.drain:
@@ -379,15 +381,15 @@ class Crew:
         return True
 
     def diagram(self) -> str:
-        from polyplay.workers.diagram import draw
+        from polyplay.workers.diagram import draw_diagram
 
-        return draw(self)
+        return draw_diagram(self)
 
 
 def apart(role: Role) -> bool:
     """Whether a role's workers learn without waiting for each other (Hogwild, Chunked, Server)."""
-    return bool(getattr(getattr(role.kw.get("task"), "update", None), "apart", False))
+    return bool(getattr(getattr(role.kw.get("spec"), "update", None), "apart", False))
 
 
-def _lost(worker: Worker, text: str) -> str:
-    return f"worker {worker.role.name} {worker.me.index} raised:\n{text.rstrip()}"
+def _lost(worker: WorkerHandle, text: str) -> str:
+    return f"worker {worker.role.name} {worker.ctx.index} raised:\n{text.rstrip()}"

@@ -18,51 +18,51 @@ import numpy as np
 
 from polyplay.acting import play
 from polyplay.common import checkpoint
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.statistics import mean_interval
-from polyplay.nets.factory import build
-from polyplay.weights.flat import Vector
+from polyplay.nets.factory import build_network
+from polyplay.weights.flat import FlatParams
 
 REST = 0.1  # seconds between two looks at the counters
 
 
-def evaluate(
-    me: Me, *, games: Any, policy: Any, asked: play.How, protocol: str, every: int, steps: int
+def evaluator(
+    ctx: WorkerContext, *, games: Any, policy: Any, asked: play.PlayOptions, protocol: str, every: int, steps: int
 ) -> Iterator[None]:
     """Wait for the next multiple of `every` frames, take the weights, play, tell; and so on."""
-    net = build(policy, me.seed)
-    vector, show, skip = Vector(net), me.control.show, games.spec.frames_per_step
+    net = build_network(policy, ctx.seed)
+    vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
     while True:
-        if _steps(me, steps) * skip < due:
-            time.sleep(min(me.patience, REST))
+        if _steps(ctx, steps) * skip < due:
+            time.sleep(min(ctx.patience, REST))
             yield
             continue
         show.ask()
         while show.asked:
-            time.sleep(min(me.patience, REST))
+            time.sleep(min(ctx.patience, REST))
             yield
-        version, now = show.params.pull(vector), _steps(me, steps)
-        played: list[play.Game] = []
-        for found in play.turns(games, net, asked):
+        version, now = show.params.pull(vector), _steps(ctx, steps)
+        played: list[play.PlayedGame] = []
+        for found in play.play_steps(games, net, asked):
             played += found
             yield
         row = _row(played, asked, protocol, {"frames": now * skip, "steps": now, "updates": version})
-        row["best"] = _best(me, net, row)
-        me.say("evaluation", json.dumps(row))
-        due = _next(_steps(me, steps) * skip, every)
+        row["best"] = _best(ctx, net, row)
+        ctx.say("evaluation", json.dumps(row))
+        due = _next(_steps(ctx, steps) * skip, every)
 
 
 def _next(frames: int, every: int) -> int:
     return (frames // every + 1) * every
 
 
-def _steps(me: Me, before: int) -> int:
+def _steps(ctx: WorkerContext, before: int) -> int:
     """Agent steps of the run."""
-    return before + int(me.meters.column("steps").sum())
+    return before + int(ctx.all_counters.column("steps").sum())
 
 
-def _row(played: list[play.Game], asked: play.How, protocol: str, at: dict[str, int]) -> dict[str, Any]:
+def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> dict[str, Any]:
     returns = [g.ret for g in sorted(played, key=lambda g: g.number)]
     return {
         **at,
@@ -77,11 +77,11 @@ def _row(played: list[play.Game], asked: play.How, protocol: str, at: dict[str, 
     }
 
 
-def _best(me: Me, net: Any, row: dict[str, Any]) -> bool:
+def _best(ctx: WorkerContext, net: Any, row: dict[str, Any]) -> bool:
     """Keep the weights if no evaluation was better; whether they were kept."""
-    if me.directory is None:
+    if ctx.directory is None:
         return False
-    where = checkpoint.kept_best(me.directory)
+    where = checkpoint.best_weights(ctx.directory)
     old = {} if where is None else checkpoint.manifest(where)["counters"]
     same = old.get("protocol") == row["protocol"]  # scores of another protocol say nothing
     if same and old["episodic_return_mean"] >= row["episodic_return_mean"]:
@@ -89,8 +89,8 @@ def _best(me: Me, net: Any, row: dict[str, Any]) -> bool:
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
     try:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
-        checkpoint.keep_best(me.directory, checkpoint.POLICY, arrays, counters)
+        checkpoint.save_best_weights(ctx.directory, checkpoint.POLICY, arrays, counters)
     except OSError as e:
-        me.say("warning", f"the best weights were not kept: {e.strerror or e}")
+        ctx.say("warning", f"the best weights were not kept: {e.strerror or e}")
         return False
     return True

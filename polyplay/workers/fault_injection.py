@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from polyplay.common.files import Lines, Row
-from polyplay.workers.fault_rules import Rule, Schedule, stands
+from polyplay.common.files import JsonLines, Row
+from polyplay.workers.fault_rules import FaultRule, FaultSchedule, applies_to
 
 if TYPE_CHECKING:
-    from polyplay.workers.crew import Crew, Role, Worker
+    from polyplay.workers.crew import Crew, Role, WorkerHandle
 
 PACE = 0.02  # seconds between two looks at the crew of such a run
 CYCLE = 0.4  # seconds in which a slowed worker runs once and rests once
@@ -31,12 +31,12 @@ DONE = {"kill": "killed", "hang": "hung", "slow": "slowed"}
 
 
 @dataclass
-class Event:
+class Fault:
     """One fault. Seconds are those of the clock."""
 
     number: int
-    rule: Rule
-    worker: Worker
+    rule: FaultRule
+    worker: WorkerHandle
     turns: float  # that its seat had taken, when it was killed or could go on
     began: float  # from then on its recovery counts
     until: float = 0.0  # when a stopped one may go on; 0: it may
@@ -44,16 +44,18 @@ class Event:
     seconds: float | None = None  # until the seat's next turn
 
 
-class Havoc:
+class FaultInjector:
     """Does to a running crew what the rules say. `tick` it between two looks; `release` before the crew is stopped."""
 
-    def __init__(self, rules: list[Rule], crew: Crew, directory: Path, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, rules: list[FaultRule], crew: Crew, directory: Path, clock: Callable[[], float] = time.monotonic
+    ):
         self.crew, self.clock, self.rules = crew, clock, rules
-        self.schedule = Schedule(rules, crew.seed, crew.resumes)
-        self.events, self.open, self.begun = list[Event](), list[Event](), clock()  # open: those that are not over
-        self.slowed: list[tuple[Role, int, float, Event]] = []
+        self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
+        self.events, self.open, self.begun = list[Fault](), list[Fault](), clock()  # open: those that are not over
+        self.slowed: list[tuple[Role, int, float, Fault]] = []
         self._stopped: set[int] = set()  # processes that a slow rule has stopped
-        self._file = Lines(directory / "chaos.jsonl")
+        self._file = JsonLines(directory / "chaos.jsonl")
         self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
 
     def tick(self, saved: bool) -> None:
@@ -84,16 +86,16 @@ class Havoc:
             self._follow(event)
         self.open = [event for event in self.open if event.seconds is None]
 
-    def _victims(self, rule: Rule, saved: bool) -> list[Worker]:
-        busy = {(e.worker.me.role, e.worker.me.index) for e in self.open}
-        roles = [r for r in self.crew.roles if stands(rule, r)]
+    def _victims(self, rule: FaultRule, saved: bool) -> list[WorkerHandle]:
+        busy = {(e.worker.ctx.role, e.worker.ctx.index) for e in self.open}
+        roles = [r for r in self.crew.roles if applies_to(rule, r)]
         ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
-        found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.me.index) not in busy]
+        found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.ctx.index) not in busy]
         return [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
 
-    def _strike(self, rule: Rule, worker: Worker) -> None:
+    def _strike(self, rule: FaultRule, worker: WorkerHandle) -> None:
         now = self.clock()
-        event = Event(len(self.events) + 1, rule, worker, worker.me.meter.get("stamps"), now)
+        event = Fault(len(self.events) + 1, rule, worker, worker.ctx.counters.get("stamps"), now)
         self.events.append(event)
         if rule.kind != "slow":
             self.open.append(event)
@@ -101,29 +103,29 @@ class Havoc:
             worker.spared = True  # the limit is for what nobody asked for
             _send(worker, signal.SIGKILL)
             connection.wait([worker.runs.sentinel], DEATH)  # from now on it changes nothing, and is not yet replaced
-            event.turns, event.lost = worker.me.meter.get("stamps"), unfinished(worker)
+            event.turns, event.lost = worker.ctx.counters.get("stamps"), unfinished_work(worker)
         elif rule.kind == "hang":
             event.until = now + rule.amount
             _send(worker, signal.SIGSTOP)
         else:
-            self.slowed.append((worker.role, worker.me.index, rule.amount, event))
+            self.slowed.append((worker.role, worker.ctx.index, rule.amount, event))
         more = {} if rule.kind != "kill" else {"lost": event.lost}
         self._write({"event": event.number, "what": DONE[rule.kind], **_who(worker), "rule": str(rule), **more})
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: Fault) -> None:
         """A stopped worker goes on when its time is up; a fault is over with the next turn at its seat."""
         worker, now = event.worker, self.clock()
         if event.until > now:
             return
         if event.until:
-            event.until, event.began, event.turns = 0.0, now, worker.me.meter.get("stamps")
+            event.until, event.began, event.turns = 0.0, now, worker.ctx.counters.get("stamps")
             if self._there(worker):
                 _send(worker, signal.SIGCONT)
-        row = worker.me.meter  # also of who takes its place
+        row = worker.ctx.counters  # also of who takes its place
         if row.get("stamps") > event.turns or worker.done:
             event.seconds = max(0.0, min(now, row.get("stamp")) - event.began)
             back = {"event": event.number, "what": "back", **_who(worker), "seconds": round(event.seconds, 4)}
-            self._write({**back, "incarnation": worker.role.past[worker.me.index].incarnation})
+            self._write({**back, "incarnation": worker.role.past[worker.ctx.index].incarnation})
 
     def _brake(self, role: Role, index: int, resting: bool) -> None:
         worker = role.workers.get(index)
@@ -136,9 +138,9 @@ class Havoc:
             _send(worker, signal.SIGSTOP if resting else signal.SIGCONT)
             (self._stopped.add if resting else self._stopped.discard)(pid)
 
-    def _there(self, worker: Worker) -> bool:
+    def _there(self, worker: WorkerHandle) -> bool:
         seats = worker.role.workers, worker.role.leaving
-        held = any(s.get(worker.me.index) is worker for s in seats)
+        held = any(s.get(worker.ctx.index) is worker for s in seats)
         return held and not connection.wait([worker.runs.sentinel], 0)
 
     def _write(self, row: Row) -> None:
@@ -165,31 +167,31 @@ class Havoc:
         }
 
 
-def unfinished(worker: Worker) -> Row | None:
+def unfinished_work(worker: WorkerHandle) -> Row | None:
     """What a dead worker had not handed over, where what its role writes into (`out`) can tell."""
     out: Any = worker.role.kw.get("out")
     if not hasattr(out, "unfinished"):
         return None
-    rollouts, steps = out.unfinished(worker.me.index)
+    rollouts, steps = out.unfinished(worker.ctx.index)
     return {"rollouts": rollouts, "steps": steps}
 
 
-def _summed(events: list[Event]) -> Row:
+def _summed(events: list[Fault]) -> Row:
     """One role's row of the report."""
     kinds = {kind: [e for e in events if e.rule.kind == kind] for kind in DONE}
     row: Row = {DONE[kind]: len(found) for kind, found in kinds.items()}
     lost = [e.lost for e in kinds["kill"]]
     known = [x for x in lost if x is not None]
     row["replaced"] = sum(e.seconds is not None for e in kinds["kill"])
-    row["recovery_seconds"] = spread(e.seconds for e in kinds["kill"] if e.seconds is not None)
-    row["wakeup_seconds"] = spread(e.seconds for e in kinds["hang"] if e.seconds is not None)
+    row["recovery_seconds"] = percentiles(e.seconds for e in kinds["kill"] if e.seconds is not None)
+    row["wakeup_seconds"] = percentiles(e.seconds for e in kinds["hang"] if e.seconds is not None)
     row["rollouts_lost"] = sum(x["rollouts"] for x in known) if known else None
     row["steps_lost"] = sum(x["steps"] for x in known) if known else None
     row["losses_unknown"] = len(lost) - len(known)
     return row
 
 
-def spread(seconds: Iterable[float]) -> Row | None:
+def percentiles(seconds: Iterable[float]) -> Row | None:
     """Median, 95th percentile and greatest; None of nothing."""
     found = sorted(seconds)
     if not found:
@@ -198,7 +200,7 @@ def spread(seconds: Iterable[float]) -> Row | None:
     return {"median": round(median(found), 4), "p95": round(found[at], 4), "max": round(found[-1], 4)}
 
 
-def told(report: Row) -> list[str]:
+def describe_faults(report: Row) -> list[str]:
     """The report in lines for people."""
     lines = [f"chaos {report['rules']}: {report['events']} faults in {report['seconds']:.0f} s"]
     for name, row in report["roles"].items():
@@ -229,10 +231,10 @@ def _lost(row: Row) -> str:
     return "; " + ", ".join(parts)
 
 
-def _who(worker: Worker) -> Row:
-    return {"role": worker.me.role, "index": worker.me.index}
+def _who(worker: WorkerHandle) -> Row:
+    return {"role": worker.ctx.role, "index": worker.ctx.index}
 
 
-def _send(worker: Worker, number: signal.Signals) -> None:
+def _send(worker: WorkerHandle, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker.runs.pid, number)

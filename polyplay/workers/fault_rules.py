@@ -29,7 +29,7 @@ FORMS = {"kill": "kill=ROLE:SECONDS", "hang": "hang=ROLE:SECONDS:FOR", "slow": "
 
 
 @dataclass(frozen=True)
-class Rule:
+class FaultRule:
     kind: str  # of FORMS
     role: str  # or any
     period: float  # seconds between two, on average; 0 for slow
@@ -40,7 +40,7 @@ class Rule:
         return f"{self.kind}={':'.join((self.role, *numbers))}"
 
 
-def parse(text: str) -> list[Rule]:
+def parse_faults(text: str) -> list[FaultRule]:
     """The rules of `--chaos`. Raises UserError: one line."""
     rules = [_rule(part.strip(), text) for part in text.split(",")]
     if len({(r.kind, r.role) for r in rules}) < len(rules):
@@ -48,7 +48,7 @@ def parse(text: str) -> list[Rule]:
     return rules
 
 
-def _rule(part: str, text: str) -> Rule:
+def _rule(part: str, text: str) -> FaultRule:
     kind, _, rest = part.partition("=")
     role, *numbers = rest.split(":")
     allowed = ", ".join(FORMS.values())
@@ -63,11 +63,11 @@ def _rule(part: str, text: str) -> Rule:
     if not all(math.isfinite(v) and v > least for v in values):
         raise UserError(f"--chaos: '{part}' given, allowed: {FORMS[kind]} with numbers above {least:g}")
     if kind == "slow":
-        return Rule(kind, role, 0.0, values[0])
-    return Rule(kind, role, values[0], values[1] if kind == "hang" else 0.0)
+        return FaultRule(kind, role, 0.0, values[0])
+    return FaultRule(kind, role, values[0], values[1] if kind == "hang" else 0.0)
 
 
-def check(rules: list[Rule], crew: Crew) -> None:
+def check_faults(rules: list[FaultRule], crew: Crew) -> None:
     """Whether a wired crew has workers for every rule. Raises UserError: one line."""
     for rule in rules:
         named = [r for r in crew.roles if rule.role in (r.name, "any")]
@@ -76,20 +76,20 @@ def check(rules: list[Rule], crew: Crew) -> None:
             raise UserError(f"--chaos: {rule} given, but no worker of this run is called so: allowed are {names}, any")
         if crew.serial or not any(r.on == "process" for r in named):
             raise UserError(f"--chaos: {rule} given, but these workers are threads here: it takes processes")
-        if not any(stands(rule, r) for r in named):
+        if not any(applies_to(rule, r) for r in named):
             raise UserError(f"--chaos: {rule} given, but no lost worker of this run is replaced: name a role ({names})")
 
 
-def stands(rule: Rule, role: Role) -> bool:
+def applies_to(rule: FaultRule, role: Role) -> bool:
     """Whether a rule takes workers of a role."""
     spared = rule.kind == "kill" and rule.role == "any" and role.on_loss == "fail"
     return role.on == "process" and rule.role in (role.name, "any") and not spared
 
 
-class Schedule:
+class FaultSchedule:
     """When each rule strikes next, and whom: a pure function of seed, resumptions, and when it was asked."""
 
-    def __init__(self, rules: list[Rule], seed: int, resumes: int = 0):
+    def __init__(self, rules: list[FaultRule], seed: int, resumes: int = 0):
         self.rules = rules
         self._draws = [random.Random(f"{seed} {resumes} {rule}") for rule in rules]
         self.at = [self._gap(i) for i in range(len(rules))]

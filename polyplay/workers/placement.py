@@ -11,7 +11,7 @@ from polyplay.common.machine import cores
 
 
 @dataclass
-class Where:
+class Placement:
     """device: auto, cpu or cuda; actors_on: cpu, or device: where learners compute."""
 
     device: str = "cpu"
@@ -22,9 +22,9 @@ class Where:
         """That learners compute on. Raises UserError: there are none of that kind."""
         if self.device == "cpu":
             return ("cpu",)
-        from polyplay.nets.device import choose
+        from polyplay.nets.device import choose_devices
 
-        return choose(self.device)
+        return choose_devices(self.device)
 
     @property
     def on_cpu(self) -> bool:
@@ -49,7 +49,7 @@ class Where:
 
     def of(self, kw: Mapping[str, Any], index: int, process: bool) -> str:
         """Worker `index` of a role with these arguments: processes take devices in turn, threads share the first."""
-        acts_alone = "envs" in kw and "task" not in kw
+        acts_alone = "envs" in kw and "spec" not in kw
         if acts_alone and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if process else 0]

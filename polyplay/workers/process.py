@@ -20,14 +20,14 @@ from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 
-from polyplay.common.context import Me
+from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError
 
 _PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
-class Cargo:
+class CloudPickled:
     """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
 
     def __init__(self, value: Any):
@@ -64,12 +64,12 @@ def prepare() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
 
 
-def _run(me: Me, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str]:
+def _run(ctx: WorkerContext, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str]:
     try:
-        turns = work(me, **kw)
+        turns = work(ctx, **kw)
         for _ in turns:
-            me.turn()
-            if me.leaving and not me.drains:
+            ctx.turn()
+            if ctx.leaving and not ctx.drains:
                 turns.close()
                 break
     except Closed:
@@ -85,21 +85,21 @@ def _run(me: Me, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str
     return "done", ""
 
 
-def as_thread(me: Me, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
-    me.say = lambda kind, text: pipe.send((kind, text))
+def as_thread(ctx: WorkerContext, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
+    ctx.say = lambda kind, text: pipe.send((kind, text))
     with contextlib.suppress(OSError):
-        pipe.send(_run(me, work, kw))
+        pipe.send(_run(ctx, work, kw))
 
 
 def as_process(cargo: Any, pipe: Any) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
         signal.signal(ignored, signal.SIG_IGN)
     _end_with_parent()
-    me, work, kw = cargo
-    _name(f"pp-{me.role}")
-    me.say = lambda kind, text: pipe.send((kind, text))
-    tune(me.threads)
-    last = _run(me, work, kw)
+    ctx, work, kw = cargo
+    _name(f"pp-{ctx.role}")
+    ctx.say = lambda kind, text: pipe.send((kind, text))
+    tune(ctx.threads)
+    last = _run(ctx, work, kw)
     with contextlib.suppress(OSError):
         pipe.send(last)
     pipe.close()

@@ -17,25 +17,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.rows import HEARD
+from polyplay.acting.rows import POLICY_INPUTS
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
-from polyplay.envs.check.random_play import draws
-from polyplay.learning.epochs import several
-from polyplay.learning.learner import unrolled
-from polyplay.learning.losses.base import Scored
-from polyplay.nets.activation_reuse import joined
-from polyplay.nets.factory import build
-from polyplay.weights.flat import Vector
+from polyplay.envs.check.random_play import action_sampler
+from polyplay.learning.epochs import run_epochs
+from polyplay.learning.learner import unroll_before_last
+from polyplay.learning.losses.base import LossOutput
+from polyplay.nets.activation_reuse import join_tapes
+from polyplay.nets.factory import build_network
+from polyplay.weights.flat import FlatParams
 
 BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again
 
 
-def cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
     """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
     began = time.perf_counter()
     for warm in range(5):
@@ -55,21 +55,21 @@ def cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] 
     return statistics.median(found)
 
 
-def between(at: float, step: int, measured: Callable[[int], float]) -> float:
+def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float:
     """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
     low = max(step, int(at // step) * step)
     here = measured(low)
     return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
 
 
-class Parts:
-    """Of a system with these environments, policy and task."""
+class CostProfile:
+    """Of a system with these environments, policy and learner."""
 
     def __init__(
         self,
         envs: Envs,
         policy: Callable[[], Any],
-        task: Any,
+        spec: Any,
         precision: str = "float32",
         reuse: bool = False,
         clock: Callable[[], float] = time.process_time,
@@ -77,14 +77,14 @@ class Parts:
         """reuse: what was computed while acting is not computed again while learning (nets.recall)."""
         self.clock = clock
         torch.set_num_threads(1)
-        self.envs, self.task = envs, task
-        self.policy = build(policy, 0, precision)
-        self.reuse = reuse and task.acted and task.passes is None and getattr(self.policy, "recalls", False)
-        self.vector = Vector(self.policy)
-        self.optimizer = task.update.optim.make(self.vector.parameter)
+        self.envs, self.spec = envs, spec
+        self.policy = build_network(policy, 0, precision)
+        self.reuse = reuse and spec.acted and spec.passes is None and getattr(self.policy, "recalls", False)
+        self.vector = FlatParams(self.policy)
+        self.optimizer = spec.update.optim.make(self.vector.parameter)
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-6
-        self.me, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
+        self.ctx, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
 
     def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""
@@ -97,8 +97,8 @@ class Parts:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            drawn = [draws(pool, seed)(lanes) for seed in range(DRAWN)]
-            return cost(step, seconds, self.clock)
+            drawn = [action_sampler(pool, seed)(lanes) for seed in range(DRAWN)]
+            return cpu_cost(step, seconds, self.clock)
         finally:
             with contextlib.suppress(EnvFailure):
                 pool.recv()
@@ -116,39 +116,43 @@ class Parts:
             with torch.no_grad():
                 self.policy.act(row, state)
 
-        return cost(act, seconds, self.clock)
+        return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
-        passes = self.task.passes is not None
+        passes = self.spec.passes is not None
         rows = self._rows((T + (passes or self.reuse), B))  # there the last row only says a value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
         tape = self._tape(batch, state, T) if self.reuse else None
 
-        def score() -> Scored:
-            out = self.policy.unroll(batch, state) if tape is None else unrolled(self.policy, batch, state, tape)
-            return self.task.loss(out, batch, self.task.knobs)
+        def score() -> LossOutput:
+            out = (
+                self.policy.unroll(batch, state)
+                if tape is None
+                else unroll_before_last(self.policy, batch, state, tape)
+            )
+            return self.spec.loss(out, batch, self.spec.hyperparameters)
 
         def update() -> None:
             if passes:
-                for _ in several(self, batch, state, rows["version"]):
+                for _ in run_epochs(self, batch, state, rows["version"]):
                     pass
                 return
             for _ in self.descend(score):
                 pass
 
-        return cost(update, seconds, self.clock)
+        return cpu_cost(update, seconds, self.clock)
 
     def _tape(self, batch: Batch, state: Batch, T: int) -> Any:
         """What acting in rows 0..T-1 leaves to learning."""
         tapes: list[Any] = [[] for _ in range(T)]
         with torch.no_grad():
             for t, tape in enumerate(tapes):
-                row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in HEARD if k in batch}
+                row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in POLICY_INPUTS if k in batch}
                 _, state = self.policy.act(row, state, tape)
-        return joined(tapes)
+        return join_tapes(tapes)
 
-    def descend(self, score: Callable[[], Scored], *_: Any) -> Generator[None, None, float]:
+    def descend(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
         """An update as `several` asks its learner for one, of nothing but what must be computed."""
         scored = score()
         self.vector.zero_grad()

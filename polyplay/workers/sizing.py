@@ -27,7 +27,7 @@ LANES, ROWS = 64, 128  # that are measured with, at most
 
 
 @dataclass(frozen=True)
-class Costs:
+class RowCosts:
     """Of a row, in seconds of one core; gain: how many times as fast learning is with two threads."""
 
     act: float
@@ -43,60 +43,64 @@ def threads_beside(n: int, among: int, learners: int = 1) -> int:
     return max(1, (among - n) // learners)
 
 
-def rate(costs: Costs, n: int, among: int, learners: int = 1) -> float:
+def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1) -> float:
     """Rows a second of n actors at most."""
     learning = costs.learning(threads_beside(n, among, learners))
     return min(n / costs.act, learners / learning, among / (costs.act + costs.learn))
 
 
-def few(learners: int) -> int:
+def fewest_actors(learners: int) -> int:
     """The fewest actors: two, and as many for each learner."""
     return learners * -(-FEW // max(1, learners))
 
 
-def best(costs: Costs, among: int, learners: int = 1) -> int:
+def best_actors(costs: RowCosts, among: int, learners: int = 1) -> int:
     """Actors, a multiple of the learners."""
-    least = few(learners)
+    least = fewest_actors(learners)
     choices = range(least, max(min(among, MOST), least) + 1, learners)
-    enough = NEAR * max(rate(costs, n, among, learners) for n in choices)
-    return next(n for n in choices if rate(costs, n, among, learners) >= enough)
+    enough = NEAR * max(actor_rate(costs, n, among, learners) for n in choices)
+    return next(n for n in choices if actor_rate(costs, n, among, learners) >= enough)
 
 
-def actors(crew: Any, envs: Any, policy: Callable[[], Any], task: Any, T: int, batch: int, learners: int) -> int:
+def choose_actors(crew: Any, envs: Any, policy: Callable[[], Any], spec: Any, T: int, batch: int, learners: int) -> int:
     """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
     """
     free = cores() - learners
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
-        return few(learners)
+        return fewest_actors(learners)
     if not crew.where.on_cpu:
-        return few(learners) if crew.where.actors_on == "device" else max(few(learners), min(free, MOST))
+        return (
+            fewest_actors(learners)
+            if crew.where.actors_on == "device"
+            else max(fewest_actors(learners), min(free, MOST))
+        )
     try:
-        found = measure(envs, policy, task, T, batch // learners, crew.precision)
+        found = measure_costs(envs, policy, spec, T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
     except Exception as e:  # the worker whose network it is will tell of it
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-        return few(learners)
+        return fewest_actors(learners)
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
     crew.divided = f"measured: acting {found.act * 1e3:.2f} ms a row, {learning}"
-    return best(found, cores(), learners)
+    return best_actors(found, cores(), learners)
 
 
-def measure(envs: Any, policy: Callable[[], Any], task: Any, T: int, B: int, precision: str) -> Costs:
+def measure_costs(envs: Any, policy: Callable[[], Any], spec: Any, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
     import torch
 
-    from polyplay.workers.profile import Parts
+    from polyplay.workers.profile import CostProfile
 
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
-        parts = Parts(envs, policy, task, precision, clock=time.perf_counter)
+        parts = CostProfile(envs, policy, spec, precision, clock=time.perf_counter)
         act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
         one = parts.learn(T, B, 0.0)
         torch.set_num_threads(2)
-        return Costs(act / lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, 0.0))
+        return RowCosts(act / lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, 0.0))
     finally:
         torch.set_num_threads(before)
 

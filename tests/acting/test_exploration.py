@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from polyplay.acting.exploration import Anneal, Joint, Ladder, Normal
+from polyplay.acting.exploration import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.common.errors import UserError
 
 
@@ -16,13 +16,13 @@ def at(explore, steps, lane=0):
 
 
 def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
-    dqn = Anneal(1.0, 0.1, 1_000_000, 50_000)
+    dqn = LinearEpsilon(1.0, 0.1, 1_000_000, 50_000)
     told = [at(dqn, n) for n in (0, 50_000, 550_000, 1_050_000, 10_000_000)]
     assert told == pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
 
 
 def test_lanes_of_all_workers_count_together():
-    assert at(Anneal(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000)
+    assert at(LinearEpsilon(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000)
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Counter:
 
 def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
     counts = Counter()
-    joint, alone = Joint(Anneal(1.0, 0.1, 1_000, 50, lanes=8), counts), Anneal(1.0, 0.1, 1_000, 50)
+    joint, alone = RunSchedule(LinearEpsilon(1.0, 0.1, 1_000, 50, lanes=8), counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
     assert joint.lanes == 8
     for steps in (0, 50, 333, 1_050, 10**7):
         counts.learnt = float(steps)
@@ -42,35 +42,35 @@ def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
 
 
 def test_a_schedule_over_nothing_is_at_its_end():
-    assert at(Anneal(1.0, 0.25, 0, 0), 1) == pytest.approx(0.25)
+    assert at(LinearEpsilon(1.0, 0.25, 0, 0), 1) == pytest.approx(0.25)
 
 
 def test_the_ladder_has_the_fact_sheets_numbers():
     lanes = np.arange(8)
-    found = Ladder(8).at(np.zeros(8), lanes)
+    found = EpsilonLadder(8).at(np.zeros(8), lanes)
     twin = [0.4 ** (1 + i / 7 * 7) for i in range(8)]
     assert found.dtype == np.float32
     assert found == pytest.approx(twin)
     assert (found[0], found[-1]) == pytest.approx((0.4, 6.5536e-4))
-    published = Ladder(360).at(np.zeros(360), np.arange(360))
+    published = EpsilonLadder(360).at(np.zeros(360), np.arange(360))
     assert float(published.mean()) == pytest.approx(0.0626, abs=1e-4)
     assert float(np.median(published)) == pytest.approx(0.01619, rel=2e-2)
 
 
 def test_one_lane_alone_has_the_base_and_time_changes_nothing():
-    assert at(Ladder(1, 0.4), 0) == at(Ladder(1, 0.4), 10**9) == pytest.approx(0.4)
+    assert at(EpsilonLadder(1, 0.4), 0) == at(EpsilonLadder(1, 0.4), 10**9) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("make", [lambda: Anneal(end=1.5), lambda: Ladder(4, -0.1)])
+@pytest.mark.parametrize("make", [lambda: LinearEpsilon(end=1.5), lambda: EpsilonLadder(4, -0.1)])
 def test_what_is_no_probability_is_refused(make):
     with pytest.raises(UserError, match=r"--epsilon: .* given, allowed: a probability from 0 to 1"):
         make()
 
 
 def test_normal_noise_has_one_deviation_for_every_lane_and_step():
-    found = Normal(0.3).at(np.array([0, 10**9, 5]), np.array([0, 1, 63]))
+    found = GaussianNoise(0.3).at(np.array([0, 10**9, 5]), np.array([0, 1, 63]))
     assert found.dtype == np.float32
     assert found == pytest.approx([0.3, 0.3, 0.3])
     for wrong in (-0.1, float("inf"), float("nan")):
         with pytest.raises(UserError, match=r"--noise: .* given, allowed: a number from 0 up"):
-            Normal(wrong)
+            GaussianNoise(wrong)

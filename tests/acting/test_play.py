@@ -59,7 +59,7 @@ def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     made = film_module.Film(path)
     try:
-        return play.play(of, policy, episodes, 0, film=made)
+        return play.play_games(of, policy, episodes, 0, film=made)
     finally:
         made.close()
 
@@ -154,7 +154,7 @@ class Counts(gymnasium.Env):
 
 
 def mean_reward(epsilon: float, seed: int = 0) -> float:
-    games = play.play(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
+    games = play.play_games(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
     assert [length for _, length in games] == [8] * 32
     return sum(ret for ret, _ in games) / (32 * 8)
 
@@ -169,18 +169,20 @@ def test_epsilon_mixes_uniform_actions_with_the_policys_own():
 
 def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
     policy = Constant(3)
-    play.play(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
+    play.play_games(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
     assert {int(a) for heard in policy.heard[1:] for a in heard} == {0, 1, 2, 3}
 
 
 def test_without_epsilon_games_are_what_they_were_whatever_epsilon_draws():
     envs_ = Envs("toy:catch", 4)
     policy = nets.make("mlp", envs_.spec)
-    assert play.play(envs_, policy, 12, 3) == play.play(envs_, policy, 12, 3, epsilon=0.0)
+    assert play.play_games(envs_, policy, 12, 3) == play.play_games(envs_, policy, 12, 3, epsilon=0.0)
 
 
 def test_games_come_in_the_order_of_their_numbers_not_of_their_ends():
-    games = [g for found in play.turns(Envs(Counts, 4, inline=True), Constant(1), play.How(6)) for g in found]
+    games = [
+        g for found in play.play_steps(Envs(Counts, 4, inline=True), Constant(1), play.PlayOptions(6)) for g in found
+    ]
     assert sorted(g.number for g in games) == [0, 1, 2, 3, 4, 5]
     lanes = play.lanes_of(Envs(Counts, 4, inline=True), 40)
     assert lanes == play.LANES

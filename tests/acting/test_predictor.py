@@ -17,18 +17,18 @@ import pytest
 import torch
 
 from polyplay import nets
-from polyplay.acting.predictor import Desk
+from polyplay.acting.predictor import AgentTable
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.training_queue import Queue
-from polyplay.common.control import Knobs
+from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs, Greedy
 from polyplay.learning.losses import base, policy_gradient
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
-from polyplay.weights.flat import sizes
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import Optim
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.census import census
 
@@ -44,29 +44,29 @@ class Register:
     off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
 
-    def __call__(self, out, batch, knobs):
+    def __call__(self, out, batch, hyperparameters):
         obs, valid = batch["obs"], ~batch["first"][1:]
         self.seen.append(torch.cat([obs[:-1][valid], obs[1:][valid]], 1).clone())
         for k in ("value", "logp"):
             self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
-        self.inner(out, batch, knobs)
-        return base.Scored(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
+        self.inner(out, batch, hyperparameters)
+        return base.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
 
     def transitions(self) -> list[tuple]:
         return [tuple(map(int, row)) for row in torch.cat(self.seen).tolist()]
 
 
 def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 0, total: float = 1e9, **net: Any):
-    policy = nets.Factory("mlp", envs.spec, {"hidden": (8,), **net})
+    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (8,), **net})
     module = policy()
-    weights = Hogwild(Optim("adam"), *sizes(module), workers=4, copy=False)
+    weights = Hogwild(OptimizerSpec("adam"), *param_sizes(module), workers=4, copy=False)
     loss = Register()
-    task = Task(policy, loss, weights, Knobs(learning_rate=0.0, entropy_cost=0.0), total=total)
-    queue = Queue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
-    desk = Desk(envs, queue)
+    spec = LearnerSpec(policy, loss, weights, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), total=total)
+    queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
+    desk = AgentTable(envs, queue)
     batches = queue.batches(rows)
     predictors = crew.add(act, n=2, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
-    trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, task=task)
+    trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
     return desk, predictors, trainers, loss, batches
 
 
@@ -78,10 +78,10 @@ def poll(crew: Crew, until, seconds: float = 60.0) -> None:
 
 
 def steps(crew: Crew) -> int:
-    return int(crew.meter.column("steps").sum())
+    return int(crew.counters.column("steps").sum())
 
 
-def drain(crew: Crew, desk: Desk, loss: Register, batches: Any) -> list[tuple]:
+def drain(crew: Crew, desk: AgentTable, loss: Register, batches: Any) -> list[tuple]:
     """Let every agent leave, and everything be learnt."""
     desk.pool.scale(0)
     batches.rows = 0

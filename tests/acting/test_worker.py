@@ -15,18 +15,18 @@ import torch
 from polyplay import nets
 from polyplay.acting import actor
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.control import Knobs
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.common.control import Hyperparameters
 from polyplay.envs import AtLeast, Envs, Greedy
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.replica import replica
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
-from polyplay.nets.factory import build
+from polyplay.nets.factory import build_network
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import sizes
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -40,8 +40,8 @@ class Compared:
     losses: list = field(default_factory=list, hash=False, compare=False)
     metrics: ClassVar[tuple[str, ...]] = ("delta",)
 
-    def __call__(self, out, batch, knobs):
-        scored = self.inner(out, batch, knobs)
+    def __call__(self, out, batch, hyperparameters):
+        scored = self.inner(out, batch, hyperparameters)
         delta = max(float((out[k].detach() - batch[k])[: self.rows].abs().max()) for k in ("logp", "value"))
         self.seen.append(delta)
         self.losses.append(float(scored.loss.detach()))
@@ -68,13 +68,13 @@ class Screens(gymnasium.Env):
         return self._look(), reward, self.left == 0, False, {}
 
 
-def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: Any) -> Task:
-    policy = nets.Factory("auto", envs.spec, {"hidden": (32,), **net})
-    return Task(
+def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: Any) -> LearnerSpec:
+    policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (32,), **net})
+    return LearnerSpec(
         policy=policy,
         loss=loss or Compared(policy_gradient.a2c()),
-        update=update or Local(Optim("adam", clip=0.5)),
-        knobs=Knobs(learning_rate=2e-3, entropy_cost=0.01),
+        update=update or Local(OptimizerSpec("adam", clip=0.5)),
+        hyperparameters=Hyperparameters(learning_rate=2e-3, entropy_cost=0.01),
         total=steps,
     )
 
@@ -102,27 +102,27 @@ def _run(crew: Crew, seconds: float = 150.0) -> Crew:
 )
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
     envs = Envs(env, lanes=8, groups=groups)
-    task = _task(envs, steps=10**9, **net)
-    task = Task(**{**vars(task), "total": 8 * 5 * 155.0})
+    spec = _task(envs, steps=10**9, **net)
+    spec = LearnerSpec(**{**vars(spec), "total": 8 * 5 * 155.0})
     crew = Crew(seed=3, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
     _run(crew)
-    assert len(task.loss.seen) >= 150
-    assert max(task.loss.seen) == 0.0
-    assert crew.meter.column("lag_max").max() == 0
-    assert crew.meter.column("lag_count").sum() > 0
+    assert len(spec.loss.seen) >= 150
+    assert max(spec.loss.seen) == 0.0
+    assert crew.counters.column("lag_max").max() == 0
+    assert crew.counters.column("lag_count").sum() > 0
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(("core", "switches"), [("gru", "hybrid"), ("lstm", "hybrid+continuous")])
 def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
     envs = Envs(f"toy:traits+memory+mask+dict+{switches}", lanes=8, groups=groups)
-    task = _task(envs, steps=8 * 5 * 60, core=core, core_size=16, previous=True)
+    spec = _task(envs, steps=8 * 5 * 60, core=core, core_size=16, previous=True)
     crew = Crew(seed=3, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
     _run(crew)
-    assert len(task.loss.seen) >= 60
-    assert max(task.loss.seen) == 0.0
+    assert len(spec.loss.seen) >= 60
+    assert max(spec.loss.seen) == 0.0
 
 
 def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
@@ -154,24 +154,24 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
 def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int = 2, **more: Any) -> Crew:
     envs = Envs("toy:catch", lanes=4, groups=groups, **more)
     loss = policy_gradient.vtrace(reduction="mean")
-    policy = nets.Factory("auto", envs.spec, {"hidden": (16,)})
+    policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (16,)})
     net = policy()
-    size = sizes(net)[1]
-    optim = Optim("adam", clip=1.0)
+    size = param_sizes(net)[1]
+    optim = OptimizerSpec("adam", clip=1.0)
     update = AllReduce(optim, learners, size) if learners > 1 else Local(optim)
-    task = _task(envs, 2000, loss, update)
-    stream = Stream(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
+    spec = _task(envs, 2000, loss, update)
+    queue = RolloutQueue(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
     params = Params(size, readers=actors)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
-    task = Task(**{**vars(task), "policy": policy})
-    crew.add(act, n=actors, envs=envs, policy=policy, out=stream, params=params, lag=lag)
+    spec = LearnerSpec(**{**vars(spec), "policy": policy})
+    crew.add(act, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag)
     slots = groups * actors // learners
     crew.add(
         learn,
         n=learners,
         learner=True,
-        source=stream.batches(slots, in_turn=lag is not None),
-        task=task,
+        source=queue.batches(slots, in_turn=lag is not None),
+        spec=spec,
         params=params,
         round_slots=groups * actors,
     )
@@ -183,46 +183,46 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
 @pytest.mark.parametrize("lag", [0, 1, None])
 def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on):
     crew = _run(_graph(lag, groups, on))
-    worst = crew.meter.column("lag_max").max()
-    assert crew.meter.column("lag_count").sum() >= 2000
+    worst = crew.counters.column("lag_max").max()
+    assert crew.counters.column("lag_count").sum() >= 2000
     if lag is not None:
         assert worst <= lag
 
 
 def test_two_learners_stay_equal_and_count_the_same_lag():
     crew = _run(_graph(0, 1, "thread", learners=2))
-    updates = crew.meter.column("updates")
+    updates = crew.counters.column("updates")
     rows = [w for w in updates if w > 0]
     assert len(rows) == 2
     assert rows[0] == rows[1]
-    assert crew.meter.column("lag_max").max() == 0
+    assert crew.counters.column("lag_max").max() == 0
 
 
 def test_actors_and_learner_as_processes():
     crew = _run(_graph(1, 2, "process"))
-    assert crew.meter.column("lag_max").max() <= 1
-    assert crew.meter.column("episodes").sum() > 0
+    assert crew.counters.column("lag_max").max() <= 1
+    assert crew.counters.column("episodes").sum() > 0
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "toy:traits+mask+dict+hybrid"])
 @pytest.mark.parametrize("batching", [AtLeast(2), Greedy(3)])
 def test_a_pool_that_answers_whoever_is_ready_gives_whole_rollouts(batching, env):
     envs = Envs(env, lanes=4, batching=batching, workers=2)
-    task = _task(envs, 2000)
+    spec = _task(envs, 2000)
     crew = Crew(seed=5, on="thread")
-    crew.add(replica, learner=True, envs=envs, T=5, task=task)
+    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
     _run(crew)
-    assert max(task.loss.seen) <= 1e-6  # the sizes of acting batches differ, so the last bit may
-    assert crew.meter.column("episodes").sum() > 10
+    assert max(spec.loss.seen) <= 1e-6  # the sizes of acting batches differ, so the last bit may
+    assert crew.counters.column("episodes").sum() > 10
 
 
 def test_games_are_counted_whole_and_unclipped():
     envs = Envs("toy:catch", lanes=6)
     crew = Crew(seed=0, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=7, task=_task(envs, 3000))
+    crew.add(replica, learner=True, envs=envs, T=7, spec=_task(envs, 3000))
     _run(crew)
-    n = int(crew.meter.column("episodes").sum())
-    games = crew.meter.games[0, :n]
+    n = int(crew.counters.column("episodes").sum())
+    games = crew.counters.games[0, :n]
     assert n > 100
     assert set(np.unique(games[:, 0])) <= {-1.0, 1.0}
     assert len(np.unique(games[:, 1])) == 1  # every game of catch takes the ball's fall
@@ -232,11 +232,11 @@ def test_games_are_counted_whole_and_unclipped():
 def test_the_same_seed_gives_the_same_losses_and_another_does_not():
     def losses_of(seed: int, on: str) -> list[float]:
         envs = Envs("toy:catch", lanes=4)
-        task = _task(envs, 1500)
+        spec = _task(envs, 1500)
         crew = Crew(seed=seed, serial=on == "serial", on="thread")
-        crew.add(replica, learner=True, envs=envs, T=5, task=task)
+        crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
         _run(crew)
-        return [float(x) for x in crew.meter.metrics[0].ravel()] + [float(crew.meter.column("episodes").sum())]
+        return [float(x) for x in crew.counters.metrics[0].ravel()] + [float(crew.counters.column("episodes").sum())]
 
     assert losses_of(1, "serial") == losses_of(1, "serial")
     assert losses_of(1, "serial") == losses_of(1, "thread")
@@ -244,9 +244,9 @@ def test_the_same_seed_gives_the_same_losses_and_another_does_not():
 
 
 def test_replicas_start_equal_whatever_threads_do():
-    factory = nets.Factory("auto", Envs("toy:catch", lanes=1).spec, {"hidden": (64, 64)})
+    factory = nets.NetworkFactory("auto", Envs("toy:catch", lanes=1).spec, {"hidden": (64, 64)})
     made: list = []
-    threads = [threading.Thread(target=lambda: made.append(build(factory, 5))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: made.append(build_network(factory, 5))) for _ in range(8)]
     for t in threads:
         t.start()
     for t in threads:
@@ -262,14 +262,16 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
     found = {}
     for reuse in (True, False):
         envs = Envs(Screens, lanes=8, groups=groups, inline=True)
-        policy = nets.Factory("a3c", envs.spec, {"init": "orthogonal"})
+        policy = nets.NetworkFactory("a3c", envs.spec, {"init": "orthogonal"})
         loss = Compared(policy_gradient.a2c(), rows=-1)
-        knobs = Knobs(learning_rate=1e-3, entropy_cost=0.01)
-        task = Task(policy, loss, Local(Optim("adam", clip=0.5)), knobs, total=8 * 5 * 12.0, acted=True)
+        hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
+        spec = LearnerSpec(
+            policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyperparameters, total=8 * 5 * 12.0, acted=True
+        )
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
-        crew.add(replica, learner=True, envs=envs, T=5, task=task)
+        crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
         used = []
-        joined = actor.joined
+        joined = actor.join_tapes
         monkeypatch.setattr(actor, "joined", lambda tapes, used=used, joined=joined: used.append(0) or joined(tapes))
         _run(crew)
         monkeypatch.setattr(actor, "joined", joined)

@@ -17,9 +17,9 @@ import senders
 import staleness
 
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.rollout_queue import Stream
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Field
 
 SPEC = recording.spec_of(Field((4, 3, 3), "uint8"))
@@ -82,20 +82,20 @@ def test_weights_that_travelled_are_those_of_then():
 
 def fleet(loss: float = 0.0, delay: float = 0.0) -> Any:
     """One simulated actor of 4 rows a second, in rollouts of 8, its stream, and what it is called with."""
-    stream = Stream(SPEC, {}, 8, 1, 2, 1)
-    stream.patience = 0.0
+    queue = RolloutQueue(SPEC, {}, 8, 1, 2, 1)
+    queue.patience = 0.0
     seen = senders.Seen(1, 2, 1)
-    pace = Knobs(rate=4.0, actors=1.0, loss=loss, delay=delay, jitter=0.0)
-    actor = senders.Simulated(0, stream.producer(0), recorded(), seen, np.random.default_rng(0))
+    pace = Hyperparameters(rate=4.0, actors=1.0, loss=loss, delay=delay, jitter=0.0)
+    actor = senders.Simulated(0, queue.producer(0), recorded(), seen, np.random.default_rng(0))
     actor.begin(100.0, 2.0)
-    return SimpleNamespace(stream=stream, seen=seen, pace=pace, actor=actor, history=senders.History())
+    return SimpleNamespace(queue=queue, seen=seen, pace=pace, actor=actor, history=senders.History())
 
 
 def test_what_actors_send_is_what_a_memory_takes_whatever_gets_lost():
     f = fleet(loss=0.3)
     kept = {k: v for k, v in SPEC.items() if k != "agent"}
     memory = Replay(kept, 1, 500, 4, stack=4, n_step=3, sampler=Proportional(first="td")).open(0)
-    rollouts = senders.Timed(f.stream.batches(1), f.seen).consumer(0, lambda slots: None, wait=False)
+    rollouts = senders.Timed(f.queue.batches(1), f.seen).consumer(0, lambda slots: None, wait=False)
     for _ in range(60):
         f.actor.turn(f.actor.due, f.pace, f.history, 0)
         taken = next(rollouts)
@@ -122,7 +122,7 @@ def test_an_actor_without_a_slot_waits_and_one_far_behind_gives_up_what_it_misse
     for now in (begun + 4.0, begun + 4.01):
         f.actor.turn(now, f.pace, f.history, 0)
     assert f.seen.rollouts[0].tolist()[:4] == [0, 2, 1, 0]
-    taken, before = f.stream.batches(1).consumer(0), f.actor.made
+    taken, before = f.queue.batches(1).consumer(0), f.actor.made
     assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
     f.actor.turn(before + 9.0, f.pace, f.history, 0)
     assert f.actor.made == pytest.approx(before + 9.0 + 2.0 - senders.SLACK), "what it waited for is not made up"
@@ -139,7 +139,7 @@ def test_a_delay_makes_rollouts_and_weights_older():
     assert f.actor.due == pytest.approx(f.actor.made + 3.0)
     f.actor.turn(f.actor.due, f.pace, f.history, 0)
     assert f.actor.held == 0
-    taken = f.stream.batches(1).consumer(0)
+    taken = f.queue.batches(1).consumer(0)
     assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
     f.actor.turn(f.actor.due, f.pace, f.history, 0)
     assert f.actor.held == 7

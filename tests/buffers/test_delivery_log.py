@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from polyplay.buffers import delivery_log
-from polyplay.buffers.delivery_log import Rollout
-from polyplay.buffers.rollout_queue import Stream
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.buffers.delivery_log import DeliveredRollout
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 
@@ -22,13 +22,16 @@ HEAD = {"from": 0, "threads": 1, "length": 100.0}
 def read(tmp_path, *lines, end: str = "\n", each: int = 1):
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (tmp_path / "deliveries-0.jsonl").write_text(text + end)
-    return delivery_log.read(tmp_path, 0, actors=2, n=2, each=each)
+    return delivery_log.read_log(tmp_path, 0, actors=2, n=2, each=each)
 
 
 def test_it_says_who_made_what_with_which_weights(tmp_path):
     more = {**HEAD, "from": 1}
     found = read(tmp_path, HEAD, [1, [0, 0], [1, 0]], more, [2, [1, 0], [0, 1, 1000]], "[3,[0,1],[1", end="")
-    assert found.batches == [[Rollout(0, 0), Rollout(1, 0)], [Rollout(1, 0), Rollout(0, 1, 1000)]]
+    assert found.batches == [
+        [DeliveredRollout(0, 0), DeliveredRollout(1, 0)],
+        [DeliveredRollout(1, 0), DeliveredRollout(0, 1, 1000)],
+    ]
     assert found.threads == 1
 
 
@@ -73,20 +76,23 @@ def test_one_of_another_number_of_updates_is_one_clear_line(lines, said, tmp_pat
 
 
 def test_what_is_written_can_be_read(tmp_path):
-    stream = Stream({"version": Field((), "int64")}, {}, 1, 1, slots=4, producers=2)
-    stream.rows["version"][:] = np.array([0, 3, 0, 0]).reshape(4, 1, 1)
-    stream.by[3] = 1000
-    me = Me("learn", 0, 1, 0, 1, Meter(1, ()), Control(), directory=tmp_path)
-    note = delivery_log.writer(me, stream, 0, 2, 50.0, each=3)
+    queue = RolloutQueue({"version": Field((), "int64")}, {}, 1, 1, slots=4, producers=2)
+    queue.rows["version"][:] = np.array([0, 3, 0, 0]).reshape(4, 1, 1)
+    queue.by[3] = 1000
+    ctx = WorkerContext("learn", 0, 1, 0, 1, Counters(1, ()), RunControl(), directory=tmp_path)
+    note = delivery_log.log_writer(ctx, queue, 0, 2, 50.0, each=3)
     note([0, 2])
     note([3, 1])
-    found = delivery_log.read(tmp_path, 0, actors=2, n=2, each=3)
-    assert found.batches == [[Rollout(0, 0), Rollout(1, 0)], [Rollout(1, 0, 1000), Rollout(0, 3)]]
+    found = delivery_log.read_log(tmp_path, 0, actors=2, n=2, each=3)
+    assert found.batches == [
+        [DeliveredRollout(0, 0), DeliveredRollout(1, 0)],
+        [DeliveredRollout(1, 0, 1000), DeliveredRollout(0, 3)],
+    ]
     assert found.threads == 2
     with pytest.raises(UserError, match="update 3 where update 1 was due"):
-        delivery_log.read(tmp_path, 0, actors=2, n=2)
+        delivery_log.read_log(tmp_path, 0, actors=2, n=2)
 
 
 def test_there_must_be_one(tmp_path):
     with pytest.raises(UserError, match=r"has no deliveries-0\.jsonl: only runs of asynchronous systems"):
-        delivery_log.read(tmp_path, 0, 2, 2)
+        delivery_log.read_log(tmp_path, 0, 2, 2)

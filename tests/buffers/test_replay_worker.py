@@ -14,16 +14,16 @@ import pytest
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Proportional, Replay, row_kernels
-from polyplay.buffers.replay_worker import Shard, remember
-from polyplay.buffers.rollout_queue import READING, Stream
-from polyplay.buffers.sample_queue import Trays
+from polyplay.buffers.replay_worker import ReplayShard, serve_replay
+from polyplay.buffers.rollout_queue import READING, RolloutQueue
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common import checkpoint
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
-from polyplay.workers.process import Cargo, no_main
+from polyplay.workers.process import CloudPickled, no_main
 from tests.buffers.replay.plain import ROWS, Plain, World
 
 T, LANES = 5, 2
@@ -44,16 +44,16 @@ class Shop:
 
     def __init__(self, memories: int = 2, actors: int = 4, slots: int = 2, **options: Any):
         self.rng = np.random.default_rng(1)
-        self.stream = Stream(SPEC, {}, T, LANES, slots * actors, actors, memories)
-        self.stream.patience = 0.0
+        self.queue = RolloutQueue(SPEC, {}, T, LANES, slots * actors, actors, memories)
+        self.queue.patience = 0.0
         given = {"sampler": Proportional(1.0, 0.4, first="td"), "n_step": 3, "gamma": 0.9, "start": 1, **options}
         self.replay = Replay(SPEC, actors // memories * LANES, **{"capacity": 400, "batch": 8, **given})
-        self.trays = Trays(self.replay, self.stream)
-        self.trays.patience = 0.0
+        self.samples = SampleQueue(self.replay, self.queue)
+        self.samples.patience = 0.0
         self.worlds = [World(self.rng, LANES, 0, "zeros") for _ in range(actors)]
         self.last: list[Any] = [self._rows(p, 1) for p in range(actors)]
-        self.producers = [self.stream.producer(p) for p in range(actors)]
-        self.taker = self.trays.taker(0)
+        self.producers = [self.queue.producer(p) for p in range(actors)]
+        self.taker = self.samples.taker(0)
 
     def _rows(self, p: int, n: int) -> dict[str, np.ndarray]:
         rows = self.worlds[p].rows(n, np.arange(LANES))
@@ -74,26 +74,26 @@ class Shop:
         self.producers[p].commit(slot)
         return {k: v[:-1] for k, v in rows.items()}
 
-    def me(self, index: int, **more: Any) -> Me:
+    def ctx(self, index: int, **more: Any) -> WorkerContext:
         heard: list[str] = []
-        given = {"role": "remember", "index": index, "n": 2, "row": index, "seed": 7} | more
-        me = Me(**given, meters=Meter(4), control=Control(), patience=0.0)
-        me.say = lambda kind, text: heard.append(text)
-        me.heard = heard  # type: ignore[attr-defined]
-        return me
+        given = {"role": "serve_replay", "index": index, "n": 2, "row": index, "seed": 7} | more
+        ctx = WorkerContext(**given, all_counters=Counters(4), control=RunControl(), patience=0.0)
+        ctx.say = lambda kind, text: heard.append(text)
+        ctx.heard = heard  # type: ignore[attr-defined]
+        return ctx
 
-    def shard(self, index: int, trim: int = 0, **more: Any) -> Shard:
-        return Shard(self.me(index, **more), self.stream.batches(1), self.trays, trim)
+    def shard(self, index: int, trim: int = 0, **more: Any) -> ReplayShard:
+        return ReplayShard(self.ctx(index, **more), self.queue.batches(1), self.samples, trim)
 
 
-def priorities(shard: Shard) -> dict[int, float]:
+def priorities(shard: ReplayShard) -> dict[int, float]:
     """Of all items that may be drawn, by id."""
     ledger = shard.memory.ledger
     slots = np.flatnonzero(ledger.flags & row_kernels.LIVE)
     return dict(zip(ledger.ids(slots).tolist(), shard.memory.picker.priorities(slots).tolist(), strict=True))
 
 
-def alive(shard: Shard) -> set[int]:
+def alive(shard: ReplayShard) -> set[int]:
     return set(priorities(shard))
 
 
@@ -103,7 +103,7 @@ def test_each_memory_holds_its_actors_rows_with_the_priorities_of_the_twin():
     for turn in range(12):
         p = turn % 4
         twins[p % 2].add(shop.play(p), np.arange(LANES) + p // 2 * LANES)
-        while shards[p % 2].stream.depth:
+        while shards[p % 2].queue.depth:
             shards[p % 2].work()
     for shard, twin in zip(shards, twins, strict=True):
         items = twin.items()
@@ -122,7 +122,7 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
             pass
     before = [priorities(s) for s in shards]
     tray = next(shop.taker.batches())
-    ids = shop.trays.item(tray)["id"].copy()
+    ids = shop.samples.item(tray)["id"].copy()
     shop.taker.give(tray, np.arange(8) + 50.0)
     for shard in shards:
         shard.judge()
@@ -143,7 +143,7 @@ def test_weights_of_a_shards_batch_are_those_over_all_shards():
         shards[turn % 2].work()
     shard = shards[0]
     size, mass = shard.memory.ledger.size, sum(priorities(shard).values())
-    item = shop.trays.item(0)
+    item = shop.samples.item(0)
     shard.memory.sample(into=item)
     chance = np.array([priorities(shard)[i] for i in item["id"].tolist()]) / mass / m
     weight = (m * size * chance) ** -beta
@@ -160,18 +160,18 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
         shard.work()
     ledger, most = shard.memory.ledger, shop.replay.rows * 4
     assert 48 < ledger.size <= most, "nothing waits for the trimming"
-    shop.trays.learnt(0.5, 99)
+    shop.samples.learnt(0.5, 99)
     shard.judge()
     assert ledger.size > 48
     slots = np.flatnonzero(ledger.flags & row_kernels.LIVE)
     ages = sorted(zip(ledger.stamp[slots].tolist(), slots.tolist(), strict=True))
     oldest = ages[len(ages) - 48][0]  # the twin: of all, sorted, the newest 48 stay
-    shop.trays.learnt(0.5, 100)
+    shop.samples.learnt(0.5, 100)
     shard.judge()
     assert ledger.size == 48
     kept = ledger.stamp[np.flatnonzero(ledger.flags & row_kernels.LIVE)]
     assert kept.min() == oldest
-    shop.trays.learnt(0.5, 199)
+    shop.samples.learnt(0.5, 199)
     shard.judge()
     assert shard.trimmed == 1
 
@@ -184,7 +184,7 @@ def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio
     for _ in range(40):
         taken += shop.play(0) is not None
         shard.work()
-    assert shop.trays.waiting == 2, "as many as there are trays"
+    assert shop.samples.waiting == 2, "as many as there are trays"
     drawn = shard.memory.sampled // 16
     if ratio is None:
         assert (taken, shard.memory.pace.rows) == (40, 40 * T * LANES)
@@ -214,14 +214,14 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     shop.play(0)
     held = next(shard.rollouts)  # it is lost while it reads
     assert held is not None
-    assert (shop.stream.use == READING).any()
-    before = shop.trays.waiting
+    assert (shop.queue.use == READING).any()
+    before = shop.samples.waiting
     assert before
     new = shop.shard(0, incarnation=1)
-    assert "begins empty" in new.me.heard[0]  # type: ignore[attr-defined]
+    assert "begins empty" in new.ctx.heard[0]  # type: ignore[attr-defined]
     assert new.memory.ledger.size == 0
-    assert shop.trays.waiting == before, "what was drawn is learnt"
-    assert len(shop.stream._free[0]) == 2, "its slots went back to the actor"
+    assert shop.samples.waiting == before, "what was drawn is learnt"
+    assert len(shop.queue._free[0]) == 2, "its slots went back to the actor"
     assert shop.play(0) is not None
     assert new.work()
     assert new.memory.pace.rows == T * LANES
@@ -245,17 +245,17 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         assert shard.filler.asked() == 3
         finish(shard.save(3))
         assert shard.filler.asked() is None
-    assert shop.trays.failed() == []
+    assert shop.samples.failed() == []
     sampled = shards[1].memory.sampled
-    assert shop.trays.waiting == 4
+    assert shop.samples.waiting == 4
     path = checkpoint.complete(tmp_path, 3, {})
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
     assert priorities(loaded) == priorities(shards[1])
     assert loaded.memory.pace.rows == shards[1].memory.pace.rows
     assert loaded.memory.sampled == sampled - 2 * 8
-    assert again.stream.base[1] == 3
-    assert actor_checkpoint._stream(again.me(0, resume=path), 1)["taken"] == {"1": 3}
+    assert again.queue.base[1] == 3
+    assert actor_checkpoint._stream(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
 
 
 def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
@@ -283,11 +283,11 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
         shop.play(0)
         while shard.work():
             pass
-    assert shop.trays.waiting == 2
+    assert shop.samples.waiting == 2
     new = shop.shard(0, incarnation=1, directory=tmp_path)
     assert new.filler.away == 0
     shop.producers[0].answer(3)
-    shop.trays.ask(3)
+    shop.samples.ask(3)
     finish(new.save(3))
     again = Shop(memories=1, actors=1, ratio=2.0).shard(0, resume=checkpoint.complete(tmp_path, 3, {}))
     assert again.memory.sampled == 0
@@ -297,42 +297,42 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     shop = Shop(memories=1, actors=1)
     shard = shop.shard(0, directory=tmp_path)
     shop.producers[0].answer(3)
-    shop.trays.ask(3)
+    shop.samples.ask(3)
 
     def full(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shard.memory, "save", full)
     finish(shard.save(3))
-    assert shop.trays.failed() == [0]
-    assert "No space left" in shard.me.heard[0]  # type: ignore[attr-defined]
+    assert shop.samples.failed() == [0]
+    assert "No space left" in shard.ctx.heard[0]  # type: ignore[attr-defined]
 
 
 def test_the_worker_takes_turns_until_all_is_closed():
     shop = Shop(memories=1, actors=1)
-    turns = remember(shop.me(0), source=shop.stream.batches(1), out=shop.trays)
+    turns = serve_replay(shop.ctx(0), source=shop.queue.batches(1), out=shop.samples)
     shop.play(0)
     for _ in range(4):
         next(turns)
-    assert shop.trays.waiting == 2
-    assert shop.trays.fresh() > 0
+    assert shop.samples.waiting == 2
+    assert shop.samples.fresh() > 0
 
 
 def work(cargo: Any, incarnation: int) -> None:
-    source, trays, meters, control = cargo
-    me = Me("remember", 0, 1, 0, 7, meters, control, incarnation=incarnation)
+    source, samples, all_counters, control = cargo
+    ctx = WorkerContext("serve_replay", 0, 1, 0, 7, all_counters, control, incarnation=incarnation)
     with contextlib.suppress(Closed):
-        for _ in remember(me, source=source, out=trays):
-            me.turn()
+        for _ in serve_replay(ctx, source=source, out=samples):
+            ctx.turn()
 
 
 def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
-    shop, meters, control = Shop(memories=1, actors=1, slots=4, start=20), Meter(1), Control()
-    shop.stream.patience = 0.02
+    shop, all_counters, control = Shop(memories=1, actors=1, slots=4, start=20), Counters(1), RunControl()
+    shop.queue.patience = 0.02
     known: dict[int, np.ndarray] = {}  # every row's picture, by its action, which is another one in each row
 
     def start(incarnation: int) -> Any:
-        cargo = Cargo((shop.stream.batches(1), shop.trays, meters, control))
+        cargo = CloudPickled((shop.queue.batches(1), shop.samples, all_counters, control))
         with no_main():
             process = multiprocessing.get_context("spawn").Process(target=work, args=(cargo, incarnation), daemon=True)
             process.start()
@@ -346,17 +346,17 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
             if rows is not None:
                 obs, action = (rows[k].reshape(T * LANES, *rows[k].shape[2:]) for k in ("obs", "action"))
                 known.update(zip(action.tolist(), obs, strict=True))
-            tray = next(trays)
+            tray = next(samples)
             if tray is None:
                 time.sleep(0.002)
                 continue
-            item = shop.trays.item(tray)
+            item = shop.samples.item(tray)
             for i, action in enumerate(item["action"].tolist()):
                 assert np.array_equal(item["obs"][0, i], known[action])
             shop.taker.give(tray, np.ones(8))
             taken += 1
 
-    trays = shop.taker.batches()
+    samples = shop.taker.batches()
     process = start(0)
     try:
         learn(30)
@@ -364,9 +364,9 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
         process.join()
         process = start(1)
         learn(30)
-        assert shop.trays.waiting <= shop.trays.n
+        assert shop.samples.waiting <= shop.samples.n
     finally:
         control.halt()
-        shop.stream.close()
+        shop.queue.close()
         process.join(20)
     assert process.exitcode == 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.rollout_queue import ROWS, Stream
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 from tests import twins
@@ -21,13 +21,13 @@ SPEC = {"obs": {"x": Field((2,), "float32")}, "action": Field((), "int64"), **RO
 STATE = {"h": Field((3,), "float32")}
 
 
-def _stream(**kw) -> Stream:
-    stream = Stream(SPEC, STATE, T=4, lanes=2, **kw)
-    stream.patience = 0.01
-    return stream
+def _stream(**kw) -> RolloutQueue:
+    queue = RolloutQueue(SPEC, STATE, T=4, lanes=2, **kw)
+    queue.patience = 0.01
+    return queue
 
 
-def _fill(stream: Stream, producer, number: int) -> int:
+def _fill(queue: RolloutQueue, producer, number: int) -> int:
     slot = producer.slot()
     assert slot is not None
     rows = producer.row(slot)
@@ -39,21 +39,21 @@ def _fill(stream: Stream, producer, number: int) -> int:
 
 
 def test_one_slot_is_handed_over_as_a_view():
-    stream = _stream(slots=2)
-    producer, taken = stream.producer(0), stream.batches(1).consumer(0)
+    queue = _stream(slots=2)
+    producer, taken = queue.producer(0), queue.batches(1).consumer(0)
     assert next(taken) is None
-    slot = _fill(stream, producer, 5)
+    slot = _fill(queue, producer, 5)
     rows, state = next(taken)
-    assert np.shares_memory(rows["obs"]["x"], stream.rows["obs"]["x"][slot])
+    assert np.shares_memory(rows["obs"]["x"], queue.rows["obs"]["x"][slot])
     assert rows["obs"]["x"].shape == (5, 2, 2)
     assert state["h"].tolist() == [[5, 5, 5]] * 2
 
 
 def test_slots_return_when_the_next_batch_is_asked_for():
-    stream = _stream(slots=2)
-    producer, taken = stream.producer(0), stream.batches(2).consumer(0)
-    _fill(stream, producer, 1)
-    _fill(stream, producer, 2)
+    queue = _stream(slots=2)
+    producer, taken = queue.producer(0), queue.batches(2).consumer(0)
+    _fill(queue, producer, 1)
+    _fill(queue, producer, 2)
     assert producer.slot() is None
     rows, _ = next(taken)
     assert rows["version"][0].tolist() == [1, 1, 2, 2]
@@ -63,8 +63,8 @@ def test_slots_return_when_the_next_batch_is_asked_for():
 
 
 def test_a_row_that_nobody_wrote_is_noticed():
-    stream = _stream(slots=1)
-    producer = stream.producer(0)
+    queue = _stream(slots=1)
+    producer = queue.producer(0)
     slot = producer.slot()
     producer.row(slot)["version"][:3] = 0
     with pytest.raises(RuntimeError, match="nobody wrote"):
@@ -72,27 +72,27 @@ def test_a_row_that_nobody_wrote_is_noticed():
 
 
 def test_what_a_dead_one_had_begun_is_counted_once():
-    stream = _stream(slots=3)
-    dead = stream.producer(0)
-    _fill(stream, dead, 1)
-    assert stream.unfinished(0) == (0, 0)
+    queue = _stream(slots=3)
+    dead = queue.producer(0)
+    _fill(queue, dead, 1)
+    assert queue.unfinished(0) == (0, 0)
     slot = dead.slot()
-    assert stream.unfinished(0) == (0, 0), "nothing was written yet"
+    assert queue.unfinished(0) == (0, 0), "nothing was written yet"
     dead.row(slot)["version"][:3] = 7
-    assert stream.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
+    assert queue.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
     dead.row(slot)["first"][1, 0] = True
-    assert stream.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
-    stream.producer(0)
-    assert stream.unfinished(0) == (0, 0), "its successor will write that slot anew"
-    assert set(stream.producer(0)._reclaimed) == {slot}
+    assert queue.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
+    queue.producer(0)
+    assert queue.unfinished(0) == (0, 0), "its successor will write that slot anew"
+    assert set(queue.producer(0)._reclaimed) == {slot}
 
 
 def test_a_successor_gets_back_what_the_dead_one_held():
-    stream = _stream(slots=3)
-    dead, taken = stream.producer(0), stream.batches(1).consumer(0)
-    _fill(stream, dead, 1)
+    queue = _stream(slots=3)
+    dead, taken = queue.producer(0), queue.batches(1).consumer(0)
+    _fill(queue, dead, 1)
     held = dead.slot()
-    successor = stream.producer(0)
+    successor = queue.producer(0)
     assert next(taken) is not None  # the first slot is being read: not the successor's
     got = {successor.slot(), successor.slot()}
     assert held in got
@@ -101,48 +101,48 @@ def test_a_successor_gets_back_what_the_dead_one_held():
 
 
 def test_tokens_of_before_do_not_shorten_the_wait_for_a_slot():
-    stream = _stream(slots=1)
-    producer = stream.producer(0)
+    queue = _stream(slots=1)
+    producer = queue.producer(0)
     assert producer.slot() == 0
-    stream._bells[0].post(3)
-    stream.patience = 0.05
+    queue._bells[0].post(3)
+    queue.patience = 0.05
     before = time.monotonic()
     assert producer.slot() is None
     assert time.monotonic() - before >= 0.05
-    stream._bells[0].post()
-    other = threading.Timer(0.01, stream.close)
+    queue._bells[0].post()
+    other = threading.Timer(0.01, queue.close)
     other.start()
-    stream.patience = 100.0
+    queue.patience = 100.0
     with pytest.raises(Closed):
         producer.slot()
 
 
 def test_close_wakes_everyone():
-    stream = _stream(slots=1)
-    stream.patience = 100.0
+    queue = _stream(slots=1)
+    queue.patience = 100.0
     raised = []
 
     def consume() -> None:
         with pytest.raises(Closed):
-            list(stream.batches(1).consumer(0))
+            list(queue.batches(1).consumer(0))
         raised.append(True)
 
     thread = threading.Thread(target=consume)
     thread.start()
-    stream.close()
+    queue.close()
     thread.join(60)
     assert raised == [True]
     with pytest.raises(Closed):
-        stream.producer(0).slot()
+        queue.producer(0).slot()
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
     n = min(n, producers * share)
-    stream = _stream(slots=producers * share, producers=producers)
-    stream.patience = 0.0
-    ends, taken = [stream.producer(p) for p in range(producers)], stream.batches(n).consumer(0)
+    queue = _stream(slots=producers * share, producers=producers)
+    queue.patience = 0.0
+    ends, taken = [queue.producer(p) for p in range(producers)], queue.batches(n).consumer(0)
     sent, got, number = {p: [] for p in range(producers)}, [], 0
     for choice in data.draw(st.lists(st.integers(0, producers), max_size=60)):
         if choice < producers:
@@ -164,14 +164,14 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 30), st.data())
 def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(each, consumers, n, in_turn, turn, data):
-    stream = _stream(slots=3 * each * consumers, producers=each * consumers, consumers=consumers)
+    queue = _stream(slots=3 * each * consumers, producers=each * consumers, consumers=consumers)
     counts = data.draw(st.lists(st.integers(0, 3), min_size=each * consumers, max_size=each * consumers))
     for p, count in enumerate(counts):
-        end = stream.producer(p)
+        end = queue.producer(p)
         for number in range(count):
-            _fill(stream, end, number + 1)
-    batches = stream.batches(n, in_turn)
-    assert stream.depth == sum(counts)
+            _fill(queue, end, number + 1)
+    batches = queue.batches(n, in_turn)
+    assert queue.depth == sum(counts)
     for c in range(consumers):
         found = batches._choose(c, turn)
         chosen, after = twins.batch(counts[c::consumers], n, turn, in_turn)
@@ -179,30 +179,30 @@ def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(eac
 
 
 def test_no_slot_is_taken_before_a_whole_batch_is_there():
-    stream = _stream(slots=4, producers=2)
-    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(2, in_turn=True).consumer(0)
-    _fill(stream, ends[0], 1)
-    _fill(stream, ends[0], 2)
+    queue = _stream(slots=4, producers=2)
+    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(2, in_turn=True).consumer(0)
+    _fill(queue, ends[0], 1)
+    _fill(queue, ends[0], 2)
     assert next(taken) is None
-    assert stream.depth == 2
-    _fill(stream, ends[1], 3)
+    assert queue.depth == 2
+    _fill(queue, ends[1], 3)
     assert next(taken)[0]["version"][0].tolist() == [1, 1, 3, 3]
-    assert [stream.made(p) for p in range(2)] == [2, 1]
-    assert [stream.learnt(p) for p in range(2)] == [1, 1]
+    assert [queue.made(p) for p in range(2)] == [2, 1]
+    assert [queue.learnt(p) for p in range(2)] == [1, 1]
 
 
 def test_rollouts_in_flight_go_on_in_another_stream():
-    stream = _stream(slots=6, producers=2)
-    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(1).consumer(0)
+    queue = _stream(slots=6, producers=2)
+    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(1).consumer(0)
     for number in (1, 2, 3):
-        _fill(stream, ends[0], number)
+        _fill(queue, ends[0], number)
     assert next(taken)[0]["version"][0, 0] == 1
     flight = ends[0].flight()
     other = _stream(slots=6, producers=2)
-    other.base[:] = [stream.learnt(p) for p in range(2)]
+    other.base[:] = [queue.learnt(p) for p in range(2)]
     end = other.producer(0)
     end.give(flight)
-    assert end.committed == stream.made(0) == 3
+    assert end.committed == queue.made(0) == 3
     rows, state = next(other.batches(2).consumer(0))
     assert rows["obs"]["x"][0, :, 0].tolist() == [2, 2, 3, 3]
     assert state["h"][:, 0].tolist() == [2, 2, 3, 3]
@@ -210,45 +210,45 @@ def test_rollouts_in_flight_go_on_in_another_stream():
 
 
 def test_a_learner_knows_which_actors_have_answered():
-    stream = _stream(slots=4, producers=4, consumers=2)
-    ends = [stream.producer(p) for p in range(4)]
+    queue = _stream(slots=4, producers=4, consumers=2)
+    ends = [queue.producer(p) for p in range(4)]
     assert [end.asked() for end in ends] == [None] * 4
-    stream.ask(0, 0)
+    queue.ask(0, 0)
     assert [end.asked() for end in ends] == [0, None, 0, None], "each consumer asks its own"
-    stream.ask(1, 0)
+    queue.ask(1, 0)
     assert [end.asked() for end in ends] == [0] * 4
     ends[0].answer(0)
     ends[2].answer(0, failed=True)
-    assert [stream.late(0, 0), stream.late(1, 0)] == [[], [1, 3]]
-    assert [stream.failed(0), stream.failed(1)] == [[2], []]
+    assert [queue.late(0, 0), queue.late(1, 0)] == [[], [1, 3]]
+    assert [queue.failed(0), queue.failed(1)] == [[2], []]
     assert [end.asked() for end in ends] == [None, 0, None, 0]
 
 
 def test_batches_can_be_ordered_by_a_log():
-    stream = _stream(slots=6, producers=2)
-    ends, batches = [stream.producer(p) for p in range(2)], stream.batches(2)
+    queue = _stream(slots=6, producers=2)
+    ends, batches = [queue.producer(p) for p in range(2)], queue.batches(2)
     log = [[1, 1], [0, 1]]
     batches.order = lambda c, turn: log[turn // 2]
     heard = []
     taken = batches.consumer(0, 0, heard.append)
     for number in (1, 2):
-        _fill(stream, ends[0], number)
-    _fill(stream, ends[1], 3)
+        _fill(queue, ends[0], number)
+    _fill(queue, ends[1], 3)
     assert next(taken) is None
-    _fill(stream, ends[1], 4)
+    _fill(queue, ends[1], 4)
     assert next(taken)[0]["version"][0].tolist() == [3, 3, 4, 4]
     assert next(taken) is None
-    _fill(stream, ends[1], 5)
+    _fill(queue, ends[1], 5)
     assert next(taken)[0]["version"][0].tolist() == [1, 1, 5, 5]
-    assert [[s // stream.share for s in slots] for slots in heard] == log
+    assert [[s // queue.share for s in slots] for slots in heard] == log
 
 
 def test_every_producer_gets_its_turn():
-    stream = _stream(slots=8, producers=2)
-    ends, taken = [stream.producer(p) for p in range(2)], stream.batches(1).consumer(0)
+    queue = _stream(slots=8, producers=2)
+    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(1).consumer(0)
     for i in range(4):
-        _fill(stream, ends[0], 100 + i)
-        _fill(stream, ends[1], 200 + i)
+        _fill(queue, ends[0], 100 + i)
+        _fill(queue, ends[1], 200 + i)
     order = [int(next(taken)[0]["version"][0, 0]) for _ in range(8)]
     assert order == [100, 200, 101, 201, 102, 202, 103, 203]
 

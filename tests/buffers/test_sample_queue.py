@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import ROWS, Stream
-from polyplay.buffers.sample_queue import _HOLDER, Trays
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.buffers.sample_queue import _HOLDER, SampleQueue
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 
 SPEC: Any = {"obs": {"x": Field((3,), "float32")}, "action": Field((), "int64"), **ROWS}
 
 
-def trays_of(memories: int = 2, learners: int = 1, depth: int = 2, batch: int = 4) -> Trays:
-    stream = Stream(SPEC, {}, T=2, lanes=1, slots=2 * memories, producers=memories, consumers=memories)
-    made = Trays(Replay(SPEC, 1, capacity=50, batch=batch), stream, learners, depth)
+def trays_of(memories: int = 2, learners: int = 1, depth: int = 2, batch: int = 4) -> SampleQueue:
+    queue = RolloutQueue(SPEC, {}, T=2, lanes=1, slots=2 * memories, producers=memories, consumers=memories)
+    made = SampleQueue(Replay(SPEC, 1, capacity=50, batch=batch), queue, learners, depth)
     made.patience = 0.0
     return made
 
@@ -37,22 +37,22 @@ def draw(number: int) -> Any:
 
 
 def test_a_batch_crosses_in_place_and_its_priorities_come_back():
-    trays = trays_of(memories=1)
-    filler, taker = trays.filler(0), trays.taker(0)
+    samples = trays_of(memories=1)
+    filler, taker = samples.filler(0), samples.taker(0)
     batches = taker.batches()
     assert next(batches) is None
     assert list(filler.back()) == []  # all are empty at first
     filler.fill(draw(7))
-    assert (trays.waiting, filler.away) == (1, 1)
+    assert (samples.waiting, filler.away) == (1, 1)
     tray = next(batches)
-    item = trays.item(tray)
+    item = samples.item(tray)
     assert item["obs"]["x"].shape == (2, 4, 3)
     assert item["id"].tolist() == [7] * 4
-    assert np.shares_memory(item["obs"]["x"], trays._items["obs"]["x"])
+    assert np.shares_memory(item["obs"]["x"], samples._items["obs"]["x"])
     taker.give(tray, np.arange(4.0))
     ((ids, priority),) = filler.back()
     assert (ids.tolist(), priority.tolist()) == ([7] * 4, [0, 1, 2, 3])
-    assert (trays.waiting, filler.away) == (0, 0)
+    assert (samples.waiting, filler.away) == (0, 0)
 
 
 def test_an_item_has_what_its_replay_says():
@@ -74,8 +74,8 @@ def test_an_item_has_what_its_replay_says():
     moves=st.lists(st.tuples(st.sampled_from("ftgb"), st.integers(0, 2)), max_size=80),
 )
 def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, moves):
-    trays = trays_of(memories, learners, depth)
-    fillers, takers = [trays.filler(m) for m in range(memories)], [trays.taker(c) for c in range(learners)]
+    samples = trays_of(memories, learners, depth)
+    fillers, takers = [samples.filler(m) for m in range(memories)], [samples.taker(c) for c in range(learners)]
     batches = [t.batches() for t in takers]
     for filler in fillers:
         assert list(filler.back()) == []
@@ -96,7 +96,7 @@ def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, m
             there = {m for m in range(memories) if full[m][c]}
             assert (tray is not None) == bool(there)
             if tray is not None:
-                found = int(trays.item(tray)["id"][0])
+                found = int(samples.item(tray)["id"][0])
                 (m,) = [m for m in there if full[m][c][0] == found]
                 full[m][c].popleft()
                 held[c].append((m, tray, found))
@@ -115,27 +115,27 @@ def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, m
 
 
 def test_memories_are_taken_from_in_turn_and_one_that_has_nothing_is_passed_over():
-    trays = trays_of(memories=3, depth=3)
-    fillers, batches = [trays.filler(m) for m in range(3)], trays.taker(0).batches()
+    samples = trays_of(memories=3, depth=3)
+    fillers, batches = [samples.filler(m) for m in range(3)], samples.taker(0).batches()
     for m, filler in enumerate(fillers):
         list(filler.back())
         for k in range(3 if m != 1 else 1):
             filler.fill(draw(10 * m + k))
-    found = [int(trays.item(next(batches))["id"][0]) for _ in range(7)]
+    found = [int(samples.item(next(batches))["id"][0]) for _ in range(7)]
     assert found == [0, 10, 20, 1, 21, 2, 22]
 
 
 def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by_nobody():
-    trays = trays_of(memories=1, depth=2)
-    filler, taker = trays.filler(0), trays.taker(0)
+    samples = trays_of(memories=1, depth=2)
+    filler, taker = samples.filler(0), samples.taker(0)
     batches = taker.batches()
     list(filler.back())
     filler.fill(draw(1))
-    trays.item(filler.empty[0])["id"][:2] = 99  # killed in the middle of its next one
-    new = trays.filler(0, by=1)
+    samples.item(filler.empty[0])["id"][:2] = 99  # killed in the middle of its next one
+    new = samples.filler(0, by=1)
     assert len(new.empty) == 1
     tray = next(batches)
-    assert trays.item(tray)["id"].tolist() == [1] * 4
+    assert samples.item(tray)["id"].tolist() == [1] * 4
     assert next(batches) is None, "a half-filled tray is never taken"
     taker.give(tray, np.ones(4))
     assert list(new.back()) == [], "its ids belong to another memory"
@@ -147,25 +147,25 @@ def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by
 
 
 def test_what_a_lost_learner_held_goes_back_unjudged():
-    trays = trays_of(memories=2, learners=2, depth=1)
-    fillers = [trays.filler(m) for m in range(2)]
+    samples = trays_of(memories=2, learners=2, depth=1)
+    fillers = [samples.filler(m) for m in range(2)]
     for filler in fillers:
         list(filler.back())
         filler.fill(draw(1))
         filler.fill(draw(2))
-    batches = [trays.taker(c).batches() for c in range(2)]
+    batches = [samples.taker(c).batches() for c in range(2)]
     lost, others = next(batches[0]), next(batches[1])
     assert lost != others
-    taker = trays.taker(0)  # in the lost one's place
+    taker = samples.taker(0)  # in the lost one's place
     assert [len(list(f.back())) for f in fillers] == [0, 0]
     assert [f.away for f in fillers] == [1, 2]
     assert next(taker.batches()) is not None, "what was on its way is taken by the new one"
-    assert trays.marks[others, _HOLDER] != 0
+    assert samples.marks[others, _HOLDER] != 0
 
 
 def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
-    trays = trays_of(memories=2)
-    fillers, taker = [trays.filler(m) for m in range(2)], trays.taker(0)
+    samples = trays_of(memories=2)
+    fillers, taker = [samples.filler(m) for m in range(2)], samples.taker(0)
     assert [f.asked() for f in fillers] == [None, None]
     waiting = taker.gather(0, 0.0)
     next(waiting)
@@ -176,8 +176,8 @@ def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
     next(waiting)
     fillers[1].answer(0, failed=True)
     assert list(waiting) == []
-    assert trays.failed() == [1]
-    assert (trays.fresh(kept=True), trays.news, trays.fresh(), trays.fresh(), trays.news) == (
+    assert samples.failed() == [1]
+    assert (samples.fresh(kept=True), samples.news, samples.fresh(), samples.fresh(), samples.news) == (
         12.0,
         True,
         5.0,
@@ -187,9 +187,9 @@ def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
 
 
 def test_waits_end_when_all_is_closed():
-    trays = trays_of()
-    batches = trays.taker(0).batches()
+    samples = trays_of()
+    batches = samples.taker(0).batches()
     assert next(batches) is None
-    trays.close()
+    samples.close()
     with pytest.raises(Closed):
         next(batches)

@@ -7,20 +7,20 @@ import threading
 import numpy as np
 import pytest
 
-from polyplay.buffers.training_queue import Queue
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 
 ROWS = {"obs": Field((2,), "uint8"), "reward": Field((), "float32"), "first": Field((), "bool")}
 
 
-def queue(agents: int = 3, capacity: int = 4, T: int = 5) -> Queue:
-    made = Queue(ROWS, {"h": Field((3,), "float32")}, T, agents, capacity)
+def queue(agents: int = 3, capacity: int = 4, T: int = 5) -> TrainingQueue:
+    made = TrainingQueue(ROWS, {"h": Field((3,), "float32")}, T, agents, capacity)
     made.patience = 0.0
     return made
 
 
-def put(q: Queue, value: float, length: int) -> None:
+def put(q: TrainingQueue, value: float, length: int) -> None:
     slot = q.slot()
     assert slot is not None
     q.rows["reward"][slot] = value

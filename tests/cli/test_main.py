@@ -79,7 +79,7 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
 
 
 def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
-    main.show({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
+    main.print_result({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
     assert capsys.readouterr().out == "epsilon  0.001\nmean     -13.80\nnone     none\nzero     0.00\n"
 
 

@@ -27,14 +27,14 @@ ROWS = [(100, 60.0, None), (200, 120.0, -1.0), (300, 180.0, 0.5)]
 
 
 def test_read_takes_reports_with_games(tmp_path: Path):
-    curve = plot.read(make(tmp_path, "a", "a2c", ROWS))
+    curve = plot.read_curve(make(tmp_path, "a", "a2c", ROWS))
     assert (curve.label, curve.env) == ("a2c", "toy:catch")
     assert (curve.frames, curve.minutes, curve.returns) == ([200, 300], [2.0, 3.0], [-1.0, 0.5])
 
 
 def test_what_a_resumption_made_void_is_left_out(tmp_path: Path):
     rows = [(100, 1.0, 0.1), (200, 2.0, 0.2), (300, 3.0, 0.3), (150, 4.0, 0.15), (250, 5.0, 0.25)]
-    curve = plot.read(make(tmp_path, "a", "a2c", rows))
+    curve = plot.read_curve(make(tmp_path, "a", "a2c", rows))
     assert curve.frames == [100, 150, 250]
     assert curve.returns == [0.1, 0.15, 0.25]
 
@@ -44,7 +44,7 @@ def test_a_mean_of_fewer_games_is_of_every_games_end(tmp_path: Path):
     games = [(10, 1.0), (20, 3.0), (30, 5.0), (25, 9.0)]  # the third was played again
     lines = [json.dumps({"frames": f, "wall_seconds": 6.0 * f, "episodic_return": r}) for f, r in games]
     (run / "episodes.jsonl").write_text("\n".join([*lines, ""]))
-    curve = plot.read(run, games=2)
+    curve = plot.read_curve(run, games=2)
     assert (curve.frames, curve.minutes, curve.returns) == ([10, 20, 25], [1.0, 2.0, 2.5], [1.0, 2.0, 6.0])
 
 
@@ -64,7 +64,7 @@ def test_curves_draws_a_picture_with_a_colour_per_system(tmp_path: Path, monkeyp
 
 
 def test_environments_are_named_where_there_are_several(tmp_path: Path):
-    found = [plot.read(make(tmp_path, e, "a2c", ROWS, env=e)) for e in ("x", "y")]
+    found = [plot.read_curve(make(tmp_path, e, "a2c", ROWS, env=e)) for e in ("x", "y")]
     assert plot._names(found) == ["a2c · x", "a2c · y"]
     assert (plot._title(found), plot._title(found[:1])) == ("", "x")
     assert plot._names(found[:1]) == ["a2c"]

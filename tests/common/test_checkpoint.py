@@ -24,7 +24,7 @@ ARRAYS = {
 
 
 def _save(directory, version, score=None):
-    part = checkpoint.Part(directory, version)
+    part = checkpoint.CheckpointPart(directory, version)
     part.arrays("agents/0/policy", {**ARRAYS, "version": np.array(version)})
     part.json("agents/0/learner", {"version": version})
     return checkpoint.complete(directory, version, {"episodic_return_mean": score})
@@ -41,12 +41,12 @@ def test_round_trip(tmp_path):
 
 
 def test_parts_alone_are_no_checkpoint_and_are_swept(tmp_path):
-    checkpoint.Part(tmp_path, 5).arrays("x", ARRAYS)
+    checkpoint.CheckpointPart(tmp_path, 5).arrays("x", ARRAYS)
     assert checkpoint.everything(tmp_path) == []
     with pytest.raises(UserError, match="no usable checkpoint"):
         checkpoint.newest(tmp_path, print)
-    checkpoint.sweep(tmp_path)
-    assert list(checkpoint.folder(tmp_path).iterdir()) == []
+    checkpoint.remove_partial(tmp_path)
+    assert list(checkpoint.checkpoints_dir(tmp_path).iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "manifest", "schema"])
@@ -104,14 +104,14 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
 def test_fit_copies_in_place_and_names_what_differs():
     net = nn.Linear(3, 2)
     storage = net.weight.data_ptr()
-    checkpoint.fit(net, {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)})
+    checkpoint.load_into(net, {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)})
     assert net.weight.data_ptr() == storage
     assert bool((net.weight == 1).all())
     assert torch.equal(net.bias, torch.zeros(2))
     with pytest.raises(UserError, match="weight is \\(2, 4\\) there and \\(2, 3\\) here"):
-        checkpoint.fit(net, {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)})
+        checkpoint.load_into(net, {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)})
     with pytest.raises(UserError, match="missing \\['bias'\\]"):
-        checkpoint.fit(net, {"weight": np.ones((2, 3), np.float32)})
+        checkpoint.load_into(net, {"weight": np.ones((2, 3), np.float32)})
 
 
 def test_files_are_replaced_at_once(tmp_path):
@@ -123,7 +123,7 @@ def test_files_are_replaced_at_once(tmp_path):
 
 
 def test_what_a_killed_worker_had_begun_is_no_part_of_a_checkpoint(tmp_path):
-    part = checkpoint.Part(tmp_path, 3)
+    part = checkpoint.CheckpointPart(tmp_path, 3)
     part.json("workers/act-0", {"steps": 1})
     begun = part.root / "workers" / ".act-1.safetensors.4711"
     begun.write_bytes(b"half")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from polyplay.common import locks
-from polyplay.common.locks import NOBODY, Claims
-from polyplay.common.shared_memory import Block
+from polyplay.common.locks import NOBODY, RobustLocks
+from polyplay.common.shared_memory import SharedBlock
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
@@ -29,7 +29,7 @@ def either(request, monkeypatch) -> Any:
 
 
 def test_what_one_took_no_other_gets_until_it_is_given_back(either):
-    places = Claims(2)
+    places = RobustLocks(2)
     one, two = places.join(7), places.join(8)
     assert places.holder(0) == NOBODY
     assert one.take(0)
@@ -43,7 +43,7 @@ def test_what_one_took_no_other_gets_until_it_is_given_back(either):
     assert places.holder(0) == 8
 
 
-def _count(places: Claims, block: Block, who: int, times: int) -> None:
+def _count(places: RobustLocks, block: SharedBlock, who: int, times: int) -> None:
     """Each place's number one up, read and written apart; at once a second worker in it would lose some."""
     mine, numbers, inside = places.join(who), block.array(2, np.int64), block.array(2, np.int64, 16)
     done = [0, 0]
@@ -61,7 +61,7 @@ def _count(places: Claims, block: Block, who: int, times: int) -> None:
 
 
 def test_threads_are_never_in_one_place_together(either):
-    places, block = Claims(2), Block(64)
+    places, block = RobustLocks(2), SharedBlock(64)
     threads = [threading.Thread(target=_count, args=(places, block, i, 100)) for i in range(3)]
     for t in threads:
         t.start()
@@ -71,7 +71,7 @@ def test_threads_are_never_in_one_place_together(either):
 
 
 def test_nor_are_processes(either):
-    places, block = Claims(2), Block(64)
+    places, block = RobustLocks(2), SharedBlock(64)
     workers = [either.Process(target=_count, args=(places, block, i, 100)) for i in range(2)]
     for w in workers:
         w.start()
@@ -82,7 +82,7 @@ def test_nor_are_processes(either):
     assert block.array(2, np.int64).tolist() == [300, 300]
 
 
-def _hold(places: Claims, who: int, end: Any) -> None:
+def _hold(places: RobustLocks, who: int, end: Any) -> None:
     mine = places.join(who)
     end.send((mine.take(0), mine.take(1)))
     time.sleep(600)
@@ -91,7 +91,7 @@ def _hold(places: Claims, who: int, end: Any) -> None:
 @pytest.mark.parametrize("how", ["spawn", "fork"])
 def test_who_is_killed_holds_nothing(how):
     """A real process in the middle of it; `holder` tells who it was."""
-    places = Claims(2)
+    places = RobustLocks(2)
     mine = places.join(1)
     assert mine.take(1)
     context = {"spawn": SPAWN, "fork": FORK}[how]
@@ -112,7 +112,7 @@ def test_who_is_killed_holds_nothing(how):
 
 
 def test_an_end_that_is_dropped_holds_nothing():
-    places = Claims(1)
+    places = RobustLocks(1)
     one, two = places.join(0), places.join(1)
     assert one.take(0)
     del one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.rng import Noise, uniform
+from polyplay.common.rng import LaneUniforms, uniform
 
 
 def test_a_number_depends_on_its_key_alone():
@@ -33,6 +33,6 @@ def test_no_number_is_ever_0_or_1():
 
 def test_rows_of_fixed_lanes_are_the_same_numbers():
     lanes = np.arange(5, 13)
-    noise = Noise(3, lanes, 2)
+    noise = LaneUniforms(3, lanes, 2)
     for step in (0, 1, 63, 64, 65, 63, 200, 10_000):
         assert np.array_equal(noise.row(step), uniform(3, lanes, np.full(8, step), 2))

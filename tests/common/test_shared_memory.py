@@ -10,25 +10,25 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.common.control import Control, Knobs
-from polyplay.common.counters import LAGS, Meter
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import LAGS, Counters
 from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Block, Layout
-from polyplay.workers.process import Cargo
+from polyplay.common.shared_memory import Layout, SharedBlock
+from polyplay.workers.process import CloudPickled
 from tests import leftovers
 
 forkserver = multiprocessing.get_context("forkserver")
 
 
 def _child(cargo, pipe):
-    block, bells, knobs, meter, control = cargo
+    block, bells, hyperparameters, counters, control = cargo
     bells[0].wait(100)
     block.array(4, np.float64)[1] = 7.0
-    knobs.set("rate", 2.5)
-    meter.row(1).add("steps", 3)
-    meter.row(1).lag(np.array([0, 2, 100]))
-    meter.row(1).episode(21.0, 1500, 4)
+    hyperparameters.set("rate", 2.5)
+    counters.row(1).add("steps", 3)
+    counters.row(1).lag(np.array([0, 2, 100]))
+    counters.row(1).episode(21.0, 1500, 4)
     control.save()
     bells[1].post()
     pipe.send("written")
@@ -36,15 +36,17 @@ def _child(cargo, pipe):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_process_sees_the_same_memory(named):
-    block, bells, knobs, meter, control = (
-        Block(4096),
+    block, bells, hyperparameters, counters, control = (
+        SharedBlock(4096),
         Semaphores(2, named),
-        Knobs(rate=1.0),
-        Meter(2, ("loss",)),
-        Control(),
+        Hyperparameters(rate=1.0),
+        Counters(2, ("loss",)),
+        RunControl(),
     )
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = forkserver.Process(target=_child, args=(Cargo((block, bells, knobs, meter, control)), theirs))
+    process = forkserver.Process(
+        target=_child, args=(CloudPickled((block, bells, hyperparameters, counters, control)), theirs)
+    )
     process.start()
     theirs.close()
     bells[0].post()
@@ -52,11 +54,11 @@ def test_a_process_sees_the_same_memory(named):
     assert bells[1].wait(100)
     process.join()
     assert block.array(4, np.float64).tolist() == [0.0, 7.0, 0.0, 0.0]
-    assert knobs.rate == 2.5
-    assert meter.column("steps").tolist() == [0.0, 3.0]
-    assert meter.lags[1][[0, 2, LAGS - 1]].tolist() == [1, 1, 1]
-    assert meter.column("lag_max")[1] == 100
-    assert meter.games[1, 0, :3].tolist() == [21.0, 1500.0, 4.0]
+    assert hyperparameters.rate == 2.5
+    assert counters.column("steps").tolist() == [0.0, 3.0]
+    assert counters.lags[1][[0, 2, LAGS - 1]].tolist() == [1, 1, 1]
+    assert counters.column("lag_max")[1] == 100
+    assert counters.games[1, 0, :3].tolist() == [21.0, 1500.0, 4.0]
     assert control.saves == 1
 
 
@@ -110,13 +112,13 @@ def test_layout_keeps_fields_apart_and_aligned():
 def test_blocks_leave_neither_files_nor_descriptors():
     before, there = len(os.listdir("/proc/self/fd")), leftovers.names()
     for _ in range(20):
-        Block(1 << 16).array(8, np.uint8)[:] = 1
+        SharedBlock(1 << 16).array(8, np.uint8)[:] = 1
     assert len(os.listdir("/proc/self/fd")) == before
     assert not leftovers.since(there)
 
 
 def test_knobs_name_what_there_is():
-    knobs = Knobs(learning_rate=1e-3, entropy_cost=0.01)
+    hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
     with pytest.raises(AttributeError, match="no knob 'lr'; there are: learning_rate, entropy_cost"):
-        _ = knobs.lr
-    assert knobs.all() == {"learning_rate": 1e-3, "entropy_cost": 0.01}
+        _ = hyperparameters.lr
+    assert hyperparameters.all() == {"learning_rate": 1e-3, "entropy_cost": 0.01}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.statistics import Estimate, aggregate, agree, mean_interval, trimmed_mean
+from polyplay.common.statistics import Estimate, aggregate, aggregates_agree, mean_interval, trimmed_mean
 
 NUMBER = st.floats(-1e4, 1e4)
 RUNS = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(NUMBER, min_size=1, max_size=5), min_size=1)
@@ -89,10 +89,10 @@ def test_trimmed_mean_drops_a_quarter_at_each_end():
 def test_two_evaluations_agree_unless_their_means_are_far_apart():
     rng = np.random.default_rng(2)
     a, b = rng.normal(0, 1, 50), rng.normal(0, 1, 50)
-    assert agree(a.tolist(), b.tolist())
-    assert not agree(a.tolist(), (b + 2).tolist())
-    assert agree([1.0], [1.0])
-    assert not agree([1.0], [2.0])
+    assert aggregates_agree(a.tolist(), b.tolist())
+    assert not aggregates_agree(a.tolist(), (b + 2).tolist())
+    assert aggregates_agree([1.0], [1.0])
+    assert not aggregates_agree([1.0], [2.0])
 
 
 def test_a_game_without_a_score_is_refused():

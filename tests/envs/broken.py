@@ -14,10 +14,10 @@ from gymnasium import spaces
 
 from polyplay.envs import Envs
 from polyplay.envs.check import trial
-from polyplay.envs.check.trial import Order
-from polyplay.envs.check.watchdog import Tried, watch
-from polyplay.envs.pools.client import maker
-from polyplay.envs.pools.lane import Job
+from polyplay.envs.check.trial import TrialOrder
+from polyplay.envs.check.watchdog import TrialResult, run_watched
+from polyplay.envs.pools.client import pickled_factory
+from polyplay.envs.pools.lane import LaneJob
 
 
 class Sound(gymnasium.Env):
@@ -206,8 +206,8 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
 }
 
 
-def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float = 60.0, lane: int = 0) -> Tried:
+def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float = 60.0, lane: int = 0) -> TrialResult:
     """One trial of `env`, in a process."""
     envs = Envs(env, 1, step_timeout=step_timeout)
-    job = Job(maker(envs), envs.title, envs.spec, 3, lane, step_timeout, 0)
-    return watch(trial.play, Order(job, steps, seconds))
+    job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout, 0)
+    return run_watched(trial.run_trial, TrialOrder(job, steps, seconds))

@@ -12,7 +12,7 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Envs, masks, spaces
-from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation
 from tests.envs.picky import PARTS, Picky, late
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
@@ -20,7 +20,7 @@ MANY = MultiDiscrete((2,), (2, 3))
 
 
 def legal(action, given, last=False):
-    return masks.legal(action, given, last).astype(int).tolist()
+    return masks.read_mask(action, given, last).astype(int).tolist()
 
 
 def test_forms_of_a_mask():
@@ -63,17 +63,17 @@ def test_a_last_row_may_have_nothing_legal():
     ],
 )
 def test_what_is_no_mask_says_so_on_one_line(action, given, says):
-    with pytest.raises(Breach, match=says) as e:
-        masks.legal(action, given)
+    with pytest.raises(SpaceViolation, match=says) as e:
+        masks.read_mask(action, given)
     assert "\n" not in str(e.value)
 
 
 def test_masks_of_composite_actions():
     action = {"a": Discrete(2), "b": {"0": BOX, "1": MANY}}
     found = {"a": Field((2,), "bool"), "b": {"1": Field((5,), "bool")}}
-    assert masks.spec(action, {"a": [1, 1], "b": (None, [1, 0, 1, 0, 0])}, "x") == found
-    assert masks.spec(action, {"b": {"1": [1] * 5}}, "x") == {"b": found["b"]}
-    assert masks.spec(action, {"a": None, "b": None}, "x") is None
+    assert masks.mask_spec(action, {"a": [1, 1], "b": (None, [1, 0, 1, 0, 0])}, "x") == found
+    assert masks.mask_spec(action, {"b": {"1": [1] * 5}}, "x") == {"b": found["b"]}
+    assert masks.mask_spec(action, {"a": None, "b": None}, "x") is None
     for wrong, says in (
         ({"A": [1, 1]}, r"declared parts a, b, given keys \['A'\]"),
         ([1, 1], "given list"),
@@ -81,19 +81,19 @@ def test_masks_of_composite_actions():
         ({"b": (None,)}, "declared one part for each of 0, 1"),
     ):
         with pytest.raises(UserError, match=says):
-            masks.spec(action, wrong, "x")
+            masks.mask_spec(action, wrong, "x")
 
 
 def test_the_mask_is_no_observation():
     space = gym.Dict({"x": gym.Box(0, 1, (2,)), "action_mask": gym.MultiBinary(3)})
-    assert masks.without(space) == gym.Dict({"x": gym.Box(0, 1, (2,))})
-    assert masks.without(space["x"]) is space["x"]
-    assert masks.declared(Discrete(3), space, "x") == Field((3,), "bool")
-    assert masks.declared(Discrete(3), space["x"], "x") is None
+    assert masks.without_mask(space) == gym.Dict({"x": gym.Box(0, 1, (2,))})
+    assert masks.without_mask(space["x"]) is space["x"]
+    assert masks.declared_mask(Discrete(3), space, "x") == Field((3,), "bool")
+    assert masks.declared_mask(Discrete(3), space["x"], "x") is None
     with pytest.raises(UserError, match=r"observation's action_mask is no mask of the actions, 4 discrete: declared"):
-        masks.declared(Discrete(4), space, "x")
+        masks.declared_mask(Discrete(4), space, "x")
     with pytest.raises(UserError, match="no mask of the actions"):
-        masks.declared(Discrete(4), gym.Dict({"action_mask": gym.Text(3)}), "x")
+        masks.declared_mask(Discrete(4), gym.Dict({"action_mask": gym.Text(3)}), "x")
 
 
 # ------------------------------------------------------------------- as Gymnasium's own sample(mask)
@@ -146,13 +146,13 @@ def taken(leaf, value):
 def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(space, seed):
     rng = np.random.default_rng(seed)
     action, given = spaces.action(space, "x"), gymnasiums(space, rng)
-    found = masks.spec(action, given, "x")
+    found = masks.mask_spec(action, given, "x")
     ours = tree.zeros(found, (2,)) if found is not None else None
-    masks.writer(action, ours, 1, inside=False)({}, {"action_mask": given}, False)
+    masks.mask_writer(action, ours, 1, inside=False)({}, {"action_mask": given}, False)
     into = tree.zeros(spaces.observation(space, "x"), (1,))
     space.seed(seed)
     for _ in range(5):
-        spaces.writer(space, into, 0)(space.sample(mask=given))
+        spaces.observation_writer(space, into, 0)(space.sample(mask=given))
         for path, mask in dict(tree.leaves(ours) if ours is not None else ()).items():
             leaf = dict(tree.leaves(action))[path]
             assert mask[1][taken(leaf, dict(tree.leaves(into))[path][0])].all()
@@ -233,15 +233,15 @@ def test_a_mask_that_comes_later_than_the_first_reset_is_told():
 
 def test_a_part_that_gets_its_mask_later_is_told():
     action = {"a": Discrete(2), "b": Discrete(2)}
-    into = tree.zeros(masks.spec(action, {"a": [1, 1], "b": None}, "x"), (1,))
-    write = masks.writer(action, into, 0, inside=False)
+    into = tree.zeros(masks.mask_spec(action, {"a": [1, 1], "b": None}, "x"), (1,))
+    write = masks.mask_writer(action, into, 0, inside=False)
     write(None, {"action_mask": {"a": [0, 1]}}, False)
     assert into == {"a": pytest.approx(np.array([[0, 1]]))}
     write(None, {}, True)
     assert into["a"].all()
-    with pytest.raises(Breach, match="action_mask at 'b': there is one now"):
+    with pytest.raises(SpaceViolation, match="action_mask at 'b': there is one now"):
         write(None, {"action_mask": {"a": [0, 1], "b": [0, 1]}}, False)
-    with pytest.raises(Breach, match="action_mask at 'a': there is none"):
+    with pytest.raises(SpaceViolation, match="action_mask at 'a': there is none"):
         write(None, {}, False)
 
 
@@ -250,4 +250,4 @@ def test_a_reset_that_fails_is_no_matter_of_masks():
         def reset(self, **_):
             raise OSError("no level")
 
-    assert masks.looked_up(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") is None
+    assert masks.info_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") is None

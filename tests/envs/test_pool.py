@@ -8,7 +8,7 @@ import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs import All, AtLeast, Envs, Greedy, Group
-from polyplay.envs.pool import lane_seeds, nearest, options
+from polyplay.envs.pool import closest_names, lane_seeds, options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,5 +98,5 @@ def test_options_are_checked():
 
 
 def test_nearest():
-    assert nearest("cartpole-v1", ["CartPole-v1", "Pendulum-v1"]) == ", did you mean 'CartPole-v1'?"
-    assert nearest("zzz", ["CartPole-v1"]) == ""
+    assert closest_names("cartpole-v1", ["CartPole-v1", "Pendulum-v1"]) == ", did you mean 'CartPole-v1'?"
+    assert closest_names("zzz", ["CartPole-v1"]) == ""

@@ -12,18 +12,22 @@ from gymnasium import spaces as gym
 from polyplay.common.errors import EnvFailure
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.rules import RULES
-from polyplay.envs.spaces import Breach
+from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken
 
 DOCS = Path(__file__).parents[2] / "docs" / "your_environment.md"
 
 
 def test_a_message_names_its_rule_and_can_be_read_again():
-    assert {rules.of(f"x: y {rules.named(rule)}") for rule in RULES} == set(RULES)
-    assert rules.of("x: y") is None
-    assert rules.bare(f"x: y {rules.named('seed')}; more") == "x: y; more"
-    assert rules.told(Breach("given 3", "reward")) == "given 3 (rule reward; polyplay check ENV explains)"
-    assert rules.told(Breach("given 3", "shape")).startswith("observation breaks its declared space: given 3 (rule")
+    assert {rules.rule_of(f"x: y {rules.rule_suffix(rule)}") for rule in RULES} == set(RULES)
+    assert rules.rule_of("x: y") is None
+    assert rules.without_rule(f"x: y {rules.rule_suffix('seed')}; more") == "x: y; more"
+    assert (
+        rules.rule_message(SpaceViolation("given 3", "reward")) == "given 3 (rule reward; polyplay check ENV explains)"
+    )
+    assert rules.rule_message(SpaceViolation("given 3", "shape")).startswith(
+        "observation breaks its declared space: given 3 (rule"
+    )
 
 
 def test_the_documentation_has_every_rule_with_its_sentence():
@@ -33,8 +37,8 @@ def test_the_documentation_has_every_rule_with_its_sentence():
 
 @pytest.mark.parametrize("reward", [1, 1.5, True, np.float32(2), np.int64(3), np.bool_(1), np.array(0.5)])
 def test_numbers_are_rewards(reward: Any):
-    assert rules.number(reward) == float(reward)
-    assert type(rules.number(reward)) is float
+    assert rules.read_reward(reward) == float(reward)
+    assert type(rules.read_reward(reward)) is float
 
 
 @pytest.mark.parametrize(
@@ -55,58 +59,58 @@ def test_numbers_are_rewards(reward: Any):
     ],
 )
 def test_other_things_are_no_rewards(reward: Any, says: str):
-    with pytest.raises(Breach, match=says) as e:
-        rules.number(reward)
+    with pytest.raises(SpaceViolation, match=says) as e:
+        rules.read_reward(reward)
     assert e.value.rule == "reward"
 
 
 def test_flags():
     for value in (True, 1, np.bool_(True), np.int32(1), np.array(True)):
-        assert rules.flag("terminated", value) is True
+        assert rules.read_flag("terminated", value) is True
     for value in (None, "yes", np.array([True]), 2, [], {}):
-        with pytest.raises(Breach, match="truncated must be a boolean, given") as e:
-            rules.flag("truncated", value)
+        with pytest.raises(SpaceViolation, match="truncated must be a boolean, given") as e:
+            rules.read_flag("truncated", value)
         assert e.value.rule == "flags"
 
 
 def test_what_step_and_reset_return():
-    assert rules.stepped((7, np.float32(1), np.bool_(False), True, {})) == (7, 1.0, False, True, {})
-    assert rules.begun([7, {}]) == (7, {})
+    assert rules.read_step((7, np.float32(1), np.bool_(False), True, {})) == (7, 1.0, False, True, {})
+    assert rules.read_reset([7, {}]) == (7, {})
     for give, result, rule in (
-        (rules.stepped, (7, 1.0, False, {}), "step"),
-        (rules.stepped, None, "step"),
-        (rules.begun, np.zeros(2), "reset"),
-        (rules.begun, (7,), "reset"),
+        (rules.read_step, (7, 1.0, False, {}), "step"),
+        (rules.read_step, None, "step"),
+        (rules.read_reset, np.zeros(2), "reset"),
+        (rules.read_reset, (7,), "reset"),
     ):
-        with pytest.raises(Breach, match=f"{rule}\\(\\) must return") as e:
+        with pytest.raises(SpaceViolation, match=f"{rule}\\(\\) must return") as e:
             give(result)
         assert e.value.rule == rule
 
 
 def test_a_last_observation_that_is_none_is_a_matter_of_the_end():
-    assert rules.lost(Breach("x", "shape"), True).rule == "final-observation"
-    assert "truncated" in str(rules.lost(Breach("x", "dtype"), False))
-    assert rules.lost(Breach("x", "finite"), True).rule == "finite"
+    assert rules.final_observation_flaw(SpaceViolation("x", "shape"), True).rule == "final-observation"
+    assert "truncated" in str(rules.final_observation_flaw(SpaceViolation("x", "dtype"), False))
+    assert rules.final_observation_flaw(SpaceViolation("x", "finite"), True).rule == "finite"
 
 
 def test_inside_tells_where_an_observation_lies_outside():
     space = gym.Dict({"a": gym.Box(0, 1, (2, 2)), "b": gym.Discrete(3)})
     fine = {"a": np.zeros((2, 2), np.float32), "b": 2}
-    rules.inside(space, fine)
+    rules.check_contains(space, fine)
     for obs, rule, says in (
         ({**fine, "a": np.float32([[0, 1], [5, 0]])}, "bounds", r"at 'a' 5 at \[1, 0\] is not in \[0, 1\]"),
         ({**fine, "b": 3}, "bounds", r"at 'b' given what is not in Discrete\(3\)"),
         ({**fine, "c": 1}, "keys", "given keys"),
     ):
-        with pytest.raises(Breach, match=says) as e:
-            rules.inside(space, obs)
+        with pytest.raises(SpaceViolation, match=says) as e:
+            rules.check_contains(space, obs)
         assert e.value.rule == rule
-    rules.inside(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
+    rules.check_contains(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
 
 
 def test_writers_name_the_rule_they_see_broken():
     space = gym.Dict({"x": gym.Box(-9, 9, (2,), np.float32), "n": gym.Discrete(3)})
-    write = spaces.writer(space, {"x": np.zeros((1, 2), np.float32), "n": np.zeros(1, np.int64)}, 0)
+    write = spaces.observation_writer(space, {"x": np.zeros((1, 2), np.float32), "n": np.zeros(1, np.int64)}, 0)
     fine = {"x": np.zeros(2, np.float32), "n": 1}
     write(fine)
     for obs, rule in (
@@ -119,23 +123,23 @@ def test_writers_name_the_rule_they_see_broken():
         ({**fine, "n": 1.0}, "dtype"),
         ({**fine, "n": [1]}, "shape"),
     ):
-        with pytest.raises(Breach) as e:
+        with pytest.raises(SpaceViolation) as e:
             write(obs)
         assert e.value.rule == rule
-    with pytest.raises(Breach, match=r"nan at \[1\] of an observation, 1 of 2 values not finite"):
+    with pytest.raises(SpaceViolation, match=r"nan at \[1\] of an observation, 1 of 2 values not finite"):
         write({**fine, "x": np.float32([0, np.nan])})
 
 
 def test_generators_are_told_apart():
     env, other = broken.Sound(), broken.Sound()
-    assert rules.generator(env) == -1
+    assert rules.rng_of(env) == -1
     env.reset(seed=5)
-    assert rules.generator(env) == 5
+    assert rules.rng_of(env) == 5
     env.np_random, other.np_random = np.random.default_rng(1), np.random.default_rng(1)
-    assert rules.generator(env) == rules.generator(other) > 2**61
+    assert rules.rng_of(env) == rules.rng_of(other) > 2**61
     other.np_random.random()
-    assert rules.generator(env) != rules.generator(other)
-    assert rules.generator(object()) == -1
+    assert rules.rng_of(env) != rules.rng_of(other)
+    assert rules.rng_of(object()) == -1
 
 
 @pytest.mark.parametrize("env", [broken.OneSeed, broken.OneGenerator])

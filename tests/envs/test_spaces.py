@@ -8,7 +8,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs import spaces
-from polyplay.envs.spaces import Box, Breach, Discrete, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation
 
 INNER = gym.Dict({"goal": gym.Discrete(4, start=-1), "x": gym.Box(-1, 1, ())})
 NEST = gym.Dict({"image": gym.Box(0, 255, (2, 2), np.uint8), "in": INNER})
@@ -37,7 +37,10 @@ def test_observations_become_fields():
     }
     assert spaces.classes(NEST) == {"in/goal": 4}
     assert spaces.classes(gym.Discrete(3)) == {"": 3}
-    assert spaces.show(spaces.observation(NEST, "x")) == "image: uint8 [2, 2], in/goal: int64 [], in/x: float32 []"
+    assert (
+        spaces.describe_fields(spaces.observation(NEST, "x"))
+        == "image: uint8 [2, 2], in/goal: int64 [], in/x: float32 []"
+    )
 
 
 def test_actions_become_ours():
@@ -58,7 +61,7 @@ def test_actions_of_several_parts_are_dicts():
     }
     mine = spaces.action(HYBRID, "x")
     assert mine == {"pick": Discrete(3), "rest": rest}
-    assert spaces.tell(mine["rest"]).startswith("0: [1, 2] discrete of 2, 3, 1: [2, 1] binary, 2: [2] real")
+    assert spaces.describe_actions(mine["rest"]).startswith("0: [1, 2] discrete of 2, 3, 1: [2, 1] binary, 2: [2] real")
     assert spaces.fields(mine) == {
         "pick": Field((), "int64"),
         "rest": {
@@ -137,8 +140,8 @@ def test_check_action_of_several_parts():
 
 
 def test_actor_gives_the_environment_what_it_declared():
-    assert spaces.actor(gym.Discrete(3, start=5))(np.int64(2)) == 7
-    act = spaces.actor(gym.Box(-1, 1, (2,), np.float64))
+    assert spaces.action_reader(gym.Discrete(3, start=5))(np.int64(2)) == 7
+    act = spaces.action_reader(gym.Box(-1, 1, (2,), np.float64))
     given = np.float32([-3, 0.5])
     out = act(given)
     assert out.dtype == np.float64
@@ -151,7 +154,7 @@ def test_actor_gives_elements_of_any_space():
         "pick": np.int64(2),
         "rest": {"0": np.array([[1, 2]]), "1": np.int8([[1], [0]]), "2": np.float32([-3, 0.5]), "3": np.float32(0.25)},
     }
-    given = spaces.actor(HYBRID)(row)
+    given = spaces.action_reader(HYBRID)(row)
     assert HYBRID.contains(given)
     assert isinstance(given["rest"], tuple)
     assert given["pick"] == 4
@@ -169,7 +172,7 @@ def test_observations_of_any_space():
     assert fields == {"0": Field((1, 2), "int64"), "1": {"b": Field((2, 1), "int8")}}
     assert spaces.classes(PAIR) == {"0": (2, 3)}
     into = tree.zeros(fields, (3,))
-    write = spaces.writer(PAIR, into, 1)
+    write = spaces.observation_writer(PAIR, into, 1)
     PAIR.seed(0)
     for _ in range(20):
         obs = PAIR.sample()
@@ -186,14 +189,14 @@ def test_observations_of_any_space():
         ((np.array([[5, 0]]), {"b": np.float32([[0], [1]])}), "at '1/b' declared MultiBinary.*given float32"),
         (([[5], [5, 0]], {}), "given list that is no array"),
     ):
-        with pytest.raises(Breach, match=says) as e:
+        with pytest.raises(SpaceViolation, match=says) as e:
             write(wrong)
         assert "\n" not in str(e.value)
 
 
 def test_writer_writes_in_place():
     into = tree.zeros(spaces.observation(NEST, "x"), (3,))
-    write = spaces.writer(NEST, into, 1)
+    write = spaces.observation_writer(NEST, into, 1)
     write({"image": np.full((2, 2), 7, np.uint8), "in": {"goal": 2, "x": 0.5}, "more": "is ignored"})
     assert into["image"].sum() == 28
     assert into["in"]["goal"].tolist() == [0, 3, 0], "counted from 0"
@@ -222,14 +225,14 @@ def test_writer_writes_in_place():
 )
 def test_writer_refuses_what_was_not_declared(space, obs, says):
     into = tree.zeros(spaces.observation(space, "x"), (1,))
-    with pytest.raises(Breach, match=says) as e:
-        spaces.writer(space, into, 0)(obs)
+    with pytest.raises(SpaceViolation, match=says) as e:
+        spaces.observation_writer(space, into, 0)(obs)
     assert "\n" not in str(e.value)
 
 
 def test_writer_takes_what_casts_safely():
     into = np.zeros((1, 2), np.float64)
-    write = spaces.writer(gym.Box(-9, 9, (2,), np.float64), into, 0)
+    write = spaces.observation_writer(gym.Box(-9, 9, (2,), np.float64), into, 0)
     for obs in (np.float32([1, 2]), [1, 2], np.int32([1, 2])):
         into[:] = 0
         write(obs)

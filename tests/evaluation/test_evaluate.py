@@ -12,7 +12,7 @@ from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate
-from polyplay.evaluation.scores.of_runs import training
+from polyplay.evaluation.scores.of_runs import training_score
 from polyplay.runs import directory, load
 from tests import made
 
@@ -31,7 +31,7 @@ def toy(tmp_path: Path) -> Path:
 def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     result = evaluate.evaluate(toy, 6, 3, epsilon=0.25)
     file = toy / "evaluation-000000000007-eps0.25-seed3.json"
-    assert json.loads(file.read_text()) == files.plain(result)
+    assert json.loads(file.read_text()) == files.to_plain(result)
     config = directory.read_config(toy)
     want = {
         "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
@@ -56,8 +56,8 @@ def test_the_same_question_has_the_same_answer(toy: Path):
 
 def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     run = made.run(tmp_path / "run", updates=(3, 7), network="mlp")
-    page, settings, options, _ = load.read(run)
-    made.save(run, page.build(settings, load.new_crew(options)).policy, 3, mean=0.5)
+    page, settings, options, _ = load.load_run(run)
+    made.save(run, page.build(settings, load.crew_of(options)).policy, 3, mean=0.5)
     made.games(run, [-1.0] * 50 + [1.0] * 100)
     evaluate.evaluate(run, 4)
     evaluate.evaluate(run, 4, which="best")
@@ -79,11 +79,11 @@ def test_a_run_that_goes_on_has_no_final_score_any_more(tmp_path: Path):
     scores = evaluate.read_scores(run)
     assert scores["final"] == {}
     assert len(scores["snapshots"]) == 1  # the same evaluation, measured anew
-    assert training(run) == {}
+    assert training_score(run) == {}
 
 
 def test_a_page_may_have_an_epsilon_of_its_own(toy: Path, monkeypatch: pytest.MonkeyPatch):
-    page = load.read(toy)[0]
+    page = load.load_run(toy)[0]
     build = page.build
     monkeypatch.setattr(page, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
     assert evaluate.evaluate(toy, 2)["epsilon"] == 0.05

@@ -31,7 +31,7 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
     assert "no human's: checkpoint 000000000007" in found.source
     assert all(s.frames < 120 and s.frames % 4 == 0 and s.ram for s in found.starts)
     assert len({s.seed for s in found.starts}) == 3
-    assert file.read_bytes() == record_starts.make(pong, record_starts.Options(number=3, frames=120))
+    assert file.read_bytes() == record_starts.record_starts(pong, record_starts.StartsOptions(number=3, frames=120))
     short(monkeypatch, "human-starts", 160)
     result = evaluate.evaluate(pong, 3, protocol="human-starts", starts=str(file))  # raises where a RAM differs
     assert result["label"] == "human-starts (substitute)"
@@ -47,11 +47,11 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
 def test_a_game_without_screens_has_no_start_states(tmp_path: Path):
     run = made.run(tmp_path / "run", network="mlp")
     with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
-        record_starts.make(run, record_starts.Options())
+        record_starts.record_starts(run, record_starts.StartsOptions())
 
 
 def test_mistakes_are_said():
     with pytest.raises(UserError, match="--frames: 0 given, allowed: a whole number from 1 up"):
-        record_starts.Options(frames=0)
+        record_starts.StartsOptions(frames=0)
     with pytest.raises(UserError, match="--epsilon: 3 given, allowed: a number from 0 to 1"):
-        record_starts.Options(epsilon=3)
+        record_starts.StartsOptions(epsilon=3)

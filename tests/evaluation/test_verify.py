@@ -121,8 +121,8 @@ def test_damaged_and_exchanged_weights_are_named(run: Path):
         "checkpoint",
         f"{_name(run)}: checkpoint {found.name}: {checkpoint.POLICY}.safetensors is damaged (its checksum differs)",
     )
-    page, settings, options, _ = load.read(run)
-    policy = page.build(settings, load.new_crew(options)).policy
+    page, settings, options, _ = load.load_run(run)
+    policy = page.build(settings, load.crew_of(options)).policy
     made.save(run, policy, 8)
     (run / "checkpoints" / f"{8:012d}").rename(run / "checkpoints" / "x")
     for path in (found / "manifest.json", weights):
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_json_fails(run: Path):
 
 def test_which_evaluation_can_be_said(run: Path):
     evaluate.evaluate(run, 2, 0)
-    assert verify.newest(run).name == "evaluation-000000000007-seed0.json"
+    assert verify.newest_evaluation(run).name == "evaluation-000000000007-seed0.json"
     found = verify.verify(run, "evaluation-000000000007-eps0.1-seed3.json")
     assert "over 20 games" in found[1].seen
     with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; there are: evaluation-0"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyplay.common.errors import UserError
-from polyplay.learning.epochs import Minibatches, Passes, order
+from polyplay.learning.epochs import Epochs, Minibatches, shuffled_order
 from polyplay.learning.learner import Learner
 from polyplay.learning.losses import ppo
 from tests.learning.test_learner import _finish, _me, _rows, _task
@@ -17,12 +17,12 @@ from tests.learning.test_learner import _finish, _me, _rows, _task
 
 def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
     places = np.array([3, 5, 8, 13, 21, 34, 55])
-    found = list(order(places, Passes(3, 2), (1, 2)))
+    found = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
     assert [[len(part) for part in epoch] for epoch in found] == [[4, 3]] * 3
     orders = [np.concatenate(epoch).tolist() for epoch in found]
     assert all(sorted(o) == places.tolist() for o in orders)
     assert len({tuple(o) for o in orders}) == 3
-    again = list(order(places, Passes(3, 2), (1, 2)))
+    again = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
     assert all(np.array_equal(a, b) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True))
 
 
@@ -90,54 +90,54 @@ def test_all_lanes_in_one_part_are_the_rows_themselves():
 
 
 def test_updates_are_those_of_all_passes():
-    assert Passes(3, 4).updates == 12
-    assert Passes(1, 1).updates == 1
-    me, each = _me(), Passes(3, 2)
-    learner = _learner(me, each)
+    assert Epochs(3, 4).updates == 12
+    assert Epochs(1, 1).updates == 1
+    ctx, each = _me(), Epochs(3, 2)
+    learner = _learner(ctx, each)
     _finish(learner.step(_rows(0), {}))
     assert learner.version == each.updates
 
 
 def test_a_loss_on_whole_lanes_counts_as_others_do():
-    me = _me()
-    learner = _learner(me, Passes(3, 2), loss=ppo.appo())
+    ctx = _me()
+    learner = _learner(ctx, Epochs(3, 2), loss=ppo.appo())
     for i in range(2):
         _finish(learner.step(_rows(i, version=6 * i), {}))
     assert (learner.version, learner.learnt) == (12, 2 * 22)
-    assert me.meter.get("lag_count") == 2 * 3 * 22
-    assert me.meter.get("lag_max") == 5
+    assert ctx.counters.get("lag_count") == 2 * 3 * 22
+    assert ctx.counters.get("lag_max") == 5
 
 
 def test_whole_lanes_of_one_part_are_one_update_on_all_rows():
     """With one pass in one part the gradient is that of the loss on the rollout itself."""
     loss, rows = ppo.appo(normalize_advantage=False), _rows(2)
-    learner, twin = (_learner(_me(), Passes(1, 1), loss=loss) for _ in range(2))
+    learner, twin = (_learner(_me(), Epochs(1, 1), loss=loss) for _ in range(2))
     batch = {k: torch.from_numpy(v) for k, v in rows.items()}
-    loss(twin.policy.unroll(batch, {}), batch, twin.task.knobs).loss.backward()
+    loss(twin.policy.unroll(batch, {}), batch, twin.spec.hyperparameters).loss.backward()
     _finish(learner.step(rows, {}))
     assert twin.vector.grad.any()
     torch.testing.assert_close(learner.vector.grad, twin.vector.grad)
 
 
-def _learner(me, passes, **more):
-    task = _task(loss=ppo.ppo(anneal_clip=False), total=1e6, passes=passes)
-    return Learner(me, replace(task, **more))
+def _learner(ctx, passes, **more):
+    spec = _task(loss=ppo.ppo(anneal_clip=False), total=1e6, passes=passes)
+    return Learner(ctx, replace(spec, **more))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
-    me = _me()
-    learner = _learner(me, Passes(3, 2))
+    ctx = _me()
+    learner = _learner(ctx, Epochs(3, 2))
     for i in range(2):
         _finish(learner.step(_rows(i, version=6 * i), {}))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
-    assert me.meter.get("lag_count") == 2 * 3 * 22
-    assert me.meter.get("lag_sum") == 2 * 11 * (0 + 1 + 2 + 3 + 4 + 5)
-    assert me.meter.get("lag_max") == 5
+    assert ctx.counters.get("lag_count") == 2 * 3 * 22
+    assert ctx.counters.get("lag_sum") == 2 * 11 * (0 + 1 + 2 + 3 + 4 + 5)
+    assert ctx.counters.get("lag_max") == 5
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(_me(), Passes(5, 2, target_kl=1e9)), _learner(_me(), Passes(5, 2, target_kl=1e-9))
+    near, far = _learner(_me(), Epochs(5, 2, target_kl=1e9)), _learner(_me(), Epochs(5, 2, target_kl=1e-9))
     for learner in (near, far):
         _finish(learner.step(_rows(0), {}))
     assert near.version == 10
@@ -155,4 +155,4 @@ def test_too_far_from_the_policy_that_acted_ends_the_passes():
 )
 def test_settings_that_do_not_fit_are_refused(wrong, told):
     with pytest.raises(UserError, match=told):
-        Passes(**wrong)
+        Epochs(**wrong)

@@ -13,44 +13,44 @@ import torch
 
 from polyplay import nets
 from polyplay.common import checkpoint
-from polyplay.common.context import Me
-from polyplay.common.control import Control, Knobs
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import NotFinite
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.learner import Learner, unrolled
+from polyplay.learning.learner import Learner, unroll_before_last
 from polyplay.learning.losses import base, policy_gradient, q_learning
-from polyplay.learning.spec import Task
-from polyplay.nets.factory import build
-from polyplay.weights.update import Local, Optim
+from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.factory import build_network
+from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = nets.Factory("mlp", SPEC, {"hidden": (8,)})
-OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
+POLICY = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
+OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
 
 
-def _me(index: int = 0, n: int = 1, directory: Path | None = None, resume: Path | None = None) -> Me:
-    return Me(
+def _me(index: int = 0, n: int = 1, directory: Path | None = None, resume: Path | None = None) -> WorkerContext:
+    return WorkerContext(
         "learn",
         index,
         n,
         index,
         seed=4,
-        meters=Meter(4, ("loss",)),
-        control=Control(),
+        all_counters=Counters(4, ("loss",)),
+        control=RunControl(),
         directory=directory,
         resume=resume,
     )
 
 
-def _task(update=None, total: float = 1e9, **more) -> Task:
-    knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
-    return Task(
+def _task(update=None, total: float = 1e9, **more) -> LearnerSpec:
+    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    return LearnerSpec(
         more.pop("policy", POLICY),
         more.pop("loss", policy_gradient.a2c()),
         update or Local(OPTIM),
-        knobs,
+        hyperparameters,
         total,
         **more,
     )
@@ -78,14 +78,14 @@ def _finish(steps) -> None:
 
 
 def test_counts_lag_and_annealing():
-    me = _me()
-    learner = Learner(me, _task(total=220.0))
+    ctx = _me()
+    learner = Learner(ctx, _task(total=220.0))
     for i in range(3):
         _finish(learner.step(_rows(i, version=max(0, i - 1)), {}))
     assert learner.version == 3
     assert learner.learnt == 3 * 22  # 24 transitions, 2 of them void
-    assert me.meter.get("lag_sum") == 22 + 22  # lags 0, 1, 1
-    assert me.meter.get("lag_max") == 1
+    assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
+    assert ctx.counters.get("lag_max") == 1
     assert learner.rate() == pytest.approx(1e-2 * (1 - 66 / 220))
     assert not learner.done
     for i in range(7):
@@ -98,8 +98,8 @@ def test_counts_lag_and_annealing():
 class Broken:
     metrics: ClassVar[tuple[str, ...]] = ()
 
-    def __call__(self, out, batch, knobs):
-        return base.Scored((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+    def __call__(self, out, batch, hyperparameters):
+        return base.LossOutput((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
@@ -116,18 +116,18 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
 
 @pytest.mark.parametrize("name", ["rmsprop_tf", "adam"])
 def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
-    task = _task(Local(Optim(name, eps=1e-3, clip=0.5)))
-    learner = Learner(_me(directory=tmp_path), task)
+    spec = _task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
+    learner = Learner(_me(directory=tmp_path), spec)
     for i in range(3):
         _finish(learner.step(_rows(i), {}))
-    task.knobs.set("learning_rate", 2e-3)
+    spec.hyperparameters.set("learning_rate", 2e-3)
     learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
-    task.knobs.set("learning_rate", 1e-3)
+    spec.hyperparameters.set("learning_rate", 1e-3)
     path = checkpoint.complete(tmp_path, 3, {})
-    second = Learner(_me(directory=tmp_path, resume=path), task)
+    second = Learner(_me(directory=tmp_path, resume=path), spec)
     assert second.version == 3
     assert second.learnt == learner.learnt
-    assert task.knobs.learning_rate == 2e-3
+    assert spec.hyperparameters.learning_rate == 2e-3
     assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
     for i in range(3, 6):
         _finish(learner.step(_rows(i), {}))
@@ -136,9 +136,9 @@ def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
 
 
 def test_every_update_can_be_traced(tmp_path):
-    me = _me(directory=tmp_path)
-    me.trace = True
-    learner = Learner(me, _task())
+    ctx = _me(directory=tmp_path)
+    ctx.trace = True
+    learner = Learner(ctx, _task())
     for i in range(3):
         _finish(learner.step(_rows(i), {}))
     rows = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
@@ -149,7 +149,7 @@ def test_every_update_can_be_traced(tmp_path):
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_weights(core):
     """Same loss, same gradient, to the float's precision, over two rollouts with an episode's end in the second."""
-    policy = build(nets.Factory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
+    policy = build_network(nets.NetworkFactory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
     state = policy.initial(2)
     for rollout in range(2):
         rows, before = _rows(rollout, T=5, B=2), state
@@ -164,32 +164,32 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
                 rows[k][t] = out[k].numpy()
             state = state if t == 5 else after  # row 5 is the next rollout's row 0: its state is the one before it
         batch = {k: torch.from_numpy(v) for k, v in rows.items()}
-        whole, short = policy.unroll(batch, before), unrolled(policy, batch, before)
+        whole, short = policy.unroll(batch, before), unroll_before_last(policy, batch, before)
         assert torch.allclose(short["value"], whole["value"], atol=1e-6)
         for k in ("logp", "entropy"):
             assert torch.allclose(short[k][:-1], whole[k][:-1], atol=1e-6)
         gradients = []
         for out in (whole, short):
             policy.zero_grad()
-            policy_gradient.a2c(reduction="sum")(out, batch, Knobs(entropy_cost=0.01)).loss.backward()
+            policy_gradient.a2c(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
 
 
 def test_metrics_of_every_third_update_are_reported_if_so_asked():
-    me = _me()
-    learner = Learner(me, _task(report=3))
+    ctx = _me()
+    learner = Learner(ctx, _task(report=3))
     for i in range(7):
         _finish(learner.step(_rows(i), {}))
-    assert me.meters.metrics[0, 0, 1] == 2
-    assert me.meter.get("updates") == 7
+    assert ctx.all_counters.metrics[0, 0, 1] == 2
+    assert ctx.counters.get("updates") == 7
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
-    policy = nets.Factory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    task = _task(policy=policy, loss=q_learning.q("mean"), outputs=q_learning.outputs, target=5)
-    learner, rng = Learner(_me(), task), np.random.default_rng(1)
+    policy = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
+    spec = _task(policy=policy, loss=q_learning.q("mean"), outputs=q_learning.q_outputs, target=5)
+    learner, rng = Learner(_me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
     counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.aim)]

@@ -13,7 +13,7 @@ from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
 from polyplay.buffers.rollout_queue import ROWS
 from polyplay.common.tree import Field
 from polyplay.learning import replay_learner
-from polyplay.learning.replay_learner import Rehearsal
+from polyplay.learning.replay_learner import ReplayLearner
 
 SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
 SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
@@ -63,12 +63,12 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
     return rows
 
 
-def rehearsal(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> Rehearsal:
+def replay_learner(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> ReplayLearner:
     told: list[Any] = []
-    meter = SimpleNamespace(losses=told.append, add=lambda *a: None)
-    me: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, meter=meter)
-    made = Rehearsal(
-        me, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
+    counters = SimpleNamespace(losses=told.append, add=lambda *a: None)
+    ctx: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, counters=counters)
+    made = ReplayLearner(
+        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
     made.told = told
     return made
@@ -81,14 +81,14 @@ def run(steps) -> None:
 
 def test_before_the_start_steps_are_only_counted():
     learner = Learner()
-    made = rehearsal(learner)
+    made = replay_learner(learner)
     run(made.step(rollout(3, 4), {}))
     assert (learner.rested, learner.revised) == ([12.0], [])
 
 
 def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
     learner = Learner()
-    made = rehearsal(learner)
+    made = replay_learner(learner)
     for turn in range(1, 30):
         run(made.step(rollout(2, 4), {}))
         twin = max(0, (8 * turn - 16) * 2 // 8)
@@ -99,14 +99,14 @@ def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
 
 @pytest.mark.parametrize(("sequence", "each"), [(0, 8), (4, 32)])
 def test_sequences_count_the_rows_that_are_learnt(sequence, each):
-    made = rehearsal(Learner(), sequence=sequence, ratio=1.0)
-    made.remember(rollout(60, 4), {})
+    made = replay_learner(Learner(), sequence=sequence, ratio=1.0)
+    made.insert(rollout(60, 4), {})
     assert made.memory.due == (240 - 16) // each
 
 
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
-    made = rehearsal(Learner())
-    assert made.remember(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
+    made = replay_learner(Learner())
+    assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
     assert made.memory.pace.rows == 24
     assert made.memory.inserted == 16  # row 5's next one is not there yet
 
@@ -114,13 +114,13 @@ def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
 def test_running_statistics_see_what_is_remembered():
     learner = Learner()
     rows = rollout(5, 4)
-    rehearsal(learner).remember(rows, {})
+    replay_learner(learner).insert(rows, {})
     assert [x is rows["obs"] for x in learner.seen] == [True]
 
 
 def test_priorities_go_back_to_whom_they_belong():
     learner = Learner()
-    made = rehearsal(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
+    made = replay_learner(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
     for _ in range(3):
         run(made.step(rollout(4, 4), {}))
     assert made.memory.metrics()["priority_max"] == 8.0
@@ -129,18 +129,18 @@ def test_priorities_go_back_to_whom_they_belong():
 
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
-    made = rehearsal(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert replay_store.beta(made.replay, left) == pytest.approx(beta)
-    made.remember(rollout(30, 4), {})
+    made = replay_learner(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
+    assert replay_store.importance_exponent(made.replay, left) == pytest.approx(beta)
+    made.insert(rollout(30, 4), {})
     run(made.update(0.0))
     assert made.memory.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
-        assert replay_store.beta(rehearsal(Learner(), sampler=sampler).replay, left) is None
+        assert replay_store.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
     monkeypatch.setattr(replay_learner, "REPORT", 5)
-    made = rehearsal(Learner())
+    made = replay_learner(Learner())
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))
     assert len(made.told) == made.updates // 5
@@ -150,7 +150,7 @@ def test_the_memory_is_told_of_now_and_then(monkeypatch):
 
 def test_a_replay_without_a_ratio_is_refused():
     with pytest.raises(ValueError, match="ratio"):
-        rehearsal(Learner(), ratio=None)
+        replay_learner(Learner(), ratio=None)
 
 
 def test_who_draws_is_found_in_its_wiring():
@@ -164,7 +164,7 @@ def test_who_takes_a_lost_ones_place_draws_others():
     drawn = []
     for incarnation in (0, 1, 1000):
         learner = Learner()
-        made = rehearsal(learner, incarnation=incarnation)
+        made = replay_learner(learner, incarnation=incarnation)
         for _ in range(8):
             run(made.step(rollout(4, 4), {}))
         drawn.append([item["id"].tolist() for item in learner.items])

@@ -12,7 +12,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from polyplay.nets import Policy
+from polyplay.nets import ActorCritic
 
 
 def discrete(obs: Spec, n: int = 6, **more: Any) -> EnvSpec:
@@ -76,7 +76,7 @@ def arrivals(spec: Spec, rows: int, lanes: int, noise: int) -> Batch:
     }
 
 
-def play(policy: Policy, batch: Batch, state: Batch) -> tuple[Batch, Batch]:
+def play(policy: ActorCritic, batch: Batch, state: Batch) -> tuple[Batch, Batch]:
     """Act row by row: outputs [T+1, B] and the state behind the last row."""
     said = []
     for t in range(len(batch["first"])):

@@ -198,4 +198,4 @@ def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
 def test_a_core_of_the_wrong_width_is_refused():
     policy = nets.make("mlp", discrete(vector(4)), "gru", 8)
     with pytest.raises(ValueError, match="the core takes 64 numbers, but hears 71"):
-        nets.Policy(policy.torso, policy.head, policy.core, previous=True)
+        nets.ActorCritic(policy.torso, policy.head, policy.core, previous=True)

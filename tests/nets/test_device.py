@@ -11,19 +11,19 @@ import torch
 
 from polyplay import nets
 from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Joiner, Stream, row_spec
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import collate
 from polyplay.nets import device
 from polyplay.systems import load
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
-from polyplay.workers.placement import Where
+from polyplay.workers.placement import Placement
 from tests.pretend import CUDA, WAITS, Far, pretended
 
 CPU = torch.device("cpu")
@@ -38,23 +38,23 @@ def gpu(monkeypatch):
 
 def test_what_device_stands_for(monkeypatch):
     monkeypatch.setattr(device, "available", lambda: 0)
-    assert device.choose("auto") == device.choose("cpu") == ("cpu",)
+    assert device.choose_devices("auto") == device.choose_devices("cpu") == ("cpu",)
     with pytest.raises(UserError, match=r"--device: cuda given, but torch .* allowed here: auto, cpu"):
-        device.choose("cuda")
+        device.choose_devices("cuda")
     monkeypatch.setattr(device, "available", lambda: 2)
-    assert device.choose("auto") == device.choose("cuda") == ("cuda:0", "cuda:1")
-    assert device.choose("cpu") == ("cpu",)
-    assert Where("auto").parts == 2
-    assert Where("cpu").devices == ("cpu",)
+    assert device.choose_devices("auto") == device.choose_devices("cuda") == ("cuda:0", "cuda:1")
+    assert device.choose_devices("cpu") == ("cpu",)
+    assert Placement("auto").parts == 2
+    assert Placement("cpu").devices == ("cpu",)
 
 
 def test_a3c_has_nothing_for_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "available", lambda: 1)
-    page, crew = load("a3c"), Crew(where=Where("auto"), steps=100)
+    page, crew = load("a3c"), Crew(where=Placement("auto"), steps=100)
     page.build(page.Config(env="toy:catch", network="mlp", workers=2), crew)
     assert crew.where.devices == ("cpu",)
     with pytest.raises(UserError, match="--device: cuda given, but a3c's workers compute on the CPU alone"):
-        page.build(page.Config(env="toy:catch", network="mlp"), Crew(where=Where("cuda")))
+        page.build(page.Config(env="toy:catch", network="mlp"), Crew(where=Placement("cuda")))
 
 
 def test_the_pretended_device_refuses_what_a_gpu_refuses(gpu):
@@ -78,21 +78,21 @@ def test_fetch_brings_trees_of_every_type_back_by_one_copy(gpu):
         "real": torch.randn(5, 3).t(),
         "none": torch.zeros(3, 0),
     }
-    there = device.put(batch, CUDA)
+    there = device.to_device(batch, CUDA)
     WAITS.clear()
-    back = device.fetch(there)
+    back = device.fetch_outputs(there)
     assert WAITS == {"back": 1}
     assert list(back) == list(batch)
     for (path, want), (_, got) in zip(tree.leaves(batch), tree.leaves(back), strict=True):
         assert torch.equal(want, got), path
         assert want.dtype == got.dtype
-    assert device.fetch({}) == {}
+    assert device.fetch_outputs({}) == {}
 
 
 def test_single_numbers_come_by_one_copy(gpu):
     scalars = {"a": torch.tensor(1.5).to(CUDA), "b": torch.tensor(0.1), "c": torch.tensor(3).to(CUDA)}
     WAITS.clear()
-    assert device.floats(scalars) == {"a": 1.5, "b": float(torch.tensor(0.1)), "c": 3.0}
+    assert device.to_floats(scalars) == {"a": 1.5, "b": float(torch.tensor(0.1)), "c": 3.0}
     assert WAITS == {"back": 1}
 
 
@@ -115,7 +115,7 @@ def test_memory_is_locked_while_its_block_lives(monkeypatch):
         cudaHostUnregister = staticmethod(lambda at: calls.append(("unlock", at)))
 
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime)
-    block = Block(5000)
+    block = SharedBlock(5000)
     at = block.array(5000, np.uint8).ctypes.data
     assert not device.page_lock(block, CPU)
     assert device.page_lock(block, CUDA)
@@ -129,29 +129,31 @@ def test_memory_that_cannot_be_locked_is_only_slower(gpu, monkeypatch):
         cudaHostRegister = staticmethod(lambda at, size, flags: 801)
 
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime)
-    assert not device.page_lock(Block(100), CUDA)
+    assert not device.page_lock(SharedBlock(100), CUDA)
 
 
-def _stream(slots: int) -> Stream:
-    stream = Stream(row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((2,), "float32")}, 2, 3, slots)
+def _stream(slots: int) -> RolloutQueue:
+    queue = RolloutQueue(
+        row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((2,), "float32")}, 2, 3, slots
+    )
     rng = np.random.default_rng(1)
-    for _, x in [*tree.leaves(stream.rows), *tree.leaves(stream.state)]:
+    for _, x in [*tree.leaves(queue.rows), *tree.leaves(queue.state)]:
         x[...] = rng.integers(0, 2 if x.dtype == bool else 100, x.shape)
-    return stream
+    return queue
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_columns_hold_what_the_streams_own_joiner_puts_together(gpu, n):
-    stream = _stream(4)
-    own = Joiner(stream.rows, stream.state, 3, n)
-    columns = collate.joiner(stream, n, CUDA)
-    assert collate.joiner(stream, n, CPU) is None
+    queue = _stream(4)
+    own = Collator(queue.rows, queue.state, 3, n)
+    columns = collate.collator_for(queue, n, CUDA)
+    assert collate.collator_for(queue, n, CPU) is None
     for slots in ([2, 0, 3][:n], [1, 3, 0][:n]):
         (want, before), (got, state) = own(slots), columns(slots)
         assert all(isinstance(x, Far) for _, x in tree.leaves(got["obs"]))
         assert isinstance(got["version"], np.ndarray)
         for key, x in dict(tree.leaves(want)).items():
-            assert np.array_equal(device.host(dict(tree.leaves(got))[key]), x), key
+            assert np.array_equal(device.to_host(dict(tree.leaves(got))[key]), x), key
         assert np.array_equal(state["h"], before["h"])
     WAITS.clear()
     columns.done()
@@ -162,10 +164,10 @@ def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
     policy = nets.make("mlp", SPEC, hidden=(8,), core="lstm", core_size=4, previous=True)
     step = {"obs": {"a": torch.randint(0, 255, (5, 3), dtype=torch.uint8), "b": torch.randn(5)}}
     step |= {"reward": torch.ones(5), "first": torch.arange(5) < 2, "noise": torch.rand(5, 1)}
-    assert on_device.near(policy) is policy
+    assert on_device.policy_from_cpu(policy) is policy
     with torch.no_grad():
         want, after = policy.act(step, policy.initial(5))
-        there = on_device.near(policy.to(CUDA))
+        there = on_device.policy_from_cpu(policy.to(CUDA))
         got, state = there.act(step, there.initial(5))
     assert there.noise == 1
     for a, b in ((want, got), (after, state)):
@@ -177,10 +179,10 @@ def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
 
 def test_published_weights_are_the_devices(gpu):
     net = nets.make("mlp", SPEC, hidden=(4,)).to(CUDA)
-    vector = Vector(net)
+    vector = FlatParams(net)
     params = Params(vector.size)
     params.publish(vector, 3, 0)
-    other = Vector(nets.make("mlp", SPEC, hidden=(4,)))
+    other = FlatParams(nets.make("mlp", SPEC, hidden=(4,)))
     assert params.pull(other) == 3
     assert np.array_equal(other.read(), vector.read())
     assert other.flat.abs().sum() > 0

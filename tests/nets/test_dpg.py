@@ -14,7 +14,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, parameters, play, vector
 
 SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}
@@ -132,7 +132,7 @@ def test_the_slope_is_the_critics_by_finite_differences() -> None:
 
 def test_what_is_learnt_of_one_half_leaves_the_other_alone() -> None:
     policy = nets.make_deterministic("mlp", continuous(vector(3), 2), **SMALL)
-    weights = Vector(policy)
+    weights = FlatParams(policy)
     obs, action = torch.randn(6, 3), torch.rand(6, 2)
     out = policy.learnt(obs, action)
     assert float(weights.grad.abs().sum()) == 0.0, "dQ/da left nothing in the weights"
@@ -148,9 +148,9 @@ def test_what_is_learnt_of_one_half_leaves_the_other_alone() -> None:
 
 
 def test_one_vector_has_all_of_it_and_bounds_are_in_no_checkpoint() -> None:
-    factory = nets.Factory("mlp", box([-3.0], [1.0]), SMALL, deterministic=True)
+    factory = nets.NetworkFactory("mlp", box([-3.0], [1.0]), SMALL, deterministic=True)
     one, other = factory(), factory()
-    Vector(other).write(Vector(one).read())
+    FlatParams(other).write(FlatParams(one).read())
     obs = torch.randn(4, 3)
     assert torch.equal(one.value(obs), other.value(obs))
     assert {k.split(".")[0] for k in one.state_dict()} == {"actor", "critic", "steer", "judge"}

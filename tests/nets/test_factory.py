@@ -84,7 +84,7 @@ def test_weights_are_torchs_seed_and_nothing_else():
 
 
 def test_a_factory_travels_and_makes_the_same_policy():
-    factory = nets.Factory("a3c", discrete(image(1, 40), 4), {"core": "gru", "core_size": 16, "previous": True})
+    factory = nets.NetworkFactory("a3c", discrete(image(1, 40), 4), {"core": "gru", "core_size": 16, "previous": True})
     again = pickle.loads(pickle.dumps(factory))
     assert again == factory
     torch.manual_seed(5)

@@ -7,7 +7,7 @@ from torch import nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets import layers
-from polyplay.nets.layers import Centre, Linear, Signed, initialise, pixels
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, initialise, pixels
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -62,17 +62,17 @@ def test_pixels_are_scaled_bytes_and_floats_as_they_are():
 
 
 def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
-    from polyplay.nets.layers import Centre
+    from polyplay.nets.layers import CentredImages
 
     torch.manual_seed(0)
-    centre = Centre((2, 3, 4))
+    centre = CentredImages((2, 3, 4))
     rows = torch.randint(0, 255, (7, 5, 2, 3, 4), dtype=torch.uint8)
     centre.observe(rows[:3])
     centre.observe(rows[3:])
     flat = rows.flatten(0, 1).float()
     assert torch.allclose(centre.mean.permute(2, 0, 1), flat.mean(0), atol=1e-3)
-    assert torch.allclose(centre(rows[0]), (rows[0].float() - flat.mean(0)) * Centre.GAIN / 255, atol=1e-4)
-    centre.count.fill_(Centre.ROWS)
+    assert torch.allclose(centre(rows[0]), (rows[0].float() - flat.mean(0)) * CentredImages.GAIN / 255, atol=1e-4)
+    centre.count.fill_(CentredImages.ROWS)
     kept = centre.mean.clone()
     centre.observe(torch.zeros_like(rows))
     assert torch.equal(centre.mean, kept)
@@ -83,7 +83,7 @@ def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
 def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half, monkeypatch):
     torch.manual_seed(0)
     obs = torch.randint(0, 256, (5, 4, 36, 28), dtype=torch.uint8)
-    centre, signed = Centre((4, 36, 28)), Signed()
+    centre, signed = CentredImages((4, 36, 28)), SignedImages()
     centre.mean.uniform_(0.0, 255.0)
     for make in (pixels, centre, signed):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):

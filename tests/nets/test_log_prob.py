@@ -13,13 +13,13 @@ from polyplay import nets
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.nets import action_heads
-from polyplay.nets.log_prob import GUARDS, Guard
+from polyplay.nets.log_prob import GUARDS, LogProbGuard
 from tests.nets.helpers import arrivals, continuous, discrete, hybrid, image, masks, play, vector
 
-KINDS = [Guard(kind, 1e-2, m) for kind in GUARDS for m in (0.0, 0.05)]
+KINDS = [LogProbGuard(kind, 1e-2, m) for kind in GUARDS for m in (0.0, 0.05)]
 
 
-def twin(logits: np.ndarray, guard: Guard) -> tuple[np.ndarray, np.ndarray]:
+def twin(logits: np.ndarray, guard: LogProbGuard) -> tuple[np.ndarray, np.ndarray]:
     """π and its guarded logarithm of one row of legal logits, in plain float64."""
     raw = [math.exp(x - max(logits)) for x in logits]
     pi = [(x / sum(raw) + guard.min_policy) / (1 + guard.min_policy * len(raw)) for x in raw]
@@ -27,7 +27,7 @@ def twin(logits: np.ndarray, guard: Guard) -> tuple[np.ndarray, np.ndarray]:
     return np.array(pi), np.array([logs[guard.kind](p) for p in pi])
 
 
-def scored(logits: np.ndarray, guard: Guard, a: int) -> tuple[float, float]:
+def scored(logits: np.ndarray, guard: LogProbGuard, a: int) -> tuple[float, float]:
     pi, logs = twin(logits, guard)
     return logs[a], -float(pi @ logs)
 
@@ -58,7 +58,7 @@ def test_below_eps_max_stops_the_gradient_and_plus_does_not():
         grads = {}
         for kind in GUARDS:
             x = torch.tensor(LOGITS[None], requires_grad=True)
-            head = action_heads.Categorical(5, Guard(kind, 1e-2))
+            head = action_heads.Categorical(5, LogProbGuard(kind, 1e-2))
             assert head.guard.probabilities(x)[0, a].item() == pytest.approx(pi, rel=0.02)
             (grads[kind],) = torch.autograd.grad(head.logp(x, torch.tensor([a])).sum(), x)
         assert (grads["max"] == 0).all()
@@ -67,7 +67,7 @@ def test_below_eps_max_stops_the_gradient_and_plus_does_not():
         assert grads["plus"].abs().max() > 0
     x = torch.tensor([[0.0, -200.0]], requires_grad=True)  # probability 0 in float32
     for kind, low in (("max", math.log(1e-6)), ("plus", math.log(1e-6))):
-        head = action_heads.Categorical(2, Guard(kind))
+        head = action_heads.Categorical(2, LogProbGuard(kind))
         total = head.logp(x, torch.tensor([1])).sum() + head.entropy(x).sum()
         (grad,) = torch.autograd.grad(total, x)
         assert grad.isfinite().all()
@@ -116,7 +116,7 @@ def test_masks_leave_the_legal_values_alone_with_it(guard):
 
 
 def test_a_least_probability_is_drawn_as_often_as_said():
-    head = action_heads.Categorical(3, Guard("none", min_policy=0.1))
+    head = action_heads.Categorical(3, LogProbGuard("none", min_policy=0.1))
     n = 10_000
     noise = ((torch.arange(n) + 0.5) / n).unsqueeze(1)
     shares = head.sample(torch.tensor([[30.0, 0.0, 0.0]]).expand(n, 3), noise).bincount(minlength=3) / n
@@ -136,7 +136,7 @@ def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     assert torch.equal(out["logp"], said["logp"])
     kinds = {type(h).__name__: getattr(h, "guard", None) for h in policy.head.heads}
     assert kinds.pop("Gaussian") is None
-    assert set(kinds.values()) == {Guard(guard, 0.2, 0.01)}
+    assert set(kinds.values()) == {LogProbGuard(guard, 0.2, 0.01)}
     lone = nets.make("mlp", continuous(vector(3), 2))
     x, at = torch.randn(4, 2), torch.randn(4, 2)
     parts = dict(zip(policy.head.paths, policy.head.heads, strict=True))

@@ -15,7 +15,7 @@ from polyplay.nets import noisy
 
 def drawn(variant: str, n: int = 400_000) -> torch.Tensor:
     """x of ε = sgn(x)·√|x|."""
-    eps = noisy.draw(torch.arange(4), n // 4, variant).flatten()
+    eps = noisy.draw_noise(torch.arange(4), n // 4, variant).flatten()
     return eps * eps.abs()
 
 
@@ -31,10 +31,10 @@ def test_keys_are_of_the_noise_alone_and_differ() -> None:
 def test_a_key_gives_the_same_numbers_everywhere() -> None:
     """A value that must never change: checkpoints and machines agree by it."""
     key = torch.tensor([5, 6, 5])
-    eps = noisy.draw(key, 11, "fortunato")
+    eps = noisy.draw_noise(key, 11, "fortunato")
     assert torch.equal(eps[0], eps[2])
     assert not torch.equal(eps[0], eps[1])
-    assert torch.equal(noisy.draw(key[1:], 7, "fortunato"), eps[1:, :7]), "fewer are the first of more"
+    assert torch.equal(noisy.draw_noise(key[1:], 7, "fortunato"), eps[1:, :7]), "fewer are the first of more"
     key = (5 + noisy._A) % 2**64
     first = _mixed((_mixed(key) + noisy._A) % 2**64) & 0xFFFF
     place = ((first + 2**15) % 2**16 + 0.5) / 2**16
@@ -64,7 +64,7 @@ def test_the_noise_is_normal_or_cut_off_at_two() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_layer_is_the_formula_with_every_rows_own_weights(bias: bool) -> None:
     layer = noisy.Noisy(6, 4, 0.5, bias)
-    x, eps = torch.randn(5, 6), noisy.draw(torch.arange(5), layer.noise, "fortunato")
+    x, eps = torch.randn(5, 6), noisy.draw_noise(torch.arange(5), layer.noise, "fortunato")
     made = layer(x, eps)
     for row in range(5):
         before, behind = eps[row, :6], eps[row, 6:]
@@ -99,11 +99,11 @@ def test_weights_start_as_published() -> None:
 
 def test_gradients_reach_means_and_spreads() -> None:
     layer = noisy.Noisy(6, 4, 0.5)
-    layer(torch.randn(5, 6), noisy.draw(torch.tensor([1]), layer.noise, "zoo")).square().sum().backward()
+    layer(torch.randn(5, 6), noisy.draw_noise(torch.tensor([1]), layer.noise, "zoo")).square().sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
 
 
 def test_an_unknown_variant_is_named() -> None:
-    noisy.check("none")
+    noisy.check_sigma("none")
     with pytest.raises(UserError, match="noisy: 'gauss' is not one of none, fortunato, zoo"):
-        noisy.check("gauss")
+        noisy.check_sigma("gauss")

@@ -55,7 +55,7 @@ def names(model: Any) -> tuple[list[str], list[str]]:
 def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
     policy = nets.make("mlp", MANY, core="lstm", core_size=16, previous=True)
     file, kinds = tmp_path / "p.onnx", [type(m) for m in policy.modules()]
-    told = export.export(policy, MANY, file, {"system": "a2c"})
+    told = export.export_onnx(policy, MANY, file, {"system": "a2c"})
     assert [type(m) for m in policy.modules()] == kinds  # torch's own acting is left as it was
     assert nets.cores.pad_lanes(5, torch.device("cpu")) == 3
     model = onnx.load(file)
@@ -88,19 +88,19 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
     policy = nets.make("a3c", IMAGE, hidden=16, inputs="centre")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
-    told = export.export(policy, IMAGE, tmp_path / "p.onnx", {})
+    told = export.export_onnx(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
     assert told["inputs"]["obs"]["dtype"] == "uint8"
-    difference, same, _ = export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))
+    difference, same, _ = export.compare_outputs(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))
     assert (difference < 1e-5, same) == (True, 1.0)
     policy.inputs.mean.zero_()  # type: ignore[union-attr]
-    assert export.compare(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
+    assert export.compare_outputs(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
 
 
 def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
     spec = EnvSpec(Field((5,), "float32"), Discrete(4))
     options = {"dueling": True, "atoms": 11, "noisy": "zoo", "core": "lstm", "core_size": 8, "previous": True}
-    told = export.export(nets.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
+    told = export.export_onnx(nets.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
     assert told["lanes"] == "any"
     assert "100 % of actions are the same" in told["checked"]
     state = {"state/h", "state/c", "state/action"}
@@ -109,7 +109,7 @@ def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
 
 def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     policy = nets.make(Stiff, REAL)
-    told = export.export(policy, REAL, tmp_path / "p.onnx", {})
+    told = export.export_onnx(policy, REAL, tmp_path / "p.onnx", {})
     assert told["lanes"] == 1
     [shape] = {
         tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in onnx.load(tmp_path / "p.onnx").graph.input
@@ -123,7 +123,7 @@ def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, 
     monkeypatch.setattr(export, "_graph", anothers)
     other = nets.make(Stiff, REAL)  # not the one that this file holds
     with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):
-        export.export(other, REAL, tmp_path / "q.onnx", {})
+        export.export_onnx(other, REAL, tmp_path / "q.onnx", {})
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -132,14 +132,14 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
 ):
     file = tmp_path / "p.onnx"
     with pytest.raises(UserError, match="--onnx: torch cannot export this network: ") as refused:
-        export.export(nets.make(Odd, REAL), REAL, file, {})
+        export.export_onnx(nets.make(Odd, REAL), REAL, file, {})
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="--onnx: there is no directory"):
-        export.check(tmp_path / "x" / "p.onnx")
+        export.check_export(tmp_path / "x" / "p.onnx")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs the package onnx and onnxscript; `pip install 'polyplay\[onnx\]'`"):
-        export.check(file)
+        export.check_export(file)
 
 
 def test_a_run_is_exported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -19,7 +19,7 @@ def pair(name: str = "a3c", spec=SPEC, **options):
     made = []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(precision.use(nets.make(name, spec, **options), how))
+        made.append(precision.set_precision(nets.make(name, spec, **options), how))
     return made
 
 
@@ -61,24 +61,24 @@ def test_acting_and_unrolling_agree_and_weights_stay_float32():
 def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch):
     for has, said in (({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx2": True}, False), ({}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: has)
-        assert precision.half("auto") is said
-        assert precision.half("bfloat16")
-        assert not precision.half("float32")
+        assert precision.is_half("auto") is said
+        assert precision.is_half("bfloat16")
+        assert not precision.is_half("float32")
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match="precision: 'fp16' given, allowed: float32, bfloat16, auto"):
         polyplay.train("a2c", env="toy:catch", precision="fp16")
     own = torch.nn.Linear(2, 2)
-    assert precision.use(own, "auto") is own
+    assert precision.set_precision(own, "auto") is own
     with pytest.raises(UserError, match="--precision bfloat16: this --network is a whole policy"):
-        precision.use(own, "bfloat16")
+        precision.set_precision(own, "bfloat16")
 
 
 def test_an_exported_file_computes_in_float32(tmp_path):
     spec = discrete(vector(5))
     policy = pair("mlp", spec)[1]
-    told = onnx.export(policy, spec, tmp_path / "policy.onnx", {})
+    told = onnx.export_onnx(policy, spec, tmp_path / "policy.onnx", {})
     assert "100 % of actions are the same" in told["checked"]
     assert not policy.bf16
 

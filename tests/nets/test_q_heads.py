@@ -9,7 +9,7 @@ import torch
 
 from polyplay.common.errors import UserError
 from polyplay.nets import noisy
-from polyplay.nets.q_heads import Head
+from polyplay.nets.q_heads import QHead
 from tests.nets.helpers import parameters
 
 
@@ -17,7 +17,7 @@ from tests.nets.helpers import parameters
 @pytest.mark.parametrize("hidden", [0, 16])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_shapes_and_numbers_of_weights(atoms: int, hidden: int, dueling: bool) -> None:
-    head = Head(7, 3, atoms, hidden, dueling)
+    head = QHead(7, 3, atoms, hidden, dueling)
     out = head(torch.randn(4, 7))
     assert out.shape == ((4, 3, atoms) if atoms else (4, 3))
     assert out.dtype == torch.float32
@@ -32,7 +32,7 @@ def test_shapes_and_numbers_of_weights(atoms: int, hidden: int, dueling: bool) -
 @pytest.mark.parametrize("atoms", [0, 5])
 def test_dueling_streams_are_identifiable(atoms: int) -> None:
     """The mean over actions is V alone, differences between actions are A's alone."""
-    head = Head(7, 3, atoms, 8, dueling=True)
+    head = QHead(7, 3, atoms, 8, dueling=True)
     x = torch.randn(6, 7)
     out = head(x)
     value = head.value(x, None, torch.enable_grad()).view(6, *([atoms] if atoms else []))
@@ -46,18 +46,18 @@ def test_dueling_streams_are_identifiable(atoms: int) -> None:
 
 def test_one_bias_for_all_actions_or_none() -> None:
     x = torch.zeros(2, 7)
-    shared = Head(7, 3, bias="shared")
+    shared = QHead(7, 3, bias="shared")
     assert parameters(shared) == 7 * 3 + 1
     assert torch.equal(shared(x), shared.shared.expand(2, 3))
     shared(x).sum().backward()
     assert shared.shared.grad.item() == 6.0
     assert shared.shared.abs().item() <= 7**-0.5
-    assert torch.equal(Head(7, 3, 5, bias="none")(x), torch.zeros(2, 3, 5))
-    assert torch.equal(Head(7, 3, 5, dueling=True, bias="none")(x), torch.zeros(2, 3, 5))
+    assert torch.equal(QHead(7, 3, 5, bias="none")(x), torch.zeros(2, 3, 5))
+    assert torch.equal(QHead(7, 3, 5, dueling=True, bias="none")(x), torch.zeros(2, 3, 5))
 
 
 def test_the_first_weights_are_uniform_in_one_over_the_root_of_the_inputs() -> None:
-    head = Head(400, 6, 0, 100, dueling=True)
+    head = QHead(400, 6, 0, 100, dueling=True)
     for stream in (head.advantage, head.value):
         for layer, inputs in ((stream.hidden, 400), (stream.last, 100)):
             for p in (layer.weight, layer.bias):
@@ -67,8 +67,8 @@ def test_the_first_weights_are_uniform_in_one_over_the_root_of_the_inputs() -> N
 
 def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
     torch.manual_seed(1)
-    plain = Head(7, 3, 0, 8, dueling=True)
-    scaled = Head(7, 3, 0, 8, dueling=True, scale=2**-0.5)
+    plain = QHead(7, 3, 0, 8, dueling=True)
+    scaled = QHead(7, 3, 0, 8, dueling=True, scale=2**-0.5)
     scaled.load_state_dict(plain.state_dict())
     grads = []
     for head in (plain, scaled):
@@ -84,9 +84,9 @@ def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_every_layer_has_noise_of_its_own(dueling: bool) -> None:
-    head = Head(7, 3, 5, 8, dueling, noisy="fortunato")
+    head = QHead(7, 3, 5, 8, dueling, noisy="fortunato")
     assert head.noise == (7 + 8 + 8 + 15) + (7 + 8 + 8 + 5) * dueling
-    x, eps = torch.randn(64, 7), noisy.draw(torch.arange(64), head.noise, "fortunato")
+    x, eps = torch.randn(64, 7), noisy.draw_noise(torch.arange(64), head.noise, "fortunato")
     base = head(x, eps)
     for at in range(0, head.noise, 6):
         other = eps.clone()
@@ -108,4 +108,4 @@ def test_every_layer_has_noise_of_its_own(dueling: bool) -> None:
 )
 def test_mistakes_are_one_clear_line(options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Head(7, 3, **options)
+        QHead(7, 3, **options)

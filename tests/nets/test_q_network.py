@@ -13,7 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.learning.losses import q_learning
 from polyplay.nets import precision
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, vector
 
 HEADS: list[dict[str, Any]] = [
@@ -190,7 +190,7 @@ def test_rewards_are_heard_as_they_are_or_clipped() -> None:
 def test_gradients_reach_every_weight_through_a_vector(head: dict) -> None:
     spec = discrete(vector(4), 5)
     policy = nets.make_values("mlp", spec, core="lstm", core_size=8, previous=True, **{"width": 7, **head})
-    bound = Vector(policy)
+    bound = FlatParams(policy)
     assert bound.size == bound.weights == parameters(policy)
     batch = {**arrivals(spec.obs, 6, 16, 0), "action": torch.randint(5, (6, 16))}
     scores = policy.scores(batch, policy.initial(16), key=3)
@@ -231,7 +231,7 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     made = []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(precision.use(nets.make_values("nature", spec, dueling=True), how))
+        made.append(precision.set_precision(nets.make_values("nature", spec, dueling=True), how))
     full, half = made
     obs = torch.randint(0, 256, (2, 3, *image().shape), dtype=torch.uint8)
     exact, near = full.scores({"obs": obs}, {}), half.scores({"obs": obs}, {})
@@ -249,14 +249,16 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.hold()
         assert torch.equal(half.scores({"obs": obs}, {}, held=True), changed)
-    assert set(q_learning.outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
+    assert set(q_learning.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
 def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
     spec, made = discrete(image(1, 40)), []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(precision.use(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how))
+        made.append(
+            precision.set_precision(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how)
+        )
     batch = {**arrivals(spec.obs, 4, 8, 3), "action": torch.randint(6, (4, 8))}
     (full, half), state = made, made[0].initial(8)
     exact, near = (net.scores(batch, state) for net in made)
@@ -294,12 +296,12 @@ def test_inputs_and_user_torsos() -> None:
 
 
 def test_a_factory_makes_values_where_asked() -> None:
-    factory = nets.Factory("mlp", discrete(vector(3)), {"dueling": True, "hidden": (8,)}, values=True)
+    factory = nets.NetworkFactory("mlp", discrete(vector(3)), {"dueling": True, "hidden": (8,)}, values=True)
     torch.manual_seed(1)
     first = factory()
     torch.manual_seed(1)
     second = factory()
-    assert isinstance(first, nets.Values)
+    assert isinstance(first, nets.QNetwork)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
@@ -327,4 +329,4 @@ def test_only_discrete_actions_have_values() -> None:
         nets.make_values("mlp", continuous(vector(3), 2))
     policy = nets.make_values("mlp", discrete(vector(4)))
     with pytest.raises(ValueError, match="head or core takes 64 numbers, not 71"):
-        nets.Values(policy.torso, policy.head, previous=True)
+        nets.QNetwork(policy.torso, policy.head, previous=True)

@@ -27,7 +27,7 @@ def theirs(name: str, core: recurrent.Core) -> nn.Module:
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 @pytest.mark.parametrize("init", ["orthogonal", "torch"])
 def test_cells_are_torchs(name, init):
-    core = recurrent.make(name, 7, 20, init)
+    core = recurrent.make_core(name, 7, 20, init)
     cell = theirs(name, core)
     x, first = torch.randn(6, 3, 7), torch.rand(6, 3) < 0.3
     state = {k: torch.randn(3, 20) for k in core.state_spec()}
@@ -45,7 +45,7 @@ def test_steps_are_to_the_bit_an_unroll(name):
     for seed in range(30):
         torch.manual_seed(seed)
         inputs, size, lanes, rows = (int(torch.randint(1, n, ())) for n in (300, 130, 20, 30))
-        core = recurrent.make(name, inputs, size)
+        core = recurrent.make_core(name, inputs, size)
         x, first = torch.randn(rows, lanes, inputs), torch.rand(rows, lanes) < 0.2
         state = {k: torch.randn(lanes, size) for k in core.state_spec()}
         y, after = core.unroll(x, first, state)
@@ -56,13 +56,13 @@ def test_steps_are_to_the_bit_an_unroll(name):
 
 
 def test_an_lstm_has_one_bias_and_remembers_at_first():
-    core = recurrent.make("lstm", 10, 4)
+    core = recurrent.make_core("lstm", 10, 4)
     assert parameters(core) == 4 * 4 * (10 + 4 + 1)
     assert core.input.bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
 
 
 def test_gradients_flow_back_through_time_but_not_past_a_first_row():
-    core = recurrent.make("gru", 3, 8)
+    core = recurrent.make_core("gru", 3, 8)
     x, first = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(5, 2, dtype=torch.bool)
     first[3, 1] = True
     core.unroll(x, first, {"h": torch.zeros(2, 8)})[0][4].sum().backward()
@@ -71,8 +71,8 @@ def test_gradients_flow_back_through_time_but_not_past_a_first_row():
 
 
 def test_names_and_sizes_are_checked():
-    assert recurrent.make("none", 3, 8) is None
+    assert recurrent.make_core("none", 3, 8) is None
     with pytest.raises(UserError, match="core: 'rnn' is not one of none, lstm, gru"):
-        recurrent.make("rnn", 3, 8)
+        recurrent.make_core("rnn", 3, 8)
     with pytest.raises(UserError, match="core_size: 0 given"):
-        recurrent.make("gru", 3, 0)
+        recurrent.make_core("gru", 3, 0)

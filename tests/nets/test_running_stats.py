@@ -7,8 +7,8 @@ import torch
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
-from polyplay.nets.running_stats import BOUND, MOST, Moments, Normalize, Returns
-from polyplay.weights.flat import Vector
+from polyplay.nets.running_stats import BOUND, MOST, Normalize, ReturnScale, RunningMoments
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
 from tests.nets.helpers import arrivals, discrete, image, play, vector
 
@@ -24,7 +24,7 @@ def averaged(replicas: list) -> None:
 def test_moments_are_those_of_all_rows_after_the_first_batch():
     torch.manual_seed(0)
     rows = torch.randn(60, 50, 3) * torch.tensor([1.0, 1e-3, 100.0]) + torch.tensor([1e3, 0.0, -5.0])
-    moments = Moments((3,))
+    moments = RunningMoments((3,))
     for batch in rows:
         moments.observe(batch)
     exact = rows[1:].double().flatten(0, 1)
@@ -39,7 +39,7 @@ def test_replicas_that_average_their_buffers_hold_the_variance_of_all_their_rows
     """Two replicas see different worlds: most of the variance lies between them, averaged variances would lack it."""
     generator = np.random.default_rng(1)
     worlds = [torch.from_numpy(generator.normal(m, 0.1, (40, 32, 2)).astype(np.float32)) for m in (-3.0, 3.0)]
-    replicas, alone = [Moments((2,)) for _ in worlds], Moments((2,))
+    replicas, alone = [RunningMoments((2,)) for _ in worlds], RunningMoments((2,))
     for batches in zip(*worlds, strict=True):
         for moments, rows in zip(replicas, batches, strict=True):
             moments.observe(rows)
@@ -52,7 +52,7 @@ def test_replicas_that_average_their_buffers_hold_the_variance_of_all_their_rows
 
 
 def test_what_leaves_is_bounded_and_what_never_changes_is_nothing():
-    moments = Moments((2,))
+    moments = RunningMoments((2,))
     rows = torch.cat([torch.full((30, 1), 1000.1), torch.linspace(0, 1, 30)[:, None]], 1)
     torch.testing.assert_close(moments(rows[:1]), torch.tensor([[BOUND, 0.0]]))
     for _ in range(50):
@@ -63,7 +63,7 @@ def test_what_leaves_is_bounded_and_what_never_changes_is_nothing():
 
 
 def test_what_is_not_finite_is_not_learnt():
-    moments = Moments((1,))
+    moments = RunningMoments((1,))
     moments.observe(torch.ones(4, 1))
     moments.observe(torch.tensor([[1.0], [np.inf], [np.nan], [3.0]]))
     assert moments.mean.isfinite().all()
@@ -72,7 +72,7 @@ def test_what_is_not_finite_is_not_learnt():
 
 
 def test_old_rows_fade_when_there_are_very_many():
-    moments = Moments((1,))
+    moments = RunningMoments((1,))
     for _ in range(2):
         moments.observe(torch.zeros(100, 1))
     moments.count.fill_(MOST)
@@ -105,7 +105,7 @@ def test_trees_are_normalised_leaf_by_leaf_where_they_are_real():
 
 def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
     rng = np.random.default_rng(3)
-    returns, squares, n = Returns(0.9), 0.0, 0
+    returns, squares, n = ReturnScale(0.9), 0.0, 0
     for _ in range(5):
         reward, first = rng.normal(size=(9, 4)), rng.random((9, 4)) < 0.25
         reward[first] = 0.0
@@ -123,7 +123,7 @@ def test_returns_of_replicas_with_unlike_many_rows_are_pooled():
     ones, rows = torch.ones(3, 4), torch.zeros(3, 4, dtype=torch.bool)
     half = rows.clone()
     half[:, :2] = True
-    replicas, alone = [Returns(0.0), Returns(0.0)], Returns(0.0)
+    replicas, alone = [ReturnScale(0.0), ReturnScale(0.0)], ReturnScale(0.0)
     for moments, reward, first in zip(replicas, (ones, 3 * ones), (rows, half), strict=True):
         moments.observe(reward, first)
         alone.observe(reward, first)
@@ -133,7 +133,7 @@ def test_returns_of_replicas_with_unlike_many_rows_are_pooled():
 
 
 def test_without_rewards_the_scale_is_one_and_many_rows_fade():
-    returns = Returns(0.5)
+    returns = ReturnScale(0.5)
     returns.observe(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool))
     assert float(returns.scale()) == 1.0
     returns.count.fill_(2 * MOST)
@@ -146,7 +146,7 @@ def test_without_rewards_the_scale_is_one_and_many_rows_fade():
 def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
     spec = discrete(vector(3), 5)
     net, other = (nets.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
-    vectors = [Vector(n) for n in (net, other)]
+    vectors = [FlatParams(n) for n in (net, other)]
     torch.manual_seed(2)
     batch = arrivals(spec.obs, 5, 8, 1)
     batch["obs"] = batch["obs"] * 20 + 100

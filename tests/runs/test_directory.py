@@ -14,13 +14,13 @@ import pytest
 
 from polyplay.common import files, machine
 from polyplay.common.errors import UserError
-from polyplay.common.files import Grow, Lines
+from polyplay.common.files import AppendFile, JsonLines
 from polyplay.runs import directory as record
 
 
 def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
     path = tmp_path / "a.jsonl"
-    lines = Lines(path)
+    lines = JsonLines(path)
     for i in range(3):
         lines.write({"i": i, "text": "a\nb ü"})
         assert list(files.read_lines(path))[-1] == {"i": i, "text": "a\nb ü"}
@@ -31,7 +31,7 @@ def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
 
 
 def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lines, write = Lines(tmp_path / "a"), os.write
+    lines, write = JsonLines(tmp_path / "a"), os.write
     writes: list[bytes] = []
 
     def note(fd: int, data: bytes) -> int:
@@ -58,7 +58,7 @@ def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_torn_last_line_is_cut_off_on_open(tmp_path: Path, left: bytes, kept: bytes):
     path = tmp_path / "a.jsonl"
     path.write_bytes(left)
-    lines = Lines(path)
+    lines = JsonLines(path)
     assert path.read_bytes() == kept
     lines.write({"b": 3})
     assert path.read_bytes() == kept + b'{"b": 3}\n'
@@ -71,7 +71,7 @@ def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
 
 
 def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lines, write = Lines(tmp_path / "a"), os.write
+    lines, write = JsonLines(tmp_path / "a"), os.write
     lines.write({"a": 1})
     monkeypatch.setattr(record.os, "write", lambda fd, data: write(fd, data[:5]))
     with pytest.raises(OSError, match="No space") as caught:
@@ -84,13 +84,13 @@ def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pyt
 
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path):
     with pytest.raises(UserError, match=r"cannot write .*nowhere.*No such file"):
-        Grow(tmp_path / "nowhere" / "a")
+        AppendFile(tmp_path / "nowhere" / "a")
 
 
 def test_plain_is_json_whatever_comes_in():
     value = {"a": math.nan, "b": -math.inf, "c": np.float32(0.5), "d": np.int64(3), "e": (1, [True, None])}
-    assert files.plain(value) == {"a": None, "b": None, "c": 0.5, "d": 3, "e": [1, [True, None]]}
-    assert files.plain({1: Path("x"), "t": np.array(math.inf)}) == {"1": "x", "t": None}
+    assert files.to_plain(value) == {"a": None, "b": None, "c": 0.5, "d": 3, "e": [1, [True, None]]}
+    assert files.to_plain({1: Path("x"), "t": np.array(math.inf)}) == {"1": "x", "t": None}
 
 
 def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

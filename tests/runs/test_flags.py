@@ -20,24 +20,24 @@ class Few:
 
 
 def test_read_tells_what_was_given():
-    assert flags.read(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
-    assert flags.read(Few, [], "polyplay x") == (Few(), set())
-    assert flags.read(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
+    assert flags.read_flags(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
+    assert flags.read_flags(Few, [], "polyplay x") == (Few(), set())
+    assert flags.read_flags(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
 
 
 def test_few_options_are_listed_when_nothing_is_near():
     with pytest.raises(UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")):
-        flags.read(Few, ["--lr", "3"], "polyplay x")
+        flags.read_flags(Few, ["--lr", "3"], "polyplay x")
 
 
 def test_an_alias_is_suggested_only_where_its_option_is():
-    assert flags.nearest("total_timestep", ["steps"], flags.flag) == "; did you mean --total-timesteps?"
-    assert "total" not in flags.nearest("total_timestep", ["frames"], flags.flag)
+    assert flags.nearest_flag("total_timestep", ["steps"], flags.flag) == "; did you mean --total-timesteps?"
+    assert "total" not in flags.nearest_flag("total_timestep", ["frames"], flags.flag)
 
 
 def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as caught:
-        flags.read(Few, ["--help"], "polyplay x RUN", "About it.")
+        flags.read_flags(Few, ["--help"], "polyplay x RUN", "About it.")
     out = capsys.readouterr().out
     assert caught.value.code == 0
     assert "polyplay x RUN" in out
@@ -47,7 +47,7 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
 
 def test_the_last_of_several_bad_ones_does_not_hide_the_first():
     with pytest.raises(UserError, match="--frames: 'many' given"):
-        flags.read(Few, ["--frames", "many"], "polyplay x")
+        flags.read_flags(Few, ["--frames", "many"], "polyplay x")
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,14 @@ def wired(name: str, **settings: Any) -> tuple[Crew, Any]:
 
 
 def predict(crew: Crew, system: Any) -> dict[str, float]:
-    return memory.predict(crew, system.envs.spec, system.policy())
+    return memory.predict_memory(crew, system.envs.spec, system.policy())
 
 
 @pytest.mark.parametrize(
     ("n", "text"), [(3 * 2**19, "1.5 MB"), (12.34 * 2**20, "12.3 MB"), (2**40, "1.02e+03 GB"), (1.5 * 2**30, "1.5 GB")]
 )
 def test_bytes_for_people(n: float, text: str):
-    assert memory.size(n) == text
+    assert memory.size_text(n) == text
 
 
 def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_path: Path):
@@ -49,14 +49,14 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
     (old.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
     assert min(memory._of_group("memory", "/x", str(tmp_path))) == 8192
     assert memory._of_group("cpu,cpuacct", "/x", str(tmp_path)) == []
-    assert 2**26 < memory.limit() <= memory.psutil.virtual_memory().total
+    assert 2**26 < memory.memory_limit() <= memory.psutil.virtual_memory().total
 
 
 def test_streams_between_workers_are_counted_as_they_are():
     crew, system = wired("impala", lanes=4, batch=8)
-    stream = crew.roles[0].kw["out"]
-    joined = 2 * stream.block.nbytes / stream.slots
-    assert predict(crew, system)["rollouts"] == stream.block.nbytes + joined
+    queue = crew.roles[0].kw["out"]
+    joined = 2 * queue.block.nbytes / queue.slots
+    assert predict(crew, system)["rollouts"] == queue.block.nbytes + joined
 
 
 def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -87,8 +87,8 @@ def test_what_a_network_keeps_for_its_gradient_is_measured():
 def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name: str, share: float):
     crew, system = wired("a2c", replicas=1, optimizer=name)
     net = memory.bytes_of(system.policy())
-    knobs = 16
-    assert predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=knobs)
+    hyperparameters = 16
+    assert predict(crew, system)["weights"] == pytest.approx(net * (2 + share), abs=hyperparameters)
 
 
 @pytest.mark.parametrize(("name", "share"), [("adam", 2.0), ("rmsprop_tf", 1.0)])
@@ -103,11 +103,13 @@ def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
 
 def test_more_workers_and_environment_processes_take_more():
     one, two = (memory.processes(wired("a2c", replicas=n)[0]) for n in (1, 2))
-    assert two - one == pytest.approx(memory.OF["learn"] * memory.MB, abs=5 * memory.MB)  # ours may change meanwhile
+    assert two - one == pytest.approx(
+        memory.IDLE_PROCESS_MB["learn"] * memory.MB, abs=5 * memory.MB
+    )  # ours may change meanwhile
     page = systems.load("a2c")
     crew = Crew(0)
     page.build(page.Config(env="CartPole-v1", network="mlp", replicas=1, workers=3), crew)
-    servers = memory.OF["env server"] + 3 * memory.OF["env"]
+    servers = memory.IDLE_PROCESS_MB["env server"] + 3 * memory.IDLE_PROCESS_MB["env"]
     assert memory.processes(crew) - one == pytest.approx(servers * memory.MB, abs=5 * memory.MB)
 
 

@@ -24,7 +24,7 @@ def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **sett
     page = systems.load(name)
     chosen = config.RunOptions(**{"steps": 8000, **(options or {})})
     crew = Crew(0, chosen.on, chosen.serial, frames=chosen.frames, steps=chosen.steps)
-    return plan.make(crew, page.build(page.Config(**{**TOY, **settings}), crew), chosen, done)
+    return plan.make_plan(crew, page.build(page.Config(**{**TOY, **settings}), crew), chosen, done)
 
 
 def line(made: plan.Plan, head: str) -> str:
@@ -113,16 +113,16 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
 
     def again(other: Any) -> plan.Plan:
         crew = Crew(0, steps=10)
-        return plan.make(crew, page.build(other, crew), config.RunOptions(), 0)
+        return plan.make_plan(crew, page.build(other, crew), config.RunOptions(), 0)
 
     whole = again(settings)
-    assert plan.checked(whole, settings, again) is whole
+    assert plan.check_plan(whole, settings, again) is whole
     enough = whole.memory["processes"] + 0.3 * (whole.needs - whole.memory["processes"])
     monkeypatch.setattr(plan.memory, "limit", lambda: int(enough))
     with pytest.raises(
         UserError, match=r"memory: this takes about .* GB .*, there are .*; what fits: --lanes 16384 --batch 16384"
     ):
-        plan.checked(again(settings), settings, again)
+        plan.check_plan(again(settings), settings, again)
 
 
 def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

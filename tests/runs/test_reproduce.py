@@ -11,7 +11,7 @@ import pytest
 import polyplay
 from polyplay.cli.main import main
 from polyplay.common.errors import Diverged, UserError
-from polyplay.runs.reproduce import replay
+from polyplay.runs.reproduce import reproduce
 from tests.reports import rows
 
 BASE = {"trace": True, "seed": 2, "network": "mlp", "tensorboard": False, "lanes": 4, "unroll": 5, "actors": 2}
@@ -29,10 +29,10 @@ def catch(tmp_path_factory) -> Path:
 def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
     done = len(rows(catch / "updates.jsonl"))
     assert done > 30
-    assert main(["replay", str(catch)]) == 0
+    assert main(["reproduce", str(catch)]) == 0
     said = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert said == {"updates": str(done), "losses_equal": str(done), "checkpoints_equal": "1"}
-    assert replay(catch, 7) == {"updates": 7, "losses_equal": 7, "checkpoints_equal": 0}
+    assert reproduce(catch, 7) == {"updates": 7, "losses_equal": 7, "checkpoints_equal": 0}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
 )
 def test_in_other_places_too(kw, tmp_path):
     run = run_of(tmp_path, 500, batch=8, **kw)
-    found = replay(run)
+    found = reproduce(run)
     assert found["updates"] == found["losses_equal"] == len(rows(run / "updates.jsonl"))
 
 
@@ -54,7 +54,7 @@ def test_a_run_that_went_on_is_done_again_whole(tmp_path):
     run = run_of(tmp_path, 500, env="toy:catch", batch=4, anneal="constant", on="thread")
     before = len(rows(run / "updates.jsonl"))
     polyplay.resume(str(run), steps=900)
-    found = replay(run)
+    found = reproduce(run)
     assert found["losses_equal"] == len(rows(run / "updates.jsonl")) > before
     assert found["checkpoints_equal"] == 2
 
@@ -69,19 +69,19 @@ APPO = {"system": "appo", "env": "toy:catch", "batch": 8, "epochs": 2, "minibatc
 )
 def test_with_several_updates_from_each_batch(kw, tmp_path):
     run = run_of(tmp_path, 500, **{**APPO, **kw})
-    found, done = replay(run), len(rows(run / "updates.jsonl"))
+    found, done = reproduce(run), len(rows(run / "updates.jsonl"))
     assert found == {"updates": done, "losses_equal": done, "checkpoints_equal": 1}
     each = 4 if "learners" in kw else 6
     assert done % each == 0
     assert done > 8 * each
-    assert replay(run, each + 1)["updates"] == 2 * each, "whole batches"
+    assert reproduce(run, each + 1)["updates"] == 2 * each, "whole batches"
 
 
 def test_with_several_updates_a_run_that_went_on_is_done_again_whole(tmp_path):
     run = run_of(tmp_path, 300, anneal="constant", on="thread", **APPO)
     before = len(rows(run / "updates.jsonl"))
     polyplay.resume(str(run), steps=600)
-    found = replay(run)
+    found = reproduce(run)
     assert found["losses_equal"] == len(rows(run / "updates.jsonl")) > before
     assert found["checkpoints_equal"] == 2
 
@@ -99,12 +99,12 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
         lines[5][1][0] = 1 - lines[5][1][0]
 
     with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its replay"):
-        replay(tampered(catch, tmp_path / "a", swap))
+        reproduce(tampered(catch, tmp_path / "a", swap))
 
     def future(lines):
         lines[5][1][1] = 77
 
-    assert main(["replay", str(tampered(catch, tmp_path / "b", future))]) == 2
+    assert main(["reproduce", str(tampered(catch, tmp_path / "b", future))]) == 2
     err = capsys.readouterr().err
     assert "deliveries-0.jsonl, line 6: a rollout of version 77 in update 5; it is not what a run wrote" in err
     assert err.count("\n") == 1
@@ -116,12 +116,12 @@ def test_without_losses_the_weights_are_compared(catch, tmp_path):
 
     to = tampered(catch, tmp_path / "a", lambda lines: None)
     (to / "updates.jsonl").unlink()
-    assert replay(to)["checkpoints_equal"] == 1
+    assert reproduce(to)["checkpoints_equal"] == 1
     shorter = tampered(catch, tmp_path / "b", cut)
-    assert replay(shorter)["checkpoints_equal"] == 0
+    assert reproduce(shorter)["checkpoints_equal"] == 0
 
 
 def test_a_synchronous_run_needs_none(tmp_path):
     run = polyplay.train("a2c", env="toy:catch", steps=200, run=str(tmp_path / "run"), serial=True).directory
     with pytest.raises(UserError, match="a2c is synchronous"):
-        replay(run)
+        reproduce(run)

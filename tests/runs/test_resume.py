@@ -69,9 +69,9 @@ def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
     kw = {**CARTPOLE, "env": "toy:catch", "actors": 2, "batch": 4, "slots": 3, "on": "thread"}
     cut = polyplay.train("impala", run=str(tmp_path / "cut"), steps=600, **kw).directory
     found = checkpoint.everything(cut)[-1]
-    stream = json.loads((found / "workers/stream-0.json").read_text())
-    assert stream["lost"] == []
-    told = actor_checkpoint.told(found)
+    queue = json.loads((found / "workers/stream-0.json").read_text())
+    assert queue["lost"] == []
+    told = actor_checkpoint.saved_counters(found)
     assert [t["why"] for t in told] == ["", ""]
     counters = checkpoint.manifest(found)["counters"]
     assert counters["steps"] == sum(t["steps"] for t in told)
@@ -92,7 +92,7 @@ def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
         "polyplay: 4 lanes begin anew, from seed 1000003005: 4 partial episodes (64 agent steps) are lost, "
         "since ale-py's vector environment cannot save a game\n"
     ) in err
-    (told,) = actor_checkpoint.told(checkpoint.everything(run)[-1])
+    (told,) = actor_checkpoint.saved_counters(checkpoint.everything(run)[-1])
     assert told["partial_steps"] == 32  # since the resumption
 
 

@@ -31,7 +31,7 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.runs import directory
 from polyplay.runs import options as config
-from polyplay.runs.run import read
+from polyplay.runs.run import load_run
 from tests import leftovers
 from tests.reports import KEYS, rows
 
@@ -228,7 +228,7 @@ def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
     options = config.to_json(config.RunOptions(keep=7))
     del options["step_timeout"]
     directory.write_config(tmp_path, "a2c", config.to_json(systems.load("a2c").Config()), options, {}, {})
-    assert read(tmp_path)[2] == config.RunOptions(keep=7)
+    assert load_run(tmp_path)[2] == config.RunOptions(keep=7)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, capfd):

@@ -9,16 +9,16 @@ import pytest
 from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.errors import WorkerLost
-from polyplay.runs.reports.nonblocking import Outlet
+from polyplay.runs.reports.nonblocking import NonBlockingWriter
 from polyplay.workers.crew import Crew
 
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, capfd):
     """The handler runs in the thread that holds the queue's lock."""
-    real, sent = Outlet.flush, []
+    real, sent = NonBlockingWriter.flush, []
 
-    def flush(self: Outlet) -> None:
+    def flush(self: NonBlockingWriter) -> None:
         if signal.getsignal(signal.SIGTERM) is not kept and not sent:
             with self.due.mutex:
                 sent.append(os.kill(os.getpid(), signal.SIGTERM))
@@ -26,7 +26,7 @@ def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, c
         real(self)
 
     kept = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Outlet, "flush", flush)
+    monkeypatch.setattr(NonBlockingWriter, "flush", flush)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1

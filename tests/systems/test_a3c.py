@@ -21,7 +21,7 @@ from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
-from polyplay.runs.reproduce import replay
+from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 
@@ -73,9 +73,9 @@ class Kept:
     seen: list = field(default_factory=list, hash=False, compare=False)
     metrics: ClassVar[tuple[str, ...]] = ()
 
-    def __call__(self, out, batch, knobs):
+    def __call__(self, out, batch, hyperparameters):
         self.seen.append(({k: v.clone() for k, v in batch.items()}, {k: v.detach() for k, v in out.items()}))
-        return self.inner(out, batch, knobs)
+        return self.inner(out, batch, hyperparameters)
 
 
 def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_advance_it():
@@ -83,9 +83,9 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     crew = Crew(seed=3, serial=True, steps=100)
     settings = {"env": "toy:memory", "core": "lstm", "core_size": 8, "workers": 1, "learning_rate": 0.0, "unroll": 3}
     policy = wired(crew, **settings).policy
-    task = crew.roles[0].kw["task"]
-    loss = Kept(task.loss)
-    crew.roles[0].kw["task"] = replace(task, loss=loss)
+    spec = crew.roles[0].kw["spec"]
+    loss = Kept(spec.loss)
+    crew.roles[0].kw["spec"] = replace(spec, loss=loss)
     crew.start(())
     while not crew.poll(0.05):
         pass
@@ -119,7 +119,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, optimizer="adam", eps=1e-5)
-    update, role = crew.roles[0].kw["task"].update, crew.roles[0]
+    update, role = crew.roles[0].kw["spec"].update, crew.roles[0]
     crew.start(())
     try:
         _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
@@ -131,7 +131,9 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
             assert np.abs(vector).max() < 10
             assert statistics.any()
             _until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
-            assert int(crew.meter.column("updates")[role.workers[index].me.row]) >= update.arrays()[3][:, 0].sum() - 50
+            assert (
+                int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= update.arrays()[3][:, 0].sum() - 50
+            )
     finally:
         crew.stop()
     assert said == [f"worker replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
@@ -148,8 +150,8 @@ def _until(crew: Crew, enough: Any, seconds: float = 120.0) -> None:
 def test_what_a_worker_raises_reaches_the_main_process(on):
     crew = Crew(seed=1, on=on, steps=10**9)
     wired(crew)
-    task = crew.roles[0].kw["task"]
-    crew.roles[0].kw["task"] = replace(task, loss=fails)
+    spec = crew.roles[0].kw["spec"]
+    crew.roles[0].kw["spec"] = replace(spec, loss=fails)
     crew.start(())
     try:
         with pytest.raises(WorkerLost, match=r"(?s)worker replica \d raised:.*a bad day"):
@@ -158,7 +160,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
         crew.stop()
 
 
-def fails(out, batch, knobs):
+def fails(out, batch, hyperparameters):
     raise ValueError("a bad day")
 
 
@@ -187,7 +189,7 @@ def test_in_one_thread_it_repeats_to_the_bit_and_is_not_replayed(tmp_path):
     assert one == two
     assert one.count("\n") >= 30
     with pytest.raises(UserError, match=r"a3c's workers change the weights without a lock.*--serial repeats") as e:
-        replay(tmp_path / "a")
+        reproduce(tmp_path / "a")
     assert "\n" not in str(e.value)
 
 
@@ -198,12 +200,14 @@ def test_the_figure_and_the_plan_say_what_is_shared():
     assert "if lost replace" in figure
     assert "weights and rmsprop_a3c's square ──► replica" in figure
     crew = Crew(0, steps=1000)
-    made = dict(plan.make(crew, wired(crew), RunOptions(steps=1000)).lines)
+    made = dict(plan.make_plan(crew, wired(crew), RunOptions(steps=1000)).lines)
     assert made["length"].endswith("200 updates of 5")
     assert made["repeat"].startswith("not exact")
     assert made["resume"].endswith("read while workers change them; lanes begin new games")
     alone = Crew(0, steps=1000)
-    assert dict(plan.make(alone, wired(alone, workers=1), RunOptions(steps=1000)).lines)["repeat"].startswith("exact")
+    assert dict(plan.make_plan(alone, wired(alone, workers=1), RunOptions(steps=1000)).lines)["repeat"].startswith(
+        "exact"
+    )
 
 
 def test_memory_counts_the_shared_weights_and_statistics_once():
@@ -212,5 +216,5 @@ def test_memory_counts_the_shared_weights_and_statistics_once():
     crew = Crew(0, steps=1000)
     system = wired(crew, optimizer="adam", workers=3)
     net = memory_estimate.bytes_of(system.policy())
-    told = memory_estimate.predict(crew, system.envs.spec, system.policy())["weights"]
+    told = memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)

@@ -18,7 +18,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
 from polyplay.runs import memory_estimate, plan
 from polyplay.runs.options import RunOptions
-from polyplay.runs.reproduce import replay
+from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
 from polyplay.weights.chunked import Chunked
 from polyplay.workers.crew import Crew
@@ -146,7 +146,7 @@ def test_in_chunks_and_one_thread_it_repeats_to_the_bit_and_is_not_replayed(tmp_
     rows = [json.loads(line) for line in one.splitlines()]
     assert [row["lag_max"] for row in rows[1:]] == [1] * (len(rows) - 1), "in turn each meets the other's update"
     with pytest.raises(UserError, match=r"accel's workers .*in any order.*--serial repeats") as e:
-        replay(tmp_path / "a")
+        reproduce(tmp_path / "a")
     assert "\n" not in str(e.value)
 
 
@@ -155,7 +155,7 @@ def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, sync="chunked", optimizer="adam", eps=1e-5)
     role: Any = crew.roles[0]
-    update: Chunked = role.kw["task"].update
+    update: Chunked = role.kw["spec"].update
     crew.start(())
     try:
         _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
@@ -190,7 +190,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "AllReduce(rmsprop_a3c) of 2" in figure
     assert "if lost fail" in figure
     crew = Crew(0, steps=10_240)
-    made = dict(plan.make(crew, wired(crew, algo="ppo", unroll=64), RunOptions(steps=10_240)).lines)
+    made = dict(plan.make_plan(crew, wired(crew, algo="ppo", unroll=64), RunOptions(steps=10_240)).lines)
     assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]
     assert made["repeat"].startswith("exact")
 
@@ -202,7 +202,7 @@ def test_they_say_so_of_chunks_too():
     assert "weights and rmsprop_a3c's square ──► replica" in figure
     assert "if lost replace" in figure
     crew = Crew(0, steps=1_000)
-    made = dict(plan.make(crew, wired(crew, sync="chunked"), RunOptions(steps=1_000)).lines)
+    made = dict(plan.make_plan(crew, wired(crew, sync="chunked"), RunOptions(steps=1_000)).lines)
     assert made["length"].endswith("25 updates of 40")
     assert made["repeat"].startswith("not exact")
     assert "lanes begin new games" in made["resume"]
@@ -212,7 +212,7 @@ def test_memory_counts_the_central_vector_and_statistics_once():
     crew = Crew(0, steps=1000)
     system = wired(crew, sync="chunked", optimizer="adam", lanes=12, replicas=3)
     net = memory_estimate.bytes_of(system.policy())
-    told = memory_estimate.predict(crew, system.envs.spec, system.policy())["weights"]
+    told = memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)
 
 

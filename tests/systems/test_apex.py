@@ -51,7 +51,7 @@ def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them
     owed = (1_200 - 500) * 8.0 / 64  # but for what is under way, and a row a game more
     assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
     last = checkpoint.everything(run.directory)[-1]
-    assert sorted(p.name for p in (last / "replay").iterdir()) == ["remember-0", "remember-1"]
+    assert sorted(p.name for p in (last / "replay").iterdir()) == ["serve_replay-0", "serve_replay-1"]
     assert sorted(p.name for p in (last / "workers").glob("stream-*")) == ["stream-0.json", "stream-1.json"]
     more = polyplay.resume(str(run.directory), steps=2_000)
     assert more.exit_code == 0
@@ -88,26 +88,26 @@ def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():
     crew, said = started(ratio=0.0)
     try:
         roles = {r.name: r for r in crew.roles}
-        assert crew.meter is not None
-        done = crew.meter.column("updates")
+        assert crew.counters is not None
+        done = crew.counters.column("updates")
         until(crew, lambda: done.max() >= 20)
         ladder = roles["act"].kw["explore"]
         rungs = ladder.at(np.zeros(4), 4 + np.arange(4))
-        for name in ("act", "remember"):
+        for name in ("act", "serve_replay"):
             os.kill(roles[name].workers[1].runs.pid, signal.SIGKILL)
             until(crew, lambda name=name: roles[name].lost == 1)
-        me = roles["act"].workers[1].me
-        assert (me.index, me.incarnation) == (1, 1)
+        ctx = roles["act"].workers[1].ctx
+        assert (ctx.index, ctx.incarnation) == (1, 1)
         assert roles["act"].kw["explore"] is ladder
-        assert np.array_equal(ladder.at(np.zeros(4), me.index * 4 + np.arange(4)), rungs), "its lanes' own ε"
-        before, rows = done.max(), roles["remember"].workers[1].me.row
+        assert np.array_equal(ladder.at(np.zeros(4), ctx.index * 4 + np.arange(4)), rungs), "its lanes' own ε"
+        before, rows = done.max(), roles["serve_replay"].workers[1].ctx.row
         until(crew, lambda: any("begins empty" in text for text in said))
-        stamps = float(crew.meter.column("stamps")[rows])
-        until(crew, lambda: done.max() >= before + 40 and crew.meter.column("stamps")[rows] > stamps)
+        stamps = float(crew.counters.column("stamps")[rows])
+        until(crew, lambda: done.max() >= before + 40 and crew.counters.column("stamps")[rows] > stamps)
     finally:
         crew.stop()
     assert any("act 1 was killed by SIGKILL" in text for text in said)
-    assert any("remember 1 was killed by SIGKILL" in text for text in said)
+    assert any("serve_replay 1 was killed by SIGKILL" in text for text in said)
 
 
 def test_the_paper_is_the_fact_sheets():
@@ -136,21 +136,21 @@ def test_its_picture_is_the_papers_figure():
     assert "batch   512 transitions of 3 steps, 16 ready from each" in text
     flows = [line.split(" ──► ") for line in text.splitlines() if " ──► " in line]
     assert sorted((of, what.split(":")[0], to) for of, what, to in flows) == [
-        ("act", "Stream", "remember"),
+        ("act", "RolloutQueue", "serve_replay"),
         ("learn", "Params", "act"),
-        ("remember", "Trays", "learn"),
+        ("serve_replay", "SampleQueue", "learn"),
     ]
 
 
 def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     crew = Crew(steps=100_000)
-    told = plan.make(crew, wired(crew, ratio=0.0), RunOptions())
-    role = next(r for r in crew.roles if r.name == "remember")
-    trays = role.kw["out"]
-    assert told.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
+    told = plan.make_plan(crew, wired(crew, ratio=0.0), RunOptions())
+    role = next(r for r in crew.roles if r.name == "serve_replay")
+    samples = role.kw["out"]
+    assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
     crew = Crew(steps=100_000)
-    assert "12,500 updates, one every 8" in dict(plan.make(crew, wired(crew), RunOptions()).lines)["length"]
+    assert "12,500 updates, one every 8" in dict(plan.make_plan(crew, wired(crew), RunOptions()).lines)["length"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
 from polyplay.envs import Envs
-from polyplay.nets.factory import build
+from polyplay.nets.factory import build_network
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
@@ -61,7 +61,7 @@ def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path
     assert run.summary["updates"] == pytest.approx((600 - 300) * 4.0 / 16, rel=0.3)
     kept = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
     page = systems.load("apex_dpg")
-    fresh = build(page.build(run.settings, Crew()).policy, 0).state_dict()
+    fresh = build_network(page.build(run.settings, Crew()).policy, 0).state_dict()
     assert all(np.isfinite(v).all() and (v != fresh[k].numpy()).any() for k, v in kept.items())
     more = polyplay.resume(str(run.directory), steps=800)
     assert more.exit_code == 0
@@ -74,7 +74,7 @@ def test_evaluation_plays_without_noise(tmp_path):
     system = wired(Crew())
     policy = play.load_policy(system, checkpoint.newest(run.directory, print))
     assert system.epsilon == 0.0
-    games = [play.play(Envs(AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
+    games = [play.play_games(Envs(AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
     assert games[0] == games[1], "whether noise is offered or not"
 
 
@@ -82,8 +82,8 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
     crew = Crew()
     system = wired(crew, env="toy:pendulum", memories=1, reward_scale=0.1)
-    replay = next(r.kw["out"].replay for r in crew.roles if r.name == "remember")
-    policy, pool = build(system.policy, 1), Envs("toy:pendulum", 8).open(0)
+    replay = next(r.kw["out"].replay for r in crew.roles if r.name == "serve_replay")
+    policy, pool = build_network(system.policy, 1), Envs("toy:pendulum", 8).open(0)
     explore = next(r.kw["explore"] for r in crew.roles if r.name == "act")
     rows: list[Any] = []
     for t in range(6):
@@ -131,9 +131,9 @@ def test_its_picture_is_apexs_with_noise():
     assert "loss    DPG" in text
     flows = [line.split(" ──► ") for line in text.splitlines() if " ──► " in line]
     assert sorted((of, what.split(":")[0], to) for of, what, to in flows) == [
-        ("act", "Stream", "remember"),
+        ("act", "RolloutQueue", "serve_replay"),
         ("learn", "Params", "act"),
-        ("remember", "Trays", "learn"),
+        ("serve_replay", "SampleQueue", "learn"),
     ]
 
 

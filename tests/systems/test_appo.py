@@ -148,7 +148,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "batch   2 slots × 4 lanes × 128 steps" in figure
     assert "act ──► Stream: 4 slots × 129 rows × 4 lanes ──► learn" in figure
     crew = Crew(0, steps=10_240)
-    made = dict(plan.make(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
+    made = dict(plan.make_plan(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
     assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]
     assert made["repeat"].startswith("not exact")
 
@@ -157,7 +157,7 @@ def test_memory_counts_a_minibatch_not_the_batch():
     def learning(**settings: Any) -> float:
         crew = Crew(0, steps=1000)
         system = systems.load("appo").build(appo(unroll=64, lanes=8, batch=16, **settings), crew)
-        return memory_estimate.predict(crew, system.envs.spec, system.policy())["learning"]
+        return memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["learning"]
 
     assert learning(minibatches=1) > 3 * learning(minibatches=8)
 

@@ -91,7 +91,7 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)
-    assert crew.roles[0].kw["task"].loss == q_learning.q("sum", replicas=2)
+    assert crew.roles[0].kw["spec"].loss == q_learning.q("sum", replicas=2)
 
 
 def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
@@ -116,7 +116,7 @@ def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):
     last = checkpoint.everything(run.directory)[-1]
     kept = sorted(p.name for p in (last / "replay").iterdir())
     assert kept == ["replica-0", "replica-1"]
-    owed = [json.loads((last / "replay" / name / "rehearsal.json").read_text()) for name in kept]
+    owed = [json.loads((last / "replay" / name / "replay_learner.json").read_text()) for name in kept]
     assert owed[0] == owed[1]
     assert owed[0]["updates"] == (owed[0]["rows"] - 250) * 8.0 // 32
 
@@ -163,6 +163,6 @@ def test_its_picture_and_plan_tell_of_the_memory():
     assert "draws   32 transitions: 8 per agent step, uniform" in text
     assert "ε       Anneal to 0.1" in text
     crew = Crew(steps=100_000)
-    told = plan.make(crew, wired(crew), RunOptions())
+    told = plan.make_plan(crew, wired(crew), RunOptions())
     assert told.memory["replay"] > 0
     assert "25,000 updates, one every 4" in dict(told.lines)["length"]

@@ -185,9 +185,9 @@ def test_its_figure_is_the_papers():
 def test_its_plan_and_memory_count_the_server_once():
     crew = Crew(0, steps=1_000)
     system = wired(crew, optimizer="adam")
-    told = plan.make(crew, system, RunOptions(steps=1_000))
+    told = plan.make_plan(crew, system, RunOptions(steps=1_000))
     lines = dict(told.lines)
-    assert lines["workers"].startswith("2 bundle with 4 lanes each, 2 shard")
+    assert lines["workers"].startswith("2 bundle with 4 lanes each, 2 serve_parameters")
     assert lines["length"].endswith("125 updates, one every 8")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("weights, optimiser and counters, whole")

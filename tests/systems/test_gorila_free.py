@@ -74,7 +74,7 @@ def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_i
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
     assert first["version"] == sum(first["shards"]) // 2 == int(found.path.name), "the shards stood still"
-    assert sorted(p.name for p in (found.path / "replay").iterdir()) == ["remember-0", "remember-1"]
+    assert sorted(p.name for p in (found.path / "replay").iterdir()) == ["serve_replay-0", "serve_replay-1"]
     capfd.readouterr()
     more = polyplay.resume(str(run.directory), steps=1_300)
     assert "begins empty" not in "".join(capfd.readouterr())
@@ -140,8 +140,8 @@ def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_r
     had = len(seen.told)
     _until(crew, lambda: len(seen.told) > had + 50)
     crew.control.save()
-    _until(crew, lambda: crew.meter is not None and crew.meter.column("saved").max() > 0)
-    version = int(crew.meter.column("saved").max()) - 1  # type: ignore[union-attr]
+    _until(crew, lambda: crew.counters is not None and crew.counters.column("saved").max() > 0)
+    version = int(crew.counters.column("saved").max()) - 1  # type: ignore[union-attr]
     path = checkpoint.complete(tmp_path, version, {})
     learnt = checkpoint.open_checkpoint(path).json("agents/0/learner")["learnt"]
     crew.stop()
@@ -161,19 +161,19 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     system = wired(crew, start=100)
-    by, server = roles(crew), roles(crew)["shard"].kw["server"]
+    by, server = roles(crew), roles(crew)["serve_parameters"].kw["server"]
     crew.start(system.metrics)
     pushed = server.cells.learner[:, 0]
     try:
         _until(crew, lambda: pushed.min() > 10)
-        for name in ("learn", "act", "remember"):
+        for name in ("learn", "act", "serve_replay"):
             os.kill(by[name].workers[0].runs.pid, signal.SIGKILL)
-        _until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "remember")))
+        _until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "serve_replay")))
         before, steps = pushed.copy(), server.learnt
         _until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
         assert np.isfinite(server.cells.copies).all()
         assert np.abs(server.cells.copies).max() < 10
-        os.kill(by["shard"].workers[1].runs.pid, signal.SIGKILL)
+        os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="worker shard 1 was killed by SIGKILL; the run cannot go on"):
             _until(crew, lambda: False)
     finally:
@@ -207,8 +207,8 @@ def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
     for memories in (1, 4):
         crew = Crew()
         wired(crew, actors=4, memories=memories, learners=3)
-        trays = roles(crew)["learn"].kw["source"]
-        found[memories] = (trays.memories, trays.learners, trays.replay.lanes, trays.replay.capacity)
+        samples = roles(crew)["learn"].kw["source"]
+        found[memories] = (samples.memories, samples.learners, samples.replay.lanes, samples.replay.capacity)
         assert roles(crew)["act"].kw["explore"].schedule.after == 250 * memories
     assert found == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
 
@@ -222,7 +222,7 @@ FIGURE = """\
 │ if lost replace               │
 └───────────────────────────────┘
 
-┌─ remember × 1 ────────────────────────────────────┐
+┌─ serve_replay × 1 ────────────────────────────────┐
 │ replay  1,000,000 agent steps                     │
 │ draws   32 transitions: 8 per agent step, uniform │
 │ if lost replace                                   │
@@ -243,8 +243,8 @@ FIGURE = """\
 │ if lost fail                                      │
 └───────────────────────────────────────────────────┘
 
-act ──► Stream: 16 slots × 5 rows × 1 lanes ──► remember
-remember ──► Trays: 6 batches of 32 ──► learn
+act ──► RolloutQueue: 16 slots × 5 rows × 1 lanes ──► serve_replay
+serve_replay ──► SampleQueue: 6 batches of 32 ──► learn
 shard ──► 1,687,206 weights, in 2 parts of a version each ──► act
 learn ──► gradients, a slice for each part, with the version it was made with ──► shard
 shard ──► 1,687,206 weights, in 2 parts of a version each ──► learn
@@ -259,20 +259,20 @@ def test_its_figure_is_the_papers():
 
 def test_its_plan_says_that_memories_and_lanes_go_on():
     crew = Crew(0, steps=1_000)
-    made = plan.make(crew, wired(crew), RunOptions(steps=1_000))
+    made = plan.make_plan(crew, wired(crew), RunOptions(steps=1_000))
     lines = dict(made.lines)
-    assert lines["workers"].startswith("2 act with 4 lanes each, 2 remember, 2 learn, 2 shard")
+    assert lines["workers"].startswith("2 act with 4 lanes each, 2 serve_replay, 2 learn, 2 serve_parameters")
     assert lines["length"].endswith("125 updates, one every 8")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("as it was, batches that were drawn ahead are drawn anew: environments")
-    trays = roles(crew)["learn"].kw["source"]
-    assert made.memory["replay"] == 2 * trays.replay.bytes(batches=False) + trays.block.nbytes
+    samples = roles(crew)["learn"].kw["source"]
+    assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert made.checkpoint > made.memory["replay"]
     net = memory_estimate.bytes_of(wired(Crew()).policy())
     # vectors, gradients, targets of learners, vectors and gradients of actors; and the server's
     assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 2 + 2) * net, rel=0.05)
     crew = Crew(0, steps=1_000)
-    free = plan.make(crew, wired(crew, ratio=0.0), RunOptions(steps=1_000))
+    free = plan.make_plan(crew, wired(crew, ratio=0.0), RunOptions(steps=1_000))
     assert "as many updates of 64 as there is time for" in dict(free.lines)["length"]
 
 

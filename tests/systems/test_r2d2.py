@@ -13,7 +13,7 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.common.files import read_lines
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
@@ -42,7 +42,7 @@ class Asked:
     ladder: Any
 
     def __post_init__(self) -> None:
-        self.block = Block(8 * 4)
+        self.block = SharedBlock(8 * 4)
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         seen = self.block.array((2, 2), np.int64)
@@ -84,8 +84,8 @@ def test_its_picture_shows_stream_replay_and_ladder():
     text = picture(env="toy:memory", network="mlp", actors=2)
     assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
     assert "ε       Ladder to 0.000655" in text
-    stream = next(line for line in text.splitlines() if line.startswith("act ──► Stream: "))
-    assert stream.endswith(" ──► learn")
+    queue = next(line for line in text.splitlines() if line.startswith("act ──► Stream: "))
+    assert queue.endswith(" ──► learn")
     assert "learn ──► Params: " in text
 
 

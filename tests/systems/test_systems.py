@@ -19,7 +19,7 @@ from polyplay.envs import Envs
 from polyplay.envs.atari.presets import preset
 from polyplay.envs.toys import games as toy
 from polyplay.runs import options
-from polyplay.runs.load import new_crew
+from polyplay.runs.load import crew_of
 from polyplay.runs.run import diagram
 from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
@@ -124,13 +124,13 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     run = _far(monkeypatch, tmp_path)
     assert run.summary["episodic_return_mean"] >= 100_000  # random play: 22,000
     page, spec = systems.load("a2c"), Envs("toy:far", 1)
-    wired = page.build(run.settings, new_crew(options.RunOptions(serial=True)))
+    wired = page.build(run.settings, crew_of(options.RunOptions(serial=True)))
     policy = play.load_policy(wired, checkpoint.newest(run.directory, print))
     kept = {k: v.clone() for k, v in policy.named_buffers()}
     mean = kept["inputs.moments.0.mean"]
     assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
     assert kept["returns.count"] > 10_000
-    games = play.play(spec, policy, 4, seed=1)
+    games = play.play_games(spec, policy, 4, seed=1)
     assert np.mean([g[0] for g in games]) >= 100_000, "evaluation normalises as training did"
     assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
 
@@ -183,13 +183,13 @@ def test_presets_have_the_published_numbers(system, preset):
     page, crew = systems.load(system), Crew(0)
     page.build(page.PRESETS[preset](), crew)
     role = next(r for r in crew.roles if "replay" in r.kw)
-    task, replay, explore, n = role.kw["task"], role.kw["replay"], role.kw["explore"], role.n
-    optim, sampler = task.update.optim, replay.sampler
+    learner, replay, explore, n = role.kw["spec"], role.kw["replay"], role.kw["explore"], role.n
+    optim, sampler = learner.update.optim, replay.sampler
     chance = (explore.end, explore.over) if explore is not None else (0, 0)
     weights = (getattr(sampler, "alpha", 0), getattr(sampler, "last", 1) or sampler.beta)
-    period = task.target * replay.batch / replay.ratio * (1 if task.update.apart else n)
+    period = learner.target * replay.batch / replay.ratio * (1 if learner.update.apart else n)
     whole = (replay.gamma, replay.n_step, n * replay.batch, n * replay.capacity, n * replay.start)
-    step = (task.knobs.learning_rate, optim.eps, optim.clip)
+    step = (learner.hyperparameters.learning_rate, optim.eps, optim.clip)
     assert (*whole, *step, *chance, *weights, period) == pytest.approx(PUBLISHED[system, preset], rel=0.002)
 
 
@@ -221,7 +221,7 @@ IMPALA = """\
 │ if lost fail                          │
 └───────────────────────────────────────┘
 
-act ──► Stream: 4 slots × 21 rows × 16 lanes ──► learn
+act ──► RolloutQueue: 4 slots × 21 rows × 16 lanes ──► learn
 learn ──► Params: 1,091,031 weights ──► act
 """
 
@@ -232,14 +232,14 @@ def test_the_figure_is_drawn_from_the_wiring():
 
 
 def test_atari_presets_are_the_pages_own_or_asked_for():
-    own = _wiring.atari("ALE/Pong-v5", "baselines")
-    assert own == _wiring.atari("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
-    assert _wiring.atari("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
+    own = _wiring.atari_options("ALE/Pong-v5", "baselines")
+    assert own == _wiring.atari_options("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
+    assert _wiring.atari_options("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
         **preset("dopamine"),
         "life_loss": "terminate",
     }
-    assert _wiring.atari("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
-    assert _wiring.atari("toy:catch", "baselines") == _wiring.atari(print, "baselines") == {}
+    assert _wiring.atari_options("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
+    assert _wiring.atari_options("toy:catch", "baselines") == _wiring.atari_options(print, "baselines") == {}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_atari_presets_are_the_pages_own_or_asked_for():
 )
 def test_what_atari_cannot_be_is_one_line(env, asked, said):
     with pytest.raises(UserError, match=said) as e:
-        _wiring.atari(env, "baselines", asked)
+        _wiring.atari_options(env, "baselines", asked)
     assert "\n" not in str(e.value)
 
 

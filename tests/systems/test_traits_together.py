@@ -14,7 +14,7 @@ from polyplay.acting import play
 from polyplay.cli import main, matrix
 from polyplay.common import checkpoint
 from polyplay.envs import Envs
-from polyplay.nets.factory import build
+from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
 
@@ -66,7 +66,7 @@ def fresh(case):
     """The network that the run began with."""
     page = systems.load(case.system)
     chosen, options, _ = config.resolve(page, **settings(case))
-    return build(page.build(chosen, Crew(options.seed, options.on)).policy, options.seed)
+    return build_network(page.build(chosen, Crew(options.seed, options.on)).policy, options.seed)
 
 
 @pytest.mark.parametrize("case", matrix.CASES, ids=str)
@@ -91,7 +91,7 @@ def test_random_play_is_far_from_the_goals():
             policy = fresh(case)
             for parameter in policy.parameters():
                 torch.nn.init.zeros_(parameter)
-            games = play.play(Envs(case.env, 1), policy, 32, seed=0)
+            games = play.play_games(Envs(case.env, 1), policy, 32, seed=0)
             assert np.mean([ret for ret, _ in games]) < case.goal - 0.15, case
 
 

@@ -12,7 +12,7 @@ from polyplay import systems
 from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.nets.factory import build
+from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
 
@@ -42,7 +42,7 @@ def test_it_trains_with_masks_and_dicts(system, more, tmp_path):
     assert run.summary["episodic_return_mean"] >= 0.0, "an illegal action gives -1"
     page = systems.load(system)
     chosen, options, _ = config.resolve(page, **given)
-    fresh = build(page.build(chosen, Crew(options.seed)).policy, options.seed).state_dict()
+    fresh = build_network(page.build(chosen, Crew(options.seed)).policy, options.seed).state_dict()
     now = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
     assert all(np.isfinite(v).all() for v in now.values())
     assert any((v != fresh[k].numpy()).any() for k, v in now.items())

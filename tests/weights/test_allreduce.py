@@ -11,24 +11,26 @@ from torch import nn
 
 from polyplay import nets
 from polyplay.common import checkpoint
-from polyplay.common.context import Me
-from polyplay.common.control import Control, Knobs
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import Task
-from polyplay.weights.flat import Vector, sizes
+from polyplay.learning.spec import LearnerSpec
+from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.update import Local, OptimizerSpec
 
-OPTIM = Optim("rmsprop_tf", eps=1e-3, clip=0.5)
+OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
 
 
-def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> Me:
-    return Me("learn", index, n, index, seed=seed, meters=Meter(4, ("loss",)), control=Control(), **more)
+def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> WorkerContext:
+    return WorkerContext(
+        "learn", index, n, index, seed=seed, all_counters=Counters(4, ("loss",)), control=RunControl(), **more
+    )
 
 
 def _finish(steps) -> None:
@@ -37,9 +39,9 @@ def _finish(steps) -> None:
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
-    vector = Vector(nn.Linear(3, 1))
+    vector = FlatParams(nn.Linear(3, 1))
     before = vector.flat.clone()
-    bound = Local(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
+    bound = Local(OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
     vector.grad.copy_(torch.tensor([3.0, 0.0, 4.0, 0.0]))
     steps = bound(1e6, np.zeros(3))
     with pytest.raises(StopIteration) as end:
@@ -50,7 +52,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 
 def test_an_unknown_optimiser_is_refused_while_wiring():
     with pytest.raises(UserError, match="adam"):
-        Optim("adamm")
+        OptimizerSpec("adamm")
 
 
 # ---------------------------------------------------------------------------------------------------------- Hogwild
@@ -63,17 +65,17 @@ def _line(at: float) -> nn.Module:
     return net
 
 
-def _hogwild(optim: Optim, workers: int = 2, copy: bool = True, net: nn.Module | None = None):
+def _hogwild(optim: OptimizerSpec, workers: int = 2, copy: bool = True, net: nn.Module | None = None):
     """The update, its workers' vectors and what is bound to them; modules differ, so worker 0's must be everyone's."""
-    update = Hogwild(optim, *sizes(net or _line(0.0)), workers, copy)
+    update = Hogwild(optim, *param_sizes(net or _line(0.0)), workers, copy)
     modules = [net or _line(0.5), *(_line(9.0 + i) for i in range(1, workers))]
     made = [_join(update, _me(i, workers), module) for i, module in enumerate(modules)]
     return update, [m[0] for m in made], [m[1] for m in made]
 
 
-def _join(update: Hogwild, me: Me, module: nn.Module):
-    vector = update.vector(me, module)
-    bound = update.bind(me, vector)
+def _join(update: Hogwild, ctx: WorkerContext, module: nn.Module):
+    vector = update.vector(ctx, module)
+    bound = update.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     return vector, bound
 
@@ -85,9 +87,9 @@ def _gradients(n: int, size: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
 def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, copy):
-    optim = Optim(name, eps=0.1, clip=1.0)
+    optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     update, vectors, bound = _hogwild(optim, 3, copy)
-    alone = Vector(_line(0.5))
+    alone = FlatParams(_line(0.5))
     local = Local(optim).bind(_me(), alone)
     for i, gradient in enumerate(_gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
@@ -103,7 +105,7 @@ def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, 
 
 
 def test_a_copy_stays_as_it_is_until_the_next_rollout():
-    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
     assert bound[1].counts.newest() == 0
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
     held = vectors[1].flat.clone()
@@ -118,7 +120,7 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
 
 
 def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
-    update, vectors, bound = _hogwild(Optim("adam", eps=0.1))
+    update, vectors, bound = _hogwild(OptimizerSpec("adam", eps=0.1))
     for i in range(4):
         vectors[i % 2].grad.fill_(1.0 + i)
         _finish(bound[i % 2](0.1, np.zeros(3)))
@@ -137,7 +139,7 @@ def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
 
 
 def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
-    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1), copy=False)
+    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1), copy=False)
     one, two = (v.module for v in vectors)
     assert torch.equal(one[0].weight, two[0].weight)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
@@ -152,7 +154,7 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
 
 
 def test_what_every_worker_observed_is_in_the_shared_buffers():
-    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
     mean = slice(vectors[0].weights, vectors[0].weights + 3)  # BatchNorm's running mean, 0 at first
     for i, by in enumerate((1.0, 3.0)):
         bound[i].counts.newest()
@@ -165,7 +167,7 @@ def test_what_every_worker_observed_is_in_the_shared_buffers():
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
-    update, vectors, bound = _hogwild(Optim("rmsprop_a3c", eps=0.1))
+    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
     before = [x.copy() for x in update.arrays()[:2]]
     vectors[1].grad.fill_(float("nan"))
     _finish(bound[1](0.1, np.zeros(3)))
@@ -173,14 +175,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
 
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = nets.Factory("mlp", SPEC, {"hidden": (8,)})
+POLICY = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
 
 
-def _learners(total: float, n: int = 2, update: Hogwild | None = None, **me) -> tuple[list[Learner], Task]:
-    update = update or Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), n)
-    knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
-    task = Task(POLICY, policy_gradient.a2c(), update, knobs, total)
-    return [Learner(_me(i, n, **me), task) for i in range(n)], task
+def _learners(total: float, n: int = 2, update: Hogwild | None = None, **ctx) -> tuple[list[Learner], LearnerSpec]:
+    update = update or Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
+    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, hyperparameters, total)
+    return [Learner(_me(i, n, **ctx), spec) for i in range(n)], spec
 
 
 def _rows(seed: int, version: int, T: int = 4) -> dict:
@@ -203,12 +205,12 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
     assert held == [0, 0]
     for i in range(3):
         _finish(one.step(_rows(i, version=i), {}))
-    assert one.me.meter.get("lag_max") == 0
+    assert one.ctx.counters.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
     _finish(two.step(_rows(9, version=0), {}))
-    assert two.me.meter.get("lag_max") == 3, "three updates were made since its weights were copied"
+    assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
-    assert two.me.meter.get("updates") == 4
+    assert two.ctx.counters.get("updates") == 4
     for i in range(6):
         assert not two.done
         _finish(two.step(_rows(i, version=4), {}))
@@ -219,15 +221,15 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
 
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
-    update = Hogwild(Optim("adam"), *sizes(POLICY()), 2)
-    task = Task(POLICY, policy_gradient.a2c(), update, Knobs(learning_rate=0.0, entropy_cost=0.0), 1.0)
-    me = _me(1, 2)
+    update = Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)
+    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
+    ctx = _me(1, 2)
     found: list = []
-    waits = threading.Thread(target=lambda: found.append(Learner(me, task)))
+    waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
     waits.start()
     waits.join(0.1)
     assert not found
-    first = Learner(_me(0, 2, seed=7), task)
+    first = Learner(_me(0, 2, seed=7), spec)
     waits.join(30)
     found[0].counts.newest()
     assert torch.equal(found[0].vector.flat, first.vector.flat)
@@ -235,12 +237,19 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     alone.control.halt()
     with pytest.raises(Closed):
         Learner(
-            alone, Task(POLICY, policy_gradient.a2c(), Hogwild(Optim("adam"), *sizes(POLICY()), 2), task.knobs, 1.0)
+            alone,
+            LearnerSpec(
+                POLICY,
+                policy_gradient.a2c(),
+                Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2),
+                spec.hyperparameters,
+                1.0,
+            ),
         )
 
 
 def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
-    (one, two), task = _learners(total=1e9, directory=tmp_path)
+    (one, two), spec = _learners(total=1e9, directory=tmp_path)
     for i in range(3):
         for learner in (one, two):
             _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
@@ -248,16 +257,16 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
     assert not list(tmp_path.iterdir())
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in task.update.arrays()[:2]]
+    kept = [x.copy() for x in spec.update.arrays()[:2]]
     _finish(two.step(_rows(5, version=6), {}))
-    again = Hogwild(Optim("adam", eps=1e-3), *sizes(POLICY()), 2)
+    again = Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), 2)
     (third, fourth), _ = _learners(1e9, update=again, resume=path)
-    assert np.array_equal(again.arrays()[0][: sizes(POLICY())[0]], one.vector.read()[: sizes(POLICY())[0]])
+    assert np.array_equal(again.arrays()[0][: param_sizes(POLICY())[0]], one.vector.read()[: param_sizes(POLICY())[0]])
     assert np.array_equal(again.arrays()[1], kept[1])
-    assert (fourth.version, fourth.learnt, third.me.meter.get("updates")) == (6, 24.0, 0.0)
+    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (6, 24.0, 0.0)
     _finish(fourth.step(_rows(5, version=6), {}))
     assert fourth.version == 7
-    assert fourth.me.meter.get("updates") == 1, "of this run"
-    replaced = Learner(_me(0, 2, incarnation=1, resume=path), fourth.task)
+    assert fourth.ctx.counters.get("updates") == 1, "of this run"
+    replaced = Learner(_me(0, 2, incarnation=1, resume=path), fourth.spec)
     assert replaced.version == 7
     assert replaced.counts.newest() == 7

@@ -9,29 +9,29 @@ import pytest
 import torch
 
 from polyplay.common import checkpoint
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import Vector, sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from tests.weights.test_allreduce import POLICY, _finish, _gradients, _line, _me, _rows
 
-PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
 
 
 def joined(update: Chunked, index: int, at: float, **more: Any):
     """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
-    me, module = _me(index, update.workers, **more), _line(at)
-    vector = update.vector(me, module)
-    bound: Any = update.bind(me, vector)
+    ctx, module = _me(index, update.workers, **more), _line(at)
+    vector = update.vector(ctx, module)
+    bound: Any = update.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     return vector, bound
 
 
-def made(optim: Optim, workers: int = 2, chunks: int = 3):
-    update = Chunked(optim, *sizes(_line(0.0)), workers, chunks)
+def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
+    update = Chunked(optim, *param_sizes(_line(0.0)), workers, chunks)
     ends = [joined(update, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
     for _, bound in ends:
         bound.counts.newest()
@@ -47,9 +47,9 @@ def push(bound: Any, rows: int = 5) -> int:
 @pytest.mark.parametrize("chunks", [1, 3, 7])
 @pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
 def test_workers_in_turn_on_the_central_vector_are_one_learner(name, chunks):
-    optim = Optim(name, eps=0.1, clip=1.0)
+    optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     update, vectors, bound = made(optim, 3, chunks)
-    alone = Vector(_line(0.5))
+    alone = FlatParams(_line(0.5))
     local = Local(optim).bind(_me(), alone)
     for i, gradient in enumerate(_gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
@@ -74,7 +74,7 @@ def test_chunks_are_all_of_the_vector_in_parts_as_equal_as_may_be():
 
 
 def test_own_weights_are_renewed_by_an_own_update_only():
-    update, vectors, bound = made(Optim("rmsprop_a3c", eps=0.1))
+    update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1))
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
     held = vectors[1].flat.clone()
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_workers_begin_at_different_chunks():
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
-    update, vectors, bound = made(Optim("rmsprop_a3c", eps=0.1, clip=1.0))
+    update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1, clip=1.0))
     before = [x.copy() for x in (*update.arrays()[:2], update.arrays()[4])]
     vectors[1].grad.fill_(1.0)
     vectors[1].grad[-1] = wrong
@@ -138,7 +138,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
 
 
 def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks():
-    update, vectors, bound = made(Optim("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5))
+    update, vectors, bound = made(OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5))
     before = update.arrays()[0].copy()
     vectors[0].grad.zero_()
     vectors[0].grad[0], vectors[0].grad[-1] = 3.0, 4.0  # in the first and in the last chunk
@@ -262,9 +262,9 @@ def test_alone_every_update_meets_the_version_that_was_acted_with():
 
 
 def test_versions_count_from_those_of_the_run_that_goes_on():
-    update = Chunked(PLAIN, *sizes(_line(0.0)), 2)
-    me, module = _me(0, 2), _line(0.5)
-    bound: Any = update.bind(me, update.vector(me, module))
+    update = Chunked(PLAIN, *param_sizes(_line(0.0)), 2)
+    ctx, module = _me(0, 2), _line(0.5)
+    bound: Any = update.bind(ctx, update.vector(ctx, module))
     bound.counts.begin(40, 1000.0)
     assert bound.counts.newest() == 40
     assert push(bound) == 40
@@ -274,39 +274,39 @@ def test_versions_count_from_those_of_the_run_that_goes_on():
 # ---------------------------------------------------------------------------------------------------- as learners
 
 
-def learners(total: float, n: int = 2, update: Chunked | None = None, **me: Any):
-    update = update or Chunked(Optim("adam", eps=1e-3), *sizes(POLICY()), n)
-    knobs = Knobs(learning_rate=1e-2, entropy_cost=0.01)
-    task = Task(POLICY, policy_gradient.a2c(), update, knobs, total)
-    ends = [Learner(_me(i, n, **me), task) for i in range(n)]
+def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any):
+    update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
+    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, hyperparameters, total)
+    ends = [Learner(_me(i, n, **ctx), spec) for i in range(n)]
     for end in ends:
         end.counts.newest()
-    return ends, task
+    return ends, spec
 
 
 def test_lag_annealing_and_the_end_follow_all_workers_together():
     (one, two), _ = learners(total=40.0)
     for i in range(3):
         _finish(one.step(_rows(i, version=one.counts.newest()), {}))
-    assert one.me.meter.get("lag_max") == 0
+    assert one.ctx.counters.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
     _finish(two.step(_rows(9, version=two.counts.newest()), {}))
-    assert two.me.meter.get("lag_max") == 3, "three updates were made since its weights were copied"
+    assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
     for i in range(6):
         assert not two.done
         _finish(two.step(_rows(i, version=two.counts.newest()), {}))
-    assert two.me.meter.get("lag_max") == 3
+    assert two.ctx.counters.get("lag_max") == 3
     assert two.done
     _finish(one.step(_rows(1, version=one.counts.newest()), {}))
-    assert one.me.meter.get("lag_max") == 7
+    assert one.ctx.counters.get("lag_max") == 7
     assert one.done, "though it learnt from 16 of 44 steps itself"
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop_a3c", "rmsprop_tf"])
 def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(name, tmp_path):
-    optim = Optim(name, eps=1e-3)
-    (one, two), task = learners(1e9, update=Chunked(optim, *sizes(POLICY()), 2), directory=tmp_path)
+    optim = OptimizerSpec(name, eps=1e-3)
+    (one, two), spec = learners(1e9, update=Chunked(optim, *param_sizes(POLICY()), 2), directory=tmp_path)
     for i in range(3):
         for learner in (one, two):
             _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
@@ -315,12 +315,12 @@ def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(nam
     assert not list(tmp_path.iterdir()), "worker 0 saves for all"
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in task.update.arrays()[:2]]
+    kept = [x.copy() for x in spec.update.arrays()[:2]]
     _finish(two.step(_rows(5, version=two.counts.newest()), {}))
-    again = Chunked(optim, *sizes(POLICY()), 2)
+    again = Chunked(optim, *param_sizes(POLICY()), 2)
     (third, fourth), _ = learners(1e9, update=again, resume=path)
     assert all(np.array_equal(x, y) for x, y in zip(again.arrays()[:2], kept, strict=True))
-    assert (fourth.version, fourth.learnt, third.me.meter.get("updates")) == (7, 28.0, 0.0)
+    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
     _finish(fourth.step(_rows(5, version=7), {}))
     assert fourth.version == 8
     if name == "adam":
@@ -328,17 +328,17 @@ def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(nam
 
 
 def test_who_takes_a_lost_ones_place_resets_nothing():
-    (one, two), task = learners(1e9)
+    (one, two), spec = learners(1e9)
     for i in range(4):
         for learner in (one, two):
             _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
-    before = [x.copy() for x in task.update.arrays()]
-    replaced = Learner(_me(0, 2, incarnation=1), task)
+    before = [x.copy() for x in spec.update.arrays()]
+    replaced = Learner(_me(0, 2, incarnation=1), spec)
     assert replaced.counts.newest() == 8
-    assert all(np.array_equal(x, y) for x, y in zip(task.update.arrays(), before, strict=True))
+    assert all(np.array_equal(x, y) for x, y in zip(spec.update.arrays(), before, strict=True))
     assert np.array_equal(replaced.vector.read(), before[0])
     _finish(replaced.step(_rows(5, version=8), {}))
-    assert replaced.me.meter.get("lag_max") == 0
+    assert replaced.ctx.counters.get("lag_max") == 0
     assert float(replaced.update.optimizers[2][1]) == 9.0, "Adam's count is that of all workers"
 
 

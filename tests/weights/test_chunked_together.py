@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import sizes
-from polyplay.weights.update import Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import OptimizerSpec
 from tests.weights.test_allreduce import _finish, _me
 
 FORK = multiprocessing.get_context("fork")
-PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
 
 
 SIZE = 30_011
@@ -33,9 +33,9 @@ class Wide(nn.Module):
 
 def _work(update: Chunked, index: int, times: int, control: Any = None) -> float:
     """`times` updates by +1·(index+1)·lr/ε; seconds that it waited for a chunk."""
-    me = _me(index, update.workers)
-    vector = update.vector(me, Wide())
-    bound: Any = update.bind(me, vector)
+    ctx = _me(index, update.workers)
+    vector = update.vector(ctx, Wide())
+    bound: Any = update.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     while not bound.counts.ready:
         time.sleep(0.001)
@@ -56,7 +56,7 @@ def _all_there(update: Chunked, times: list[int]) -> None:
 
 
 def test_no_update_of_threads_is_lost():
-    update = Chunked(PLAIN, *sizes(Wide()), 3)
+    update = Chunked(PLAIN, *param_sizes(Wide()), 3)
     threads = [threading.Thread(target=_work, args=(update, i, 150)) for i in range(3)]
     for t in threads:
         t.start()
@@ -67,7 +67,7 @@ def test_no_update_of_threads_is_lost():
 
 
 def test_no_update_of_processes_is_lost():
-    update = Chunked(PLAIN, *sizes(Wide()), 2)
+    update = Chunked(PLAIN, *param_sizes(Wide()), 2)
     worker = FORK.Process(target=_work, args=(update, 1, 300))
     worker.start()
     _work(update, 0, 300)
@@ -78,9 +78,9 @@ def test_no_update_of_processes_is_lost():
 
 def _die(update: Chunked, index: int) -> None:
     """Updates until it is killed in the middle of a chunk."""
-    me = _me(index, update.workers)
-    vector = update.vector(me, Wide())
-    bound: Any = update.bind(me, vector)
+    ctx = _me(index, update.workers)
+    vector = update.vector(ctx, Wide())
+    bound: Any = update.bind(ctx, vector)
     bound.counts.newest()
     bound.optimizers[1][0].step = lambda: time.sleep(600)
     vector.grad.fill_(-1.0)
@@ -88,7 +88,7 @@ def _die(update: Chunked, index: int) -> None:
 
 
 def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
-    update = Chunked(PLAIN, *sizes(Wide()), 2)
+    update = Chunked(PLAIN, *param_sizes(Wide()), 2)
     _work(update, 0, 5)
     worker = FORK.Process(target=_die, args=(update, 1), daemon=True)
     worker.start()

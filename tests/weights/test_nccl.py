@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyplay.weights import nccl
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 
 
 class Net(torch.nn.Module):
@@ -20,10 +20,10 @@ class Net(torch.nn.Module):
 
 
 def _rank(place: str, rank: int, pipe) -> None:
-    vector = Vector(Net())
+    vector = FlatParams(Net())
     vector.grad.fill_(float(rank + 1))
     vector.flat[5:] = 10.0 * rank
-    end = nccl.Together(place, rank, 2, vector, "gloo")
+    end = nccl.NcclGroup(place, rank, 2, vector, "gloo")
     total, waited = end.average(np.array([rank, 0.5, 2**40 + 1.0]))
     pipe.send((vector.grad.tolist(), vector.flat.tolist(), total.tolist(), waited > 0.0))
     torch.distributed.destroy_process_group()

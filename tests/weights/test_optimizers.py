@@ -52,7 +52,9 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
     ],
 )
 def test_reference_vectors_of_every_flavour(name: str, first: float, second: float) -> None:
-    path = run(optimizers.make(name, vector(), lr=0.1, eps=0.1), torch.tensor([[1.0], [0.5]], dtype=torch.float64))
+    path = run(
+        optimizers.make_optimizer(name, vector(), lr=0.1, eps=0.1), torch.tensor([[1.0], [0.5]], dtype=torch.float64)
+    )
     assert path[:, 0].tolist() == pytest.approx([first, second], abs=5e-5)
 
 
@@ -68,7 +70,7 @@ def test_every_flavour_equals_its_scalar_twin(
     name: str, grads: list[float], momentum: float, alpha: float, eps: float
 ) -> None:
     rates = [0.1 / (i + 1) for i in range(len(grads))]
-    optimizer = optimizers.make(name, vector(), lr=1.0, eps=eps, alpha=alpha, momentum=momentum)
+    optimizer = optimizers.make_optimizer(name, vector(), lr=1.0, eps=eps, alpha=alpha, momentum=momentum)
     path = run(optimizer, torch.tensor(grads, dtype=torch.float64)[:, None], rates)
     twin = twins.rmsprop(0.0, grads, rates, alpha, eps, momentum=momentum, **optimizers.FLAVOURS[name])
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-12)
@@ -77,21 +79,21 @@ def test_every_flavour_equals_its_scalar_twin(
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_torch_flavour_is_torchs_own(momentum: float) -> None:
     grads, rates = gradients(20, 7, seed=1), [0.1 - 0.004 * i for i in range(20)]
-    ours = optimizers.make("rmsprop_torch", vector(7, seed=2), lr=0.1, eps=0.01, momentum=momentum)
+    ours = optimizers.make_optimizer("rmsprop_torch", vector(7, seed=2), lr=0.1, eps=0.01, momentum=momentum)
     own = torch.optim.RMSprop([vector(7, seed=2)], lr=0.1, eps=0.01, alpha=0.99, momentum=momentum)
     torch.testing.assert_close(run(ours, grads, rates), run(own, grads, rates))
 
 
 def test_adam_is_torchs_own() -> None:
     grads = gradients(20, 7, seed=3)
-    ours = optimizers.make("adam", vector(7, seed=4), lr=0.1, eps=1e-5, betas=(0.8, 0.99))
+    ours = optimizers.make_optimizer("adam", vector(7, seed=4), lr=0.1, eps=1e-5, betas=(0.8, 0.99))
     own = torch.optim.Adam([vector(7, seed=4)], lr=0.1, eps=1e-5, betas=(0.8, 0.99))
     torch.testing.assert_close(run(ours, grads), run(own, grads))
 
 
 def test_adagrad_is_torchs_own() -> None:
     grads = gradients(20, 7, seed=3)
-    ours = optimizers.make("adagrad", vector(7, seed=4), lr=0.1, eps=1e-5)
+    ours = optimizers.make_optimizer("adagrad", vector(7, seed=4), lr=0.1, eps=1e-5)
     own = torch.optim.Adagrad([vector(7, seed=4)], lr=0.1, eps=1e-5)
     torch.testing.assert_close(run(ours, grads), run(own, grads))
 
@@ -99,7 +101,7 @@ def test_adagrad_is_torchs_own() -> None:
 def test_the_root_of_dqns_holds_the_variance_and_epsilon() -> None:
     """Two steps by hand, and where torch's centred RMSProp has its ε: outside."""
     grads, own = torch.tensor([[1.0], [0.5]], dtype=torch.float64), vector()
-    path = run(optimizers.make("rmsprop_dqn", vector(), lr=0.1, eps=0.01, alpha=0.95), grads)
+    path = run(optimizers.make_optimizer("rmsprop_dqn", vector(), lr=0.1, eps=0.01, alpha=0.95), grads)
     first = 0.1 * 1.0 / math.sqrt(0.05 - 0.05**2 + 0.01)
     mean, square = 0.95 * 0.05 + 0.05 * 0.5, 0.95 * 0.05 + 0.05 * 0.25
     second = 0.1 * 0.5 / math.sqrt(square - mean**2 + 0.01)
@@ -113,7 +115,7 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
     """g − m² is 0 at last, in float32 a little more or less; ε = 1.5e-7 (Ape-X) would not cover that."""
     monkeypatch.setattr(optimizers, "FEW", few)
     p = torch.nn.Parameter(torch.zeros(1000))
-    optimizer = optimizers.make("rmsprop_dqn", p, lr=1e-5, eps=1.5e-7, alpha=0.5)
+    optimizer = optimizers.make_optimizer("rmsprop_dqn", p, lr=1e-5, eps=1.5e-7, alpha=0.5)
     p.grad = torch.linspace(-30.0, 30.0, 1000)
     for _ in range(60):
         optimizer.step()
@@ -125,7 +127,7 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
 def test_large_accumulators_start_as_the_flavour_says() -> None:
     for name, start in (("rmsprop_tf", 1.0), ("rmsprop_a3c", 0.0), ("rmsprop_torch", 0.0)):
         p = vector(3, dtype=torch.float32)
-        state = optimizers.make(name, p, lr=0.1, eps=0.1, momentum=0.5).state[p]
+        state = optimizers.make_optimizer(name, p, lr=0.1, eps=0.1, momentum=0.5).state[p]
         assert state["square"].tolist() == [start] * 3
         assert state["momentum"].tolist() == [0.0] * 3
         assert not state["square"].requires_grad
@@ -135,13 +137,13 @@ def test_large_accumulators_start_as_the_flavour_says() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_state_survives_a_file_and_goes_on_to_the_bit(name: str, momentum: float) -> None:
     grads = gradients(6, 5, seed=5)
-    whole = optimizers.make(name, vector(5, seed=6), lr=0.1, eps=0.01, momentum=momentum)
+    whole = optimizers.make_optimizer(name, vector(5, seed=6), lr=0.1, eps=0.01, momentum=momentum)
     run(whole, grads[:3])
     file = io.BytesIO()
     torch.save(whole.state_dict(), file)
     file.seek(0)
     start = torch.nn.Parameter(whole.param_groups[0]["params"][0].detach().clone())
-    resumed = optimizers.make(name, start, lr=9.0, eps=0.01, momentum=momentum)
+    resumed = optimizers.make_optimizer(name, start, lr=9.0, eps=0.01, momentum=momentum)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert resumed.param_groups[0]["lr"] == 0.1
     assert torch.equal(run(resumed, grads[3:]), run(whole, grads[3:]))
@@ -149,7 +151,7 @@ def test_state_survives_a_file_and_goes_on_to_the_bit(name: str, momentum: float
 
 def test_loading_copies_into_the_tensors_held() -> None:
     p, q = vector(4, seed=7), vector(4, seed=8)
-    source, target = (optimizers.make("rmsprop_tf", x, lr=0.1, eps=0.1, momentum=0.9) for x in (p, q))
+    source, target = (optimizers.make_optimizer("rmsprop_tf", x, lr=0.1, eps=0.1, momentum=0.9) for x in (p, q))
     run(source, gradients(2, 4, seed=9))
     saved = source.state_dict()
     before, held = copy.deepcopy(saved["state"]), dict(target.state[q])
@@ -160,11 +162,11 @@ def test_loading_copies_into_the_tensors_held() -> None:
 
 
 def test_state_of_another_optimiser_or_shape_is_refused() -> None:
-    target = optimizers.make("rmsprop_tf", vector(4), lr=0.1, eps=0.1)
-    adam = optimizers.make("adam", vector(4), lr=0.1, eps=0.1)
+    target = optimizers.make_optimizer("rmsprop_tf", vector(4), lr=0.1, eps=0.1)
+    adam = optimizers.make_optimizer("adam", vector(4), lr=0.1, eps=0.1)
     run(adam, gradients(1, 4, seed=1))
-    others = [adam, optimizers.make("rmsprop_tf", vector(1), lr=0.1, eps=0.1)]
-    others.append(optimizers.make("rmsprop_tf", vector(4), lr=0.1, eps=0.1, momentum=0.9))
+    others = [adam, optimizers.make_optimizer("rmsprop_tf", vector(1), lr=0.1, eps=0.1)]
+    others.append(optimizers.make_optimizer("rmsprop_tf", vector(4), lr=0.1, eps=0.1, momentum=0.9))
     for other in others:
         with pytest.raises(ValueError, match=r"state of parameter 0 must be .*square"):
             target.load_state_dict(other.state_dict())
@@ -174,13 +176,13 @@ def test_state_of_another_optimiser_or_shape_is_refused() -> None:
 def test_shared_accumulators_are_updated_in_place() -> None:
     """Two optimisers on one weight vector and one accumulator: A3C's shared RMSProp."""
     weights, shared = vector(3), torch.zeros(3, dtype=torch.float64)
-    pair = [optimizers.make("rmsprop_a3c", weights, lr=0.1, eps=0.1) for _ in range(2)]
+    pair = [optimizers.make_optimizer("rmsprop_a3c", weights, lr=0.1, eps=0.1) for _ in range(2)]
     for optimizer in pair:
         optimizer.state[weights]["square"] = shared
     address = weights.data_ptr()
     grads = gradients(4, 3, seed=11)
     path = torch.cat([run(pair[i % 2], grads[i : i + 1]) for i in range(4)])
-    alone = run(optimizers.make("rmsprop_a3c", vector(3), lr=0.1, eps=0.1), grads)
+    alone = run(optimizers.make_optimizer("rmsprop_a3c", vector(3), lr=0.1, eps=0.1), grads)
     assert torch.equal(path, alone)
     assert weights.data_ptr() == address
 
@@ -200,12 +202,14 @@ def test_a_zero_gradient_moves_nothing() -> None:
     for name in optimizers.NAMES:
         p = vector(2, seed=1)
         start = p.detach().clone()
-        assert torch.equal(run(optimizers.make(name, p, lr=0.1, eps=1e-8), torch.zeros(2, 2).double())[-1], start)
+        assert torch.equal(
+            run(optimizers.make_optimizer(name, p, lr=0.1, eps=1e-8), torch.zeros(2, 2).double())[-1], start
+        )
 
 
 def test_a_closure_is_run_with_gradients() -> None:
     p = vector(1)
-    optimizer = optimizers.make("rmsprop_tf", [p], lr=0.1, eps=0.1)
+    optimizer = optimizers.make_optimizer("rmsprop_tf", [p], lr=0.1, eps=0.1)
 
     def closure() -> float:
         loss = (p - 3.0).square().sum()
@@ -217,7 +221,7 @@ def test_a_closure_is_run_with_gradients() -> None:
 
 
 def test_optimisers_travel_pickled_and_go_on() -> None:
-    optimizer = optimizers.make("rmsprop_tf", vector(3, seed=1), lr=0.1, eps=0.1)
+    optimizer = optimizers.make_optimizer("rmsprop_tf", vector(3, seed=1), lr=0.1, eps=0.1)
     run(optimizer, gradients(2, 3, seed=2))
     twin = pickle.loads(pickle.dumps(optimizer))
     assert torch.equal(run(twin, gradients(2, 3, seed=3)), run(optimizer, gradients(2, 3, seed=3)))
@@ -225,9 +229,9 @@ def test_optimisers_travel_pickled_and_go_on() -> None:
 
 def test_an_unknown_name_gets_its_nearest_match() -> None:
     with pytest.raises(UserError, match=r"'rmsprp_tf' is unknown; use one of rmsprop_tf, .*'rmsprop_tf'\?"):
-        optimizers.make("rmsprp_tf", vector(), lr=0.1, eps=0.1)
+        optimizers.make_optimizer("rmsprp_tf", vector(), lr=0.1, eps=0.1)
     with pytest.raises(UserError, match=r"did you mean 'adam'\?"):
-        optimizers.make("Adam", vector(), lr=0.1, eps=0.1)
+        optimizers.make_optimizer("Adam", vector(), lr=0.1, eps=0.1)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_settings_out_of_range_are_named(option: str, given: float) -> None:
     arguments: dict[str, Any] = {"lr": 0.1, "eps": 0.1, option: given}
     for name in optimizers.NAMES:
         with pytest.raises(UserError, match=f"^{option} is {given}; .* must be"):
-            optimizers.make(name, vector(), **arguments)
+            optimizers.make_optimizer(name, vector(), **arguments)
     with pytest.raises(UserError, match="g0 is -1"):
         optimizers.RMSProp([vector()], lr=0.1, g0=-1)
 
@@ -253,7 +257,7 @@ def test_clipping_by_average_norm_shrinks_each_tensor_alone() -> None:
     assert torch.equal(grads[2], torch.zeros(3))
     assert grads[3].item() == -2.5
     flat = torch.full((8,), 1e3)
-    optimizers.clip_average([flat[:4], flat[4:]], 40.0)  # views of one vector, as a Vector's gradients are
+    optimizers.clip_average([flat[:4], flat[4:]], 40.0)  # views of one vector, as a FlatParams's gradients are
     torch.testing.assert_close(flat, torch.full((8,), 80.0))
     broken = torch.tensor([math.nan, 1.0])
     optimizers.clip_average([broken], 1.0)
@@ -268,7 +272,7 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
     for few in (0, 1 << 60):
         monkeypatch.setattr(optimizers, "FEW", few)
         p = torch.nn.Parameter(torch.linspace(-1, 1, grads[0].numel()).view(shape).clone())
-        optimizer = optimizers.make(name, [p], lr=0.1, eps=0.01)
+        optimizer = optimizers.make_optimizer(name, [p], lr=0.1, eps=0.01)
         paths.append(run(optimizer, grads, [0.1, 0.05, 0.0, 0.2]))
         squares.append(optimizer.state[p]["square"])
     torch.testing.assert_close(paths[0], paths[1], rtol=2e-6, atol=2e-6)
@@ -279,14 +283,16 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("name", optimizers.NAMES)
 def test_statistics_are_named_in_their_order(name: str, momentum: float) -> None:
-    optimizer = optimizers.make(name, vector(3), lr=0.1, eps=0.1, momentum=momentum)
+    optimizer = optimizers.make_optimizer(name, vector(3), lr=0.1, eps=0.1, momentum=momentum)
     run(optimizer, gradients(1, 3, seed=1))
-    assert [k for k in optimizers.state(optimizer) if k != "step"] == list(optimizers.statistics(name, momentum))
+    assert [k for k in optimizers.optimizer_state(optimizer) if k != "step"] == list(
+        optimizers.statistics(name, momentum)
+    )
 
 
 def test_other_layouts_and_types_take_several_passes() -> None:
     p = torch.nn.Parameter(torch.zeros(100, 100, dtype=torch.float64).t())
-    optimizer = optimizers.make("rmsprop_a3c", [p], lr=0.1, eps=0.1)
+    optimizer = optimizers.make_optimizer("rmsprop_a3c", [p], lr=0.1, eps=0.1)
     p.grad = torch.ones_like(p)
     optimizer.step()
     torch.testing.assert_close(p.detach(), torch.full_like(p, -0.1 / math.sqrt(0.01 + 0.1)).detach())
@@ -298,7 +304,7 @@ def test_a_step_into_other_memory_is_a_step_and_leaves_the_old_weights(name: str
     draw = torch.Generator().manual_seed(n)
     begin, gradients = torch.randn(n, generator=draw), torch.randn(4, n, generator=draw)
     here, there = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
-    made = [optimizers.make(name, p, 0.1, eps=0.1, momentum=momentum) for p in (here, there)]
+    made = [optimizers.make_optimizer(name, p, 0.1, eps=0.1, momentum=momentum) for p in (here, there)]
     before, into = there.data, torch.full((n,), torch.nan)
     for k, gradient in enumerate(gradients):
         here.grad = there.grad = gradient

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.control import Knobs
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import Task
-from polyplay.weights.flat import sizes
-from polyplay.weights.outlier_losses import Outliers
-from polyplay.weights.parameter_server import Server
-from polyplay.weights.parameter_shard import Part
+from polyplay.learning.spec import LearnerSpec
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.outlier_losses import OutlierRule
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.parameter_shard import ParameterShard
 from tests import twins
 from tests.learning.test_learner import OPTIM, POLICY, _me, _rows
 from tests.weights.test_parameter_server import whole
 
-RULES = st.builds(Outliers, st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
+RULES = st.builds(
+    OutlierRule, st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4)
+)
 SIZES = st.lists(st.floats(-4.0, 4.0) | st.floats(50.0, 60.0), max_size=25)
 
 
@@ -38,7 +40,7 @@ def test_it_decides_as_the_plain_twin_does(rule, sizes):
 
 
 def test_the_same_loss_again_is_no_outlier_after_a_large_one():
-    gate = Outliers(0.5, warm_up=1, horizon=1, cap=1).open()
+    gate = OutlierRule(0.5, warm_up=1, horizon=1, cap=1).open()
     assert [gate.admit(x) for x in (0.0, 1.0, 50.0, 1.9, 1.9)] == [True, False, True, True, True]
 
 
@@ -54,7 +56,7 @@ def test_never_more_than_the_cap_in_a_row(rule, sizes):
 
 def test_another_regime_is_rejected_for_a_while_and_then_is_the_rule():
     rng = np.random.default_rng(0)
-    gate = Outliers(k=4.0, warm_up=100, horizon=1000, cap=10).open()
+    gate = OutlierRule(k=4.0, warm_up=100, horizon=1000, cap=10).open()
     assert sum(gate.admit(x) for x in rng.normal(1.0, 0.1, 1000)) >= 995
     before = gate.rejected
     assert not gate.admit(3.0)
@@ -68,7 +70,7 @@ def test_another_regime_is_rejected_for_a_while_and_then_is_the_rule():
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
-    gate = Outliers(warm_up=2).open()
+    gate = OutlierRule(warm_up=2).open()
     for x in (1.0, 1.1, 1.05):
         gate.admit(x)
     kept = gate.mean, gate.variance, gate.n
@@ -79,15 +81,17 @@ def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
 @pytest.mark.parametrize(("given", "said"), [({"k": -1.0}, "--outlier: -1 given"), ({"cap": 0}, "cap=0 given")])
 def test_rules_that_cannot_be_are_one_line(given: Any, said):
     with pytest.raises(UserError, match=said) as e:
-        Outliers(**given)
+        OutlierRule(**given)
     assert "\n" not in str(e.value)
 
 
 def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
-    server = Server(OPTIM, *sizes(POLICY()), workers=1, shards=2, outliers=Outliers(k=3.0, warm_up=6))
-    task = Task(POLICY, policy_gradient.a2c(reward="none"), server, Knobs(learning_rate=1e-3, entropy_cost=0.01), 1e9)
-    learner = Learner(_me(), task)
-    parts = [Part(server, k) for k in range(2)]
+    server = ParameterServer(OPTIM, *param_sizes(POLICY()), workers=1, shards=2, outliers=OutlierRule(k=3.0, warm_up=6))
+    spec = LearnerSpec(
+        POLICY, policy_gradient.a2c(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
+    )
+    learner = Learner(_me(), spec)
+    parts = [ParameterShard(server, k) for k in range(2)]
 
     def update(rows: dict) -> None:
         learner.counts.newest()

@@ -13,34 +13,34 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyplay.common.errors import Closed, UserError
-from polyplay.nets.running_stats import Moments
-from polyplay.weights.flat import Vector, sizes
-from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, Server
-from polyplay.weights.parameter_shard import Part
-from polyplay.weights.update import Local, Optim
+from polyplay.nets.running_stats import RunningMoments
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, ParameterServer
+from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
 from tests.weights.test_allreduce import _finish, _gradients, _line, _me
 
-PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
 
 
-def joined(server: Server, index: int, at: float, **more: Any):
+def joined(server: ParameterServer, index: int, at: float, **more: Any):
     """A learner's vector and its end; modules differ, so learner 0's must be everyone's."""
-    me, module = _me(index, server.workers, **more), _line(at)
-    vector = server.vector(me, module)
-    bound: Any = server.bind(me, vector)
+    ctx, module = _me(index, server.workers, **more), _line(at)
+    vector = server.vector(ctx, module)
+    bound: Any = server.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     bound.counts.newest()
     return vector, bound
 
 
-def made(optim: Optim, workers: int = 2, shards: int = 2, **more: Any):
-    server = Server(optim, *sizes(_line(0.0)), workers, shards, **more)
+def made(optim: OptimizerSpec, workers: int = 2, shards: int = 2, **more: Any):
+    server = ParameterServer(optim, *param_sizes(_line(0.0)), workers, shards, **more)
     ends = [joined(server, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
-    return server, [v for v, _ in ends], [b for _, b in ends], [Part(server, k) for k in range(shards)]
+    return server, [v for v, _ in ends], [b for _, b in ends], [ParameterShard(server, k) for k in range(shards)]
 
 
-def whole(server: Server) -> np.ndarray:
+def whole(server: ParameterServer) -> np.ndarray:
     """A copy of every part as it was published last."""
     newest = server.cells.shard[:, ACTIVE].tolist()
     return np.concatenate([server.cells.copies[k, part] for k, part in zip(newest, server.parts, strict=True)])
@@ -53,7 +53,7 @@ def leave(bound: Any) -> None:
     _finish(steps)
 
 
-def push(bound: Any, parts: list[Part], rate: float = 0.1) -> int:
+def push(bound: Any, parts: list[ParameterShard], rate: float = 0.1) -> int:
     """A whole update while shards are at work, and its count; the version that was told."""
     bound.counts.newest()
     for _ in bound(rate, np.zeros(3)):
@@ -65,9 +65,9 @@ def push(bound: Any, parts: list[Part], rate: float = 0.1) -> int:
 @pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("name", ["adagrad", "rmsprop_tf", "adam"])
 def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shards):
-    optim = Optim(name, eps=0.1, clip=1.0)
+    optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     server, vectors, bound, parts = made(optim, 3, shards)
-    alone = Vector(_line(0.5))
+    alone = FlatParams(_line(0.5))
     local = Local(optim).bind(_me(), alone)
     for i, gradient in enumerate(_gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
@@ -88,7 +88,7 @@ def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shar
 
 def test_parts_are_all_of_the_vector_the_last_with_the_buffers():
     for shards in (1, 2, 5, 21):
-        parts = Server(PLAIN, 21, 27, 2, shards).parts
+        parts = ParameterServer(PLAIN, 21, 27, 2, shards).parts
         assert [i for p in parts for i in range(p.start, p.stop)] == list(range(27))
         assert {p.stop - p.start for p in parts[:-1]} <= {21 // shards, -(-21 // shards)}
 
@@ -183,7 +183,7 @@ def test_nobody_sees_a_torn_part():
     stop, seen = threading.Event(), []
 
     def read() -> None:
-        vector = Vector(_line(0.0))
+        vector = FlatParams(_line(0.0))
         while not stop.is_set():
             held = server.fetch(vector, np.full(2, -1))
             flat = vector.read()
@@ -229,16 +229,16 @@ def test_statistics_of_inputs_are_those_of_all_learners_rows(learners):
     """Each sees many rows before its first gradient, as with a replay that fills; their sum would be far too much."""
 
     def net() -> Any:
-        return nn.Sequential(Moments((2,)), nn.Linear(2, 1))
+        return nn.Sequential(RunningMoments((2,)), nn.Linear(2, 1))
 
-    server, draw = Server(PLAIN, *sizes(net()), learners), np.random.default_rng(1)
+    server, draw = ParameterServer(PLAIN, *param_sizes(net()), learners), np.random.default_rng(1)
     ends = []
     for i in range(learners):
-        me, module = _me(i, learners), net()
-        bound: Any = server.bind(me, server.vector(me, module))
+        ctx, module = _me(i, learners), net()
+        bound: Any = server.bind(ctx, server.vector(ctx, module))
         bound.counts.begin(0, 0.0)
         ends.append((module[0], bound))
-    parts = [Part(server, 0)]
+    parts = [ParameterShard(server, 0)]
     for batches in (20, 1, 1, 1):
         for moments, bound in ends:
             bound.counts.newest()
@@ -255,7 +255,7 @@ def test_statistics_of_inputs_are_those_of_all_learners_rows(learners):
 
 
 def test_while_somebody_saves_no_shard_changes_anything():
-    server, vectors, bound, parts = made(Optim("adam", eps=0.1), 2, 2)
+    server, vectors, bound, parts = made(OptimizerSpec("adam", eps=0.1), 2, 2)
     vectors[1].grad.fill_(1.0)
     push(bound[1], parts)
     vectors[1].grad.fill_(1.0)
@@ -294,12 +294,12 @@ def test_a_gradient_that_is_not_finite_reaches_no_shard():
 
 
 def test_it_stands_in_params_place_for_who_acts():
-    server = Server(PLAIN, *sizes(_line(0.0)), 1, 3)
+    server = ParameterServer(PLAIN, *param_sizes(_line(0.0)), 1, 3)
     assert not server.wait(0, 0, 0.0)
     _, bound = joined(server, 0, 0.5)
-    parts = [Part(server, k) for k in range(3)]
+    parts = [ParameterShard(server, k) for k in range(3)]
     assert server.wait(0, 0, 0.0)
-    actor = Vector(_line(3.0))
+    actor = FlatParams(_line(3.0))
     held = server.pull(actor)
     assert held == 0
     assert np.array_equal(actor.read(), whole(server))
@@ -332,5 +332,5 @@ def test_whoever_waits_is_told_that_all_is_over():
 )
 def test_what_cannot_be_is_one_line(given: Any, said):
     with pytest.raises(UserError, match=said) as e:
-        Server(PLAIN, 21, 27, 2, **given)
+        ParameterServer(PLAIN, 21, 27, 2, **given)
     assert "\n" not in str(e.value)

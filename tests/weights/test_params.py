@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from polyplay.common.errors import Closed, UserError
-from polyplay.weights.flat import Vector
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
 
 
@@ -22,7 +22,7 @@ def _net() -> nn.Module:
 
 def test_a_bound_module_learns_the_same_to_the_bit():
     plain, bound = _net(), _net()
-    vector = Vector(bound)
+    vector = FlatParams(bound)
     a = torch.optim.Adam(plain.parameters(), lr=1e-2, foreach=False)
     b = torch.optim.Adam([vector.parameter], lr=1e-2, foreach=False)
     x = torch.randn(16, 4)
@@ -39,7 +39,7 @@ def test_a_bound_module_learns_the_same_to_the_bit():
 
 def test_the_vector_carries_floating_buffers_and_survives_load_state_dict():
     net = _net()
-    vector = Vector(net)
+    vector = FlatParams(net)
     assert vector.size == vector.weights + 16  # BatchNorm's running mean and variance
     net(torch.randn(32, 4) + 3.0)
     assert vector.flat[vector.weights :].abs().sum() > 0
@@ -49,11 +49,11 @@ def test_the_vector_carries_floating_buffers_and_survives_load_state_dict():
 
 def test_other_dtypes_are_refused_by_name():
     with pytest.raises(UserError, match=r"0\.weight is torch\.float64"):
-        Vector(nn.Sequential(nn.Linear(2, 2).double()))
+        FlatParams(nn.Sequential(nn.Linear(2, 2).double()))
 
 
 def test_publish_and_pull_with_versions():
-    one, two = Vector(_net()), Vector(_net())
+    one, two = FlatParams(_net()), FlatParams(_net())
     params = Params(one.size)
     with pytest.raises(RuntimeError, match="nothing was published"):
         params.pull(two)
@@ -67,13 +67,13 @@ def test_publish_and_pull_with_versions():
 
 
 def test_readers_never_see_a_torn_copy():
-    writer = Vector(nn.Linear(300, 300))
+    writer = FlatParams(nn.Linear(300, 300))
     params, stop, torn = Params(writer.size, readers=2), threading.Event(), []
     writer.flat.fill_(0.0)
     params.publish(writer, 0, 0)
 
     def read() -> None:
-        mine, held = Vector(nn.Linear(300, 300)), -1
+        mine, held = FlatParams(nn.Linear(300, 300)), -1
         while not stop.is_set():
             held = params.pull(mine, held)
             low, high = float(mine.flat.min()), float(mine.flat.max())
@@ -93,7 +93,7 @@ def test_readers_never_see_a_torn_copy():
 
 
 def test_waiting_for_a_round_wakes_up_and_can_be_told_to_stop():
-    vector = Vector(_net())
+    vector = FlatParams(_net())
     params = Params(vector.size, readers=2)
     assert not params.wait(0, reader=0, timeout=0.01)
     seen = []
@@ -127,7 +127,7 @@ class Bell:
 
 
 def test_an_earlier_round_does_not_end_the_wait_for_a_later_one():
-    vector = Vector(_net())
+    vector = FlatParams(_net())
     params = Params(vector.size)
     bell = params._bells._all[0] = Bell(*(lambda i=i: params.publish(vector, i, i) for i in range(3)))
     assert params.wait(2, reader=0, timeout=100)
@@ -152,10 +152,10 @@ def test_tokens_of_before_do_not_shorten_the_wait():
 def test_modules_can_lie_in_one_given_memory():
     memory = np.zeros(8, np.float32)
     one, two = nn.Linear(7, 1), nn.Linear(7, 1)
-    first = Vector(one, memory)
+    first = FlatParams(one, memory)
     assert np.array_equal(memory, first.read())
     assert memory.any()
-    second = Vector(two, memory, write=False)
+    second = FlatParams(two, memory, write=False)
     assert torch.equal(one.weight, two.weight), "the second took what was there"
     with torch.no_grad():
         one.weight += 1.0

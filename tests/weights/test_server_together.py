@@ -16,23 +16,23 @@ from torch import nn
 
 from polyplay import nets
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import Stream, row_spec
-from polyplay.common.control import Knobs
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import Closed
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import Task
+from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
-from polyplay.weights.flat import sizes
-from polyplay.weights.parameter_server import TAKEN, WRITTEN, Server
-from polyplay.weights.parameter_shard import shard
-from polyplay.weights.update import Optim
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.parameter_server import TAKEN, WRITTEN, ParameterServer
+from polyplay.weights.parameter_shard import serve_parameters
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.weights.test_allreduce import _me
 from tests.weights.test_parameter_server import whole
 
 FORK = multiprocessing.get_context("fork")
-PLAIN = Optim("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
 SIZE = 30_011
 
 
@@ -42,25 +42,25 @@ class Wide(nn.Module):
         self.w = nn.Parameter(torch.zeros(SIZE))
 
 
-def _serve(server: Server, k: int) -> None:
+def _serve(server: ParameterServer, k: int) -> None:
     """A shard until the server is closed."""
     try:
-        for _ in shard(_me(k, server.shards), server=server):
+        for _ in serve_parameters(_me(k, server.shards), server=server):
             pass
     except Closed:
         pass
 
 
-def _end(server: Server, index: int) -> Any:
-    me = _me(index, server.workers)
-    bound: Any = server.bind(me, server.vector(me, Wide()))
+def _end(server: ParameterServer, index: int) -> Any:
+    ctx = _me(index, server.workers)
+    bound: Any = server.bind(ctx, server.vector(ctx, Wide()))
     bound.counts.begin(0, 0.0)
     while not bound.counts.ready:
         time.sleep(0.001)
     return bound
 
 
-def _work(server: Server, index: int, times: int) -> None:
+def _work(server: ParameterServer, index: int, times: int) -> None:
     """`times` gradients, each of which adds (index + 1)/ε to every weight."""
     bound = _end(server, index)
     for _ in range(times):
@@ -71,7 +71,7 @@ def _work(server: Server, index: int, times: int) -> None:
         bound.counts.add(2)
 
 
-def _all_there(server: Server, times: list[int]) -> None:
+def _all_there(server: ParameterServer, times: list[int]) -> None:
     cells, until = server.cells, time.monotonic() + 300
     while (cells.slot[:, :, WRITTEN] != cells.slot[:, :, TAKEN]).any():
         assert time.monotonic() < until
@@ -83,7 +83,7 @@ def _all_there(server: Server, times: list[int]) -> None:
     assert int(cells.lags.sum()) == sum(times) * server.shards
 
 
-def _run(server: Server, kind: Any, times: list[int]) -> None:
+def _run(server: ParameterServer, kind: Any, times: list[int]) -> None:
     shards = [kind(target=_serve, args=(server, k), daemon=True) for k in range(server.shards)]
     works = [kind(target=_work, args=(server, i, n), daemon=True) for i, n in enumerate(times)]
     for worker in (*shards, *works):
@@ -102,12 +102,12 @@ def _run(server: Server, kind: Any, times: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", [threading.Thread, FORK.Process], ids=["threads", "processes"])
 def test_no_gradient_is_lost_and_none_comes_twice(kind):
-    server = Server(PLAIN, *sizes(Wide()), 2, shards=2)
+    server = ParameterServer(PLAIN, *param_sizes(Wide()), 2, shards=2)
     _run(server, kind, [40, 40])
     assert server.cells.shard[:, 0].tolist() == [80, 80]
 
 
-def _die(server: Server) -> None:
+def _die(server: ParameterServer) -> None:
     """Writes a slice, and is killed before it says so."""
     bound = _end(server, 1)
     bound.vector.grad.fill_(7e9)
@@ -118,7 +118,7 @@ def _die(server: Server) -> None:
 
 
 def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
-    server = Server(PLAIN, *sizes(Wide()), 2, shards=2)
+    server = ParameterServer(PLAIN, *param_sizes(Wide()), 2, shards=2)
     _end(server, 0)
     worker = FORK.Process(target=_die, args=(server,), daemon=True)
     worker.start()
@@ -137,22 +137,30 @@ def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
 def test_impalas_actors_and_learner_take_it_for_params():
     """Any system may learn so: the server is the update, and who acts pulls from it."""
     envs = Envs("toy:catch", lanes=4)
-    policy = nets.Factory("mlp", envs.spec, {"hidden": (16,)})
+    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
     net = policy()
-    server = Server(Optim("adam", eps=1e-5), *sizes(net), workers=1, shards=2)
-    task = Task(policy, policy_gradient.VTrace(gamma=0.99), server, Knobs(learning_rate=1e-3, entropy_cost=0.01), 2_000)
-    stream = Stream(row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), 4, 4, slots=4, producers=2)
+    server = ParameterServer(OptimizerSpec("adam", eps=1e-5), *param_sizes(net), workers=1, shards=2)
+    spec = LearnerSpec(
+        policy,
+        policy_gradient.VTrace(gamma=0.99),
+        server,
+        Hyperparameters(learning_rate=1e-3, entropy_cost=0.01),
+        2_000,
+    )
+    queue = RolloutQueue(
+        row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), 4, 4, slots=4, producers=2
+    )
     crew = Crew(0, serial=True, steps=2_000)
-    crew.add(act, n=2, envs=envs, policy=policy, out=stream, params=server)
-    crew.add(learn, learner=True, source=stream.batches(2), task=task, params=server, round_slots=2)
-    crew.add(shard, n=2, server=server)
+    crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=server)
+    crew.add(learn, learner=True, source=queue.batches(2), spec=spec, params=server, round_slots=2)
+    crew.add(serve_parameters, n=2, server=server)
     assert "shard ──► " in crew.diagram()
-    crew.start(task.loss.metrics)
+    crew.start(spec.loss.metrics)
     while not crew.poll(0.5):
         pass
-    updates = int(crew.meter.column("updates").max())
+    updates = int(crew.counters.column("updates").max())
     assert updates >= 2_000 // 32
     assert server.totals()["applied"].tolist() == [server.version] * 2
     assert server.version in (updates, updates + 1)
-    assert 0 <= crew.meter.column("lag_sum").sum() / crew.meter.column("lag_count").sum() <= 3
+    assert 0 <= crew.counters.column("lag_sum").sum() / crew.counters.column("lag_count").sum() <= 3
     crew.stop()

@@ -12,15 +12,15 @@ from torch import nn
 from polyplay.common.errors import Closed
 from polyplay.weights import optimizers
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import Vector, sizes
-from polyplay.weights.update import Local, Optim
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.update import Local, OptimizerSpec
 from tests.weights.test_allreduce import OPTIM, _finish, _me
 
 
 def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     parts = [torch.randn(3, 40, generator=torch.Generator().manual_seed(i)) for i in range(5)]  # update, size
     nets_ = [nn.Linear(39, 1) for _ in range(3)]
-    reduce = AllReduce(Optim("rmsprop_torch", eps=1.0), 3, sizes(nets_[0])[1])
+    reduce = AllReduce(OptimizerSpec("rmsprop_torch", eps=1.0), 3, param_sizes(nets_[0])[1])
     vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(nets_)]
     for v in vectors:
         v.flat.fill_(0.5)
@@ -46,9 +46,9 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     assert totals[0] == totals[1] == totals[2] == [[6.0, 3.0 * u, 0.0] for u in range(5)]
     assert torch.equal(vectors[0].flat, vectors[1].flat)
     assert torch.equal(vectors[0].flat, vectors[2].flat)
-    alone = Vector(nn.Linear(39, 1))
+    alone = FlatParams(nn.Linear(39, 1))
     alone.flat.fill_(0.5)
-    local = Local(Optim("rmsprop_torch", eps=1.0)).bind(_me(), alone)
+    local = Local(OptimizerSpec("rmsprop_torch", eps=1.0)).bind(_me(), alone)
     for update in range(5):
         alone.grad.copy_(parts[update].sum(0) / 3)
         _finish(local(0.1, np.zeros(3)))
@@ -57,7 +57,7 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
 
 def test_floating_buffers_are_averaged_with_the_gradient():
     norms = [nn.BatchNorm1d(4) for _ in range(2)]
-    reduce = AllReduce(OPTIM, 2, sizes(norms[0])[1])
+    reduce = AllReduce(OPTIM, 2, param_sizes(norms[0])[1])
     vectors = [reduce.vector(_me(i, 2), n) for i, n in enumerate(norms)]
     bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
     norms[0].running_mean.fill_(1.0)
@@ -116,10 +116,10 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
 @pytest.mark.parametrize("weights", [5001, 41])  # of 41 the first replica has none
 def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights):
     """Weights, statistics and norm are those of one optimiser of everything."""
-    what = Optim(name, eps=1e-3, clip=clip)
+    what = OptimizerSpec(name, eps=1e-3, clip=clip)
     reduce, layers = AllReduce(what, 3, weights), [nn.Linear(weights - 1, 1) for _ in range(3)]
     vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(layers)]
-    alone = Vector(nn.Linear(weights - 1, 1))
+    alone = FlatParams(nn.Linear(weights - 1, 1))
     for v in (*vectors, alone):
         v.flat.fill_(0.5)
     bound, local = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(_me(), alone)
@@ -149,10 +149,10 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
         assert torch.equal(vectors[0].flat, vectors[1].flat)
         assert torch.equal(vectors[0].flat, vectors[2].flat)
         assert torch.allclose(vectors[0].flat, alone.flat, atol=1e-5)
-    held = optimizers.state(local.optimizer)
+    held = optimizers.optimizer_state(local.optimizer)
     for b in bound:
-        assert held.keys() == optimizers.state(b.optimizer).keys()
-        assert all(torch.allclose(held[k], v, atol=1e-5) for k, v in optimizers.state(b.optimizer).items())
+        assert held.keys() == optimizers.optimizer_state(b.optimizer).keys()
+        assert all(torch.allclose(held[k], v, atol=1e-5) for k, v in optimizers.optimizer_state(b.optimizer).items())
 
 
 def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loaded(tmp_path):
@@ -167,11 +167,11 @@ def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loa
 def test_a_vector_that_another_made_is_refused():
     reduce = AllReduce(OPTIM, 2, 40)
     with pytest.raises(ValueError, match="not one that this AllReduce made"):
-        reduce.bind(_me(0, 2), Vector(nn.Linear(39, 1)))
+        reduce.bind(_me(0, 2), FlatParams(nn.Linear(39, 1)))
 
 
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
-    reduce = AllReduce(Optim("adam"), 2, 100)
+    reduce = AllReduce(OptimizerSpec("adam"), 2, 100)
     vectors = [reduce.vector(_me(i, 2), nn.Linear(99, 1)) for i in range(2)]
     for v in vectors:
         v.flat.fill_(0.5)

@@ -16,44 +16,44 @@ from pathlib import Path
 import psutil
 import pytest
 
-from polyplay.common.context import reborn
+from polyplay.common.context import next_incarnation
 from polyplay.common.errors import Closed, EnvFailure, WorkerLost
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.workers.crew import Crew, each
 from tests import leftovers
 
 
-def count(me, *, block, until, slot=None):
+def count(ctx, *, block, until, slot=None):
     cell = block.array(64, "int64")
-    while cell[me.index] < until:
-        cell[me.index] += 1
-        me.meter.add("steps", 1)
+    while cell[ctx.index] < until:
+        cell[ctx.index] += 1
+        ctx.counters.add("steps", 1)
         yield
 
 
-def forever(me, *, block):
-    block.array(64, "int64")[8 + me.index] = os.getpid()
+def forever(ctx, *, block):
+    block.array(64, "int64")[8 + ctx.index] = os.getpid()
     while True:
         time.sleep(0.005)
         yield
 
 
-def fails(me, *, block):
+def fails(ctx, *, block):
     yield
-    raise ValueError(f"worker {me.index} had a bad day")
+    raise ValueError(f"worker {ctx.index} had a bad day")
 
 
-def env_fails(me, *, block):
+def env_fails(ctx, *, block):
     yield
     raise EnvFailure("lane 3 of X raised five times")
 
 
-def dies_once(me, *, block, until):
+def dies_once(ctx, *, block, until):
     cell = block.array(64, "int64")
-    if me.incarnation == 0:
+    if ctx.incarnation == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    while cell[me.index] < until:
-        cell[me.index] += 1
+    while cell[ctx.index] < until:
+        cell[ctx.index] += 1
         yield
 
 
@@ -81,22 +81,22 @@ def still_there() -> list[str]:
 
 @pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
 def test_workers_run_to_their_end(how):
-    block = Block(512)
+    block = SharedBlock(512)
     crew = Crew(**how)
     crew.add(count, n=3, learner=True, block=block, until=10, slot=each(lambda i: i))
     crew.start()
     assert ends(crew)
-    assert crew.meter.column("steps").sum() == 30
+    assert crew.counters.column("steps").sum() == 30
     crew.stop()
     assert block.array(64, "int64")[:3].tolist() == [10, 10, 10]
 
 
 def test_serial_takes_turns():
-    block, order = Block(512), []
+    block, order = SharedBlock(512), []
 
-    def say(me, *, block):
+    def say(ctx, *, block):
         for _ in range(3):
-            order.append(me.index)
+            order.append(ctx.index)
             yield
 
     crew = Crew(serial=True)
@@ -108,7 +108,7 @@ def test_serial_takes_turns():
 
 @pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
 def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
-    block = Block(512)
+    block = SharedBlock(512)
     crew = Crew(**how)
     crew.add(forever, block=block)
     crew.add(fails, learner=True, block=block)
@@ -121,7 +121,7 @@ def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
 @pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}])
 def test_an_environment_that_gave_up_is_its_own_exception(how):
     crew = Crew(**how)
-    crew.add(env_fails, learner=True, block=Block(8))
+    crew.add(env_fails, learner=True, block=SharedBlock(8))
     crew.start()
     with pytest.raises(EnvFailure, match="lane 3 of X"):
         ends(crew)
@@ -129,7 +129,7 @@ def test_an_environment_that_gave_up_is_its_own_exception(how):
 
 
 def test_a_killed_worker_fails_the_run_where_it_must():
-    block = Block(1024)
+    block = SharedBlock(1024)
     crew = Crew()
     crew.add(forever, learner=True, block=block)
     crew.start()
@@ -145,7 +145,7 @@ def test_a_killed_worker_fails_the_run_where_it_must():
 def test_a_killed_worker_is_replaced_where_it_may_be():
     said = []
     crew = Crew(say=lambda kind, text: said.append(text))
-    block = Block(512)
+    block = SharedBlock(512)
     role = crew.add(dies_once, learner=True, on_loss="replace", block=block, until=5)
     crew.start()
     assert ends(crew)
@@ -166,7 +166,7 @@ class Gone:
 
 def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
     crew = Crew(serial=True, say=lambda kind, text: None)
-    role = crew.add(count, learner=True, on_loss="replace", block=Block(512), until=5)
+    role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
     role.falls = [time.monotonic() - 3601.0] * 30
 
@@ -188,9 +188,9 @@ def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_li
 
 def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start():
     """By its incarnation: the thousandth would read a checkpoint that its predecessors went on from long ago."""
-    lives = [reborn(None, 2)]
+    lives = [next_incarnation(None, 2)]
     for _ in range(2_500):
-        lives.append(reborn(lives[-1], 2))
+        lives.append(next_incarnation(lives[-1], 2))
     assert lives[:3] == [2_000, 2_001, 2_002]
     assert all(life // 1000 == 2 for life in lives)
     assert all(life % 1000 for life in lives[1:])
@@ -198,7 +198,7 @@ def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start(
 
 
 def test_a_role_grows_and_shrinks_while_it_runs():
-    block = Block(1024)
+    block = SharedBlock(1024)
     crew = Crew()
     role = crew.add(forever, block=block)
     crew.start()
@@ -218,7 +218,7 @@ def test_a_role_grows_and_shrinks_while_it_runs():
 
 def test_stopping_ends_every_worker_at_its_next_turn():
     crew = Crew(on="thread")
-    crew.add(forever, n=2, learner=True, block=Block(1024))
+    crew.add(forever, n=2, learner=True, block=SharedBlock(1024))
     crew.start()
     threads = [w.runs for r in crew.roles for w in r.workers.values()]
     crew.poll(0.05)
@@ -234,7 +234,7 @@ MAIN = textwrap.dedent("""
     sys.path.insert(0, {tests!r})
     from tests.workers from tests.workers import test_crew as t
     from polyplay.workers.crew import Crew
-    from polyplay.common.shared_memory import Block
+    from polyplay.common.shared_memory import SharedBlock
     block = Block(1024)
     crew = Crew()
     crew.add(t.forever, n=2, learner=True, block=block)

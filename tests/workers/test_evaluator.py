@@ -15,16 +15,16 @@ import polyplay
 from polyplay.acting import play
 from polyplay.cli import main
 from polyplay.common import checkpoint
-from polyplay.common.context import Me
-from polyplay.common.control import Control
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
-from polyplay.nets import Factory
+from polyplay.nets import NetworkFactory
 from polyplay.runs import options
-from polyplay.weights.flat import Vector, sizes
-from polyplay.weights.on_request import Show
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.on_request import WeightsOnRequest
 from polyplay.workers import evaluator
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -38,19 +38,19 @@ class Bench:
 
     def __init__(self, directory: Path | None, every: int = 100, steps: int = 0):
         envs = Envs("toy:catch", 2)
-        self.policy = Factory("mlp", envs.spec, {})
-        self.control, self.meter, self.told = Control(), Meter(2), []
+        self.policy = NetworkFactory("mlp", envs.spec, {})
+        self.control, self.counters, self.told = RunControl(), Counters(2), []
         net = self.policy()
-        self.vector = Vector(net)
-        self.show = self.control.show = Show(sizes(net)[1])
-        me = Me("evaluator", 0, 1, 1, 3, self.meter, self.control, directory=directory, patience=0.0)
-        me.say = lambda kind, text: self.told.append((kind, json.loads(text)))
-        asked = play.How(5, seed=3)
+        self.vector = FlatParams(net)
+        self.show = self.control.show = WeightsOnRequest(param_sizes(net)[1])
+        ctx = WorkerContext("evaluator", 0, 1, 1, 3, self.counters, self.control, directory=directory, patience=0.0)
+        ctx.say = lambda kind, text: self.told.append((kind, json.loads(text)))
+        asked = play.PlayOptions(5, seed=3)
         kw = {"policy": self.policy, "asked": asked, "protocol": "run", "every": every, "steps": steps}
-        self.turns = evaluator.evaluate(me, games=envs, **kw)
+        self.turns = evaluator.evaluator(ctx, games=envs, **kw)
 
     def train(self, steps: int) -> None:
-        self.meter.row(0).set("steps", steps)
+        self.counters.row(0).set("steps", steps)
 
     def until_told(self, n: int, version: int) -> dict:
         for _ in range(2000):
@@ -74,8 +74,8 @@ def test_games_are_played_when_they_are_due_with_the_weights_that_were_shown(tmp
     want = {"frames": 130, "steps": 130, "updates": 7, "protocol": "run", "episodes": 5, "seed": 3, "epsilon": 0.0}
     assert {k: row[k] for k in want} == want
     net = bench.policy()
-    Vector(net).flat[:] = 0.1
-    plain = [ret for ret, _ in play.play(Envs("toy:catch", 2), net, 5, 3)]
+    FlatParams(net).flat[:] = 0.1
+    plain = [ret for ret, _ in play.play_games(Envs("toy:catch", 2), net, 5, 3)]
     assert row["returns"] == plain
     assert row["episodic_return_mean"] == np.mean(plain)
     bench.train(199)
@@ -99,33 +99,33 @@ def test_a_resumed_run_counts_on(tmp_path: Path):
 
 def test_only_better_weights_are_kept(tmp_path: Path):
     net = Bench(None).policy()
-    me = Me("evaluator", 0, 1, 1, 0, Meter(2), Control(), directory=tmp_path)
+    ctx = WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl(), directory=tmp_path)
 
     def score(mean: float, updates: int, protocol: str = "run") -> bool:
         at = {"frames": 9, "steps": 9, "updates": updates, "protocol": protocol, "episodic_return_mean": mean}
-        return evaluator._best(me, net, {**at, "returns": [mean], "interval": None})
+        return evaluator._best(ctx, net, {**at, "returns": [mean], "interval": None})
 
     assert score(0.5, 3)
     assert not score(0.5, 4)
     assert not score(0.4, 5)
-    assert [p.name for p in checkpoint.folder(tmp_path).iterdir()] == [f"best-{3:012d}"]
+    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == [f"best-{3:012d}"]
     assert score(0.6, 6)
-    assert [p.name for p in checkpoint.folder(tmp_path).iterdir()] == [f"best-{6:012d}"]
+    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == [f"best-{6:012d}"]
     assert score(0.1, 7, "sticky")  # another protocol's score says nothing
     best = checkpoint.best(tmp_path)
     assert best is not None
     assert best.name == f"best-{7:012d}"
     assert checkpoint.flaw(best) is None
     assert checkpoint.everything(tmp_path) == []  # nothing to go on from
-    assert not evaluator._best(Me("evaluator", 0, 1, 1, 0, Meter(2), Control()), net, {})
+    assert not evaluator._best(WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl()), net, {})
 
 
 def test_a_damaged_best_is_not_taken(tmp_path: Path):
     counters = {"updates": 2, "episodic_return_mean": 1.0}
-    checkpoint.keep_best(tmp_path, checkpoint.POLICY, {"x": np.zeros(3, np.float32)}, counters)
-    assert checkpoint.kept_best(tmp_path) is not None
+    checkpoint.save_best_weights(tmp_path, checkpoint.POLICY, {"x": np.zeros(3, np.float32)}, counters)
+    assert checkpoint.best_weights(tmp_path) is not None
     (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.POLICY}.safetensors").write_bytes(b"")
-    assert checkpoint.kept_best(tmp_path) is None
+    assert checkpoint.best_weights(tmp_path) is None
     assert checkpoint.best(tmp_path) is None
 
 
@@ -147,7 +147,7 @@ def test_every_system_can_have_one_in_one_thread(system: str, tmp_path: Path):
     assert all(row["steps"] >= 300 * (i + 1) and row["episodes"] == 6 for i, row in enumerate(found))
     assert all(row["updates"] > 0 for row in found)
     assert found[0]["best"]
-    best = checkpoint.kept_best(run.directory)
+    best = checkpoint.best_weights(run.directory)
     assert best is not None
     kept_row = max(found, key=lambda row: (row["best"], row["steps"]))
     assert checkpoint.manifest(best)["counters"]["steps"] == kept_row["steps"]

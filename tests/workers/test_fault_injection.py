@@ -20,7 +20,7 @@ from polyplay.cli import main as cli
 from polyplay.common import checkpoint
 from polyplay.common.errors import WorkerLost
 from polyplay.workers import fault_rules
-from polyplay.workers.fault_injection import Havoc, spread, told
+from polyplay.workers.fault_injection import FaultInjector, describe_faults, percentiles
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
 from tests.victims import Out, crew_of, until
@@ -33,7 +33,7 @@ def status(pid: int) -> str:
 def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("polyplay.workers.crew.REPLACEMENTS", 2)
     crew, _ = crew_of(3, on_loss="replace", out=Out())
-    havoc = Havoc(fault_rules.parse("kill=any:0.01"), crew, tmp_path)
+    havoc = FaultInjector(fault_rules.parse_faults("kill=any:0.01"), crew, tmp_path)
     many = 6
     until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
     until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
@@ -44,7 +44,7 @@ def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp
     assert report["events"] == row["killed"] == row["rollouts_lost"] >= row["replaced"] >= many
     assert row["killed"] == crew.roles[0].lost
     assert crew.roles[0].falls == []
-    assert row["steps_lost"] == sum(10 + e.worker.me.index for e in havoc.events)
+    assert row["steps_lost"] == sum(10 + e.worker.ctx.index for e in havoc.events)
     assert 0 < row["recovery_seconds"]["median"] <= row["recovery_seconds"]["max"]
     assert report["ended_by"] is None
     first, *lines = rows(tmp_path / "chaos.jsonl")
@@ -54,12 +54,15 @@ def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp
         assert [line["what"] for line in seat] == (["killed", "back"] * many)[: len(seat)], "struck before it was back"
         backs = [line["incarnation"] for line in seat if line["what"] == "back"]
         assert backs == list(range(1, len(backs) + 1)), "at the same seat, with other seeds"
-    assert f"chaos act: {row['killed']} killed; {row['replaced']} replaced, back at work after" in told(report)[1]
+    assert (
+        f"chaos act: {row['killed']} killed; {row['replaced']} replaced, back at work after"
+        in describe_faults(report)[1]
+    )
 
 
 def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
     crew, pids = crew_of(1)
-    havoc = Havoc(fault_rules.parse("hang=act:0.05:0.2"), crew, tmp_path)
+    havoc = FaultInjector(fault_rules.parse_faults("hang=act:0.05:0.2"), crew, tmp_path)
     pid = int(pids[0])
     until(crew, havoc, lambda: len(havoc.events) == 1)
     until(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
@@ -77,7 +80,7 @@ def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
 
 def test_a_slow_one_rests_most_of_the_time_and_runs_freely_in_the_end(tmp_path):
     crew, pids = crew_of(1, on_loss="replace")
-    havoc, seen = Havoc(fault_rules.parse("slow=act:4"), crew, tmp_path), []
+    havoc, seen = FaultInjector(fault_rules.parse_faults("slow=act:4"), crew, tmp_path), []
     pid = int(pids[0])
 
     def alternates() -> bool:
@@ -95,7 +98,7 @@ def test_a_slow_one_rests_most_of_the_time_and_runs_freely_in_the_end(tmp_path):
 
 def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
     crew, _ = crew_of(2)
-    havoc = Havoc(fault_rules.parse("kill=act:0.01"), crew, tmp_path)
+    havoc = FaultInjector(fault_rules.parse_faults("kill=act:0.01"), crew, tmp_path)
     for _ in range(20):
         crew.poll(0.01)
         havoc.tick(saved=False)
@@ -107,18 +110,18 @@ def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
     report = havoc.report(behind=123)
     assert report["ended_by"] == {
         "role": "act",
-        "index": havoc.events[-1].worker.me.index,
+        "index": havoc.events[-1].worker.ctx.index,
         "event": 1,
         "steps_lost": 123,
     }
     assert report["roles"]["act"]["losses_unknown"] == 1
-    assert told(report)[-1].endswith("123 agent steps are to be done again")
+    assert describe_faults(report)[-1].endswith("123 agent steps are to be done again")
 
 
 def test_spread_of_seconds():
-    assert spread([]) is None
-    assert spread(float(i) for i in range(1, 101)) == {"median": 50.5, "p95": 95.0, "max": 100.0}
-    assert spread([2.0]) == {"median": 2.0, "p95": 2.0, "max": 2.0}
+    assert percentiles([]) is None
+    assert percentiles(float(i) for i in range(1, 101)) == {"median": 50.5, "p95": 95.0, "max": 100.0}
+    assert percentiles([2.0]) == {"median": 2.0, "p95": 2.0, "max": 2.0}
 
 
 MAIN = """
@@ -191,7 +194,7 @@ def test_a_run_recovers_from_what_is_asked_for_tells_it_and_can_be_resumed(tmp_p
 KILLED = textwrap.dedent("""
     import multiprocessing, os, random, signal, sys, time
     import numpy as np
-    from polyplay.buffers.rollout_queue import Stream, row_spec
+    from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
     from polyplay.common.tree import Field
 
     T, LANES, LIVES = 4, 2, 120

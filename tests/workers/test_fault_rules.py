@@ -11,28 +11,31 @@ from hypothesis import strategies as st
 from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.runs import options
-from polyplay.workers.fault_rules import Rule, Schedule, parse
+from polyplay.workers.fault_rules import FaultRule, FaultSchedule, parse_faults
 
 NUMBERS = st.floats(1.001, 1e5).map(lambda x: float(f"{x:g}")).filter(lambda x: x > 1)
 ROLES = st.sampled_from(["act", "learn", "replica", "any"])
 
 
-def rules_of(kind: str, role: str, first: float, second: float) -> Rule:
+def rules_of(kind: str, role: str, first: float, second: float) -> FaultRule:
     if kind == "slow":
-        return Rule(kind, role, 0.0, second)
-    return Rule(kind, role, first, second if kind == "hang" else 0.0)
+        return FaultRule(kind, role, 0.0, second)
+    return FaultRule(kind, role, first, second if kind == "hang" else 0.0)
 
 
 def test_the_three_faults():
-    assert parse("kill=act:30") == [Rule("kill", "act", 30.0, 0.0)]
-    assert parse("hang=learn:60:5") == [Rule("hang", "learn", 60.0, 5.0)]
-    assert parse("slow=any:4") == [Rule("slow", "any", 0.0, 4.0)]
-    assert parse("kill=act:0.5, kill=any:9,hang=act:1:2")[1:] == [Rule("kill", "any", 9, 0), Rule("hang", "act", 1, 2)]
+    assert parse_faults("kill=act:30") == [FaultRule("kill", "act", 30.0, 0.0)]
+    assert parse_faults("hang=learn:60:5") == [FaultRule("hang", "learn", 60.0, 5.0)]
+    assert parse_faults("slow=any:4") == [FaultRule("slow", "any", 0.0, 4.0)]
+    assert parse_faults("kill=act:0.5, kill=any:9,hang=act:1:2")[1:] == [
+        FaultRule("kill", "any", 9, 0),
+        FaultRule("hang", "act", 1, 2),
+    ]
 
 
 @given(st.builds(rules_of, st.sampled_from(["kill", "hang", "slow"]), ROLES, NUMBERS, NUMBERS))
 def test_a_rule_is_spelled_as_it_is_read(rule):
-    assert parse(str(rule)) == [rule]
+    assert parse_faults(str(rule)) == [rule]
 
 
 REFUSED = [
@@ -80,7 +83,7 @@ def test_where_there_is_nobody_to_harm_it_is_said_and_nothing_begins(words, said
     assert list(tmp_path.iterdir()) == []
 
 
-def told(schedule: Schedule, seconds: float, victims: int = 5) -> list[tuple[int, int, int]]:
+def told(schedule: FaultSchedule, seconds: float, victims: int = 5) -> list[tuple[int, int, int]]:
     """(tick, rule, victim) of all that happens, looked at 50 times a second."""
     found = []
     for tick in range(int(50 * seconds)):
@@ -89,18 +92,20 @@ def told(schedule: Schedule, seconds: float, victims: int = 5) -> list[tuple[int
 
 
 def test_the_schedule_follows_from_the_seed():
-    rules = parse("kill=act:2,hang=learn:5:1,slow=act:4")
-    first = told(Schedule(rules, 7), 300)
-    assert first == told(Schedule(rules, 7), 300)
-    assert first != told(Schedule(rules, 8), 300)
-    assert first != told(Schedule(rules, 7, resumes=1), 300), "a resumed run is not struck at the same places again"
+    rules = parse_faults("kill=act:2,hang=learn:5:1,slow=act:4")
+    first = told(FaultSchedule(rules, 7), 300)
+    assert first == told(FaultSchedule(rules, 7), 300)
+    assert first != told(FaultSchedule(rules, 8), 300)
+    assert first != told(FaultSchedule(rules, 7, resumes=1), 300), (
+        "a resumed run is not struck at the same places again"
+    )
     alone = [(t, v) for t, i, v in first if i == 0]
-    assert alone == [(t, v) for t, i, v in told(Schedule(rules[:1], 7), 300)], "rules don't disturb each other"
+    assert alone == [(t, v) for t, i, v in told(FaultSchedule(rules[:1], 7), 300)], "rules don't disturb each other"
     assert [t for t, i, _ in first if i == 2] == [0], "who is slow is chosen once, at the beginning"
 
 
 def test_gaps_are_as_asked_for_on_average_and_victims_even():
-    found = told(Schedule(parse("kill=act:2"), 1), 8000)
+    found = told(FaultSchedule(parse_faults("kill=act:2"), 1), 8000)
     assert 3700 < len(found) < 4300
     counts = [sum(v == k for _, _, v in found) for k in range(5)]
     assert min(counts) > 700
@@ -109,7 +114,7 @@ def test_gaps_are_as_asked_for_on_average_and_victims_even():
 
 
 def test_one_that_finds_nobody_stays_due():
-    schedule = Schedule(parse("kill=act:2"), 3)
+    schedule = FaultSchedule(parse_faults("kill=act:2"), 3)
     at = schedule.at[0]
     assert schedule.due(at - 0.01) == []
     assert schedule.due(at + 100) == schedule.due(at + 200) == [0]

@@ -15,7 +15,7 @@ def test_learning_from_what_acting_computed():
     wired = settings.wire("a2c", settings.keywords("a2c", "toy:still", "a3c", "float32", 2))
     grads = []
     for reuse in (False, True):
-        found = profile.Parts(wired.envs, wired.system_of.policy, wired.task, "float32", reuse)
+        found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec, "float32", reuse)
         assert found.reuse == reuse
         calls: list[int] = []
         found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
@@ -27,17 +27,17 @@ def test_learning_from_what_acting_computed():
 
 def test_a_cost_is_the_median_of_blocks_of_turns():
     now, turns = itertools.count(), []
-    found = profile.cost(lambda: turns.append(next(now)), 0.01, clock=lambda: float(len(turns)) * 2e-6)
+    found = profile.cpu_cost(lambda: turns.append(next(now)), 0.01, clock=lambda: float(len(turns)) * 2e-6)
     assert found == pytest.approx(2.0)
     assert len(turns) > 6 + 5 * round(profile.BLOCK / 2e-6) - 1
 
 
 def test_between_two_sizes_lies_a_straight_line():
     cost = {1: 10.0, 2: 14.0, 5: 50.0, 10: 80.0}
-    assert profile.between(1.0, 1, cost.__getitem__) == 10.0
-    assert profile.between(1.25, 1, cost.__getitem__) == 11.0
-    assert profile.between(7.5, 5, cost.__getitem__) == 65.0
-    assert profile.between(0.3, 1, cost.__getitem__) == 10.0
+    assert profile.interpolate(1.0, 1, cost.__getitem__) == 10.0
+    assert profile.interpolate(1.25, 1, cost.__getitem__) == 11.0
+    assert profile.interpolate(7.5, 5, cost.__getitem__) == 65.0
+    assert profile.interpolate(0.3, 1, cost.__getitem__) == 10.0
 
 
 @pytest.mark.parametrize("system", settings.MEASURED)
@@ -46,20 +46,20 @@ def test_every_system_has_parts_that_can_be_measured(system: str):
     for env in ("toy:catch", "toy:traits+mask+dict"):
         keywords = settings.keywords(system, env, "mlp", "float32", 2)
         wired = settings.wire(system, keywords)
-        order = crowd.Order(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
-        found = crowd.measure(order)
+        order = crowd.MeasureRequest(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
+        found = crowd.measure_parts(order)
         assert set(found) == {"env", "infer", "learn"}
         assert min(found.values()) > 0.0
 
 
 def test_an_order_asks_for_some():
     keywords = settings.keywords("a2c", "toy:catch", "mlp", "bfloat16", 2)
-    assert set(crowd.measure(crowd.Order("a2c", keywords, 1e-4, lanes=2))) == {"env"}
+    assert set(crowd.measure_parts(crowd.MeasureRequest("a2c", keywords, 1e-4, lanes=2))) == {"env"}
 
 
 def test_learning_changes_the_weights():
     wired = settings.wire("ppo", settings.keywords("ppo", "toy:catch", "mlp", "float32", 2))
-    found = profile.Parts(wired.envs, wired.system_of.policy, wired.task)
+    found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
     descend = found.descend
     found.descend = lambda *a: (heard.append(1), descend(*a))[1]  # type: ignore[assignment,method-assign]
@@ -72,5 +72,5 @@ def test_mistakes_are_answers_and_answers_are_averaged():
     keywords = settings.keywords("a2c", "toy:catch", "mlp", "float32", 2)
     line = json.dumps({"system": "a2c", "keywords": {**keywords, "lanes": 3, "replicas": 2}, "seconds": 1e-4})
     asked: dict[str, Any] = {**json.loads(line), "rows": None}
-    assert "--lanes 3 does not divide" in crowd.answer(json.dumps(asked))["mistake"]
+    assert "--lanes 3 does not divide" in crowd.answer_request(json.dumps(asked))["mistake"]
     assert crowd.mean([{"env": 1.0, "learn": 4.0}, {"env": 3.0, "learn": 8.0}]) == {"env": 2.0, "learn": 6.0}

@@ -15,40 +15,42 @@ from polyplay.common.errors import UserError
 from polyplay.runs import load, memory_estimate, plan
 from polyplay.runs.options import RunOptions
 from polyplay.workers import sizing
-from polyplay.workers.sizing import Costs, best, rate, threads_of
+from polyplay.workers.sizing import RowCosts, actor_rate, best_actors, threads_of
 
-COSTS = st.builds(Costs, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
+COSTS = st.builds(RowCosts, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
 
 
 @pytest.mark.parametrize(
     ("costs", "cores", "learners", "n"),
     [
-        (Costs(1e-3, 1e-6, 1.5), 16, 1, 16),  # learning costs nothing: every core acts, one of them learns as well
-        (Costs(3e-3, 1e-3, 1.0), 16, 1, 3),  # a learner that threads do not help is fed by three
-        (Costs(1e-3, 1e-3, 2.0), 16, 1, 8),  # halves, where two threads are twice as fast
-        (Costs(1e-3, 1e-3, 2.0), 16, 4, 8),
-        (Costs(1e-4, 1e-2, 1.8), 8, 1, 2),  # never fewer than two
-        (Costs(1e-3, 1e-6, 1.5), 200, 1, 47),  # there is room for 48; within 3 % of that
+        (RowCosts(1e-3, 1e-6, 1.5), 16, 1, 16),  # learning costs nothing: every core acts, one of them learns as well
+        (RowCosts(3e-3, 1e-3, 1.0), 16, 1, 3),  # a learner that threads do not help is fed by three
+        (RowCosts(1e-3, 1e-3, 2.0), 16, 1, 8),  # halves, where two threads are twice as fast
+        (RowCosts(1e-3, 1e-3, 2.0), 16, 4, 8),
+        (RowCosts(1e-4, 1e-2, 1.8), 8, 1, 2),  # never fewer than two
+        (RowCosts(1e-3, 1e-6, 1.5), 200, 1, 47),  # there is room for 48; within 3 % of that
     ],
 )
 def test_the_fewest_actors_that_come_near_the_best_rate(costs, cores, learners, n):
-    assert best(costs, cores, learners) == n
+    assert best_actors(costs, cores, learners) == n
 
 
 @given(COSTS, st.integers(3, 200), st.integers(1, 3))
 def test_no_other_number_is_much_better_nor_a_smaller_one_as_good(costs, cores, learners):
-    n = best(costs, cores, learners)
+    n = best_actors(costs, cores, learners)
     assert n % learners == 0
-    assert n >= sizing.few(learners) >= sizing.FEW
-    rates = {m: rate(costs, m, cores, learners) for m in range(learners, min(cores, sizing.MOST) + 1, learners)}
-    assert rate(costs, n, cores, learners) >= sizing.NEAR * max(r for m, r in rates.items() if m >= n)
-    assert all(r < sizing.NEAR * max(rates.values()) for m, r in rates.items() if sizing.few(learners) <= m < n)
+    assert n >= sizing.fewest_actors(learners) >= sizing.FEW
+    rates = {m: actor_rate(costs, m, cores, learners) for m in range(learners, min(cores, sizing.MOST) + 1, learners)}
+    assert actor_rate(costs, n, cores, learners) >= sizing.NEAR * max(r for m, r in rates.items() if m >= n)
+    assert all(
+        r < sizing.NEAR * max(rates.values()) for m, r in rates.items() if sizing.fewest_actors(learners) <= m < n
+    )
 
 
 @given(COSTS, st.integers(1, 64), st.integers(3, 64))
 def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
-    assert rate(costs, n, cores) <= cores / (costs.act + costs.learn) * (1 + 1e-9)
-    assert rate(costs, n, cores) <= n / costs.act * (1 + 1e-9)
+    assert actor_rate(costs, n, cores) <= cores / (costs.act + costs.learn) * (1 + 1e-9)
+    assert actor_rate(costs, n, cores) <= n / costs.act * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
 
 
 def build(system: str, more: dict[str, Any], **options: Any) -> tuple[Any, Any]:
-    page, crew = systems.load(system), load.new_crew(RunOptions(**options))
+    page, crew = systems.load(system), load.crew_of(RunOptions(**options))
     crew.measures = True
     given = {"actors": 0, "lanes": 4, "batch": 16, **more}
     return page.build(page.Config(env="toy:catch", network="mlp", **given), crew), crew
@@ -91,9 +93,9 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     """Not if it is told, acts in step, in threads, by turns, or has two cores."""
     asked = []
 
-    def measure(envs: Any, policy: Any, task: Any, T: int, B: int, precision: str) -> Costs:
+    def measure(envs: Any, policy: Any, spec: Any, T: int, B: int, precision: str) -> RowCosts:
         asked.append((envs.lanes, T, B, precision))
-        return Costs(1e-3, 1e-3, 1.0)
+        return RowCosts(1e-3, 1e-3, 1.0)
 
     monkeypatch.setattr(sizing, "measure", measure)
     monkeypatch.setattr(sizing, "cores", lambda: 6)
@@ -106,7 +108,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
         ({"learners": 5, "batch": 40}, {}, 5),
     ):
         assert build(system, {"unroll": 5, **more}, **options)[0].resolved == ({"actors": n} if n else {})
-    crew = load.new_crew(RunOptions())
+    crew = load.crew_of(RunOptions())
     page = systems.load(system)
     made = page.build(page.Config(env="toy:catch", network="mlp", actors=0, lanes=4, batch=16, unroll=5), crew)
     assert made.resolved == {"actors": 2}, "not a run's beginning"
@@ -115,7 +117,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     assert asked == [(4, 5, 8, "float32")]
     assert wired.resolved == {"actors": 2}
     assert crew.divided == "measured: acting 1.00 ms a row, learning 1.00 ms, 1.00 times as fast with two threads"
-    lines = dict(plan.make(crew, wired, RunOptions()).lines)
+    lines = dict(plan.make_plan(crew, wired, RunOptions()).lines)
     assert lines["cores"] == crew.divided
     monkeypatch.setattr(sizing, "cores", lambda: 2)
     assert build(system, {"unroll": 5})[0].resolved == {"actors": 2}
@@ -129,15 +131,15 @@ def test_what_is_measured(monkeypatch):
     monkeypatch.setattr(sizing, "SECONDS", 0.01)
     before = torch.get_num_threads()
     wired, crew = build("impala", {"unroll": 5})
-    task = next(r.kw["task"] for r in crew.roles if r.learner)
-    found = sizing.measure(wired.envs, wired.policy, task, 5, 16, "float32")
+    spec = next(r.kw["spec"] for r in crew.roles if r.learner)
+    found = sizing.measure_costs(wired.envs, wired.policy, spec, 5, 16, "float32")
     assert found.act > 0 < found.learn
     assert found.gain > 0
     assert torch.get_num_threads() == before
 
 
 def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
-    def broken(*_: Any) -> Costs:
+    def broken(*_: Any) -> RowCosts:
         raise RuntimeError("shapes do not fit\nat all")
 
     monkeypatch.setattr(sizing, "measure", broken)
@@ -150,7 +152,7 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
 def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     """Smaller ones are planned with the actors that were found."""
     asked = []
-    monkeypatch.setattr(sizing, "measure", lambda *a: asked.append(a) or Costs(1e-3, 1e-3, 2.0))
+    monkeypatch.setattr(sizing, "measure", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     monkeypatch.setattr(memory_estimate, "limit", lambda: 6_000_000_000)
     with pytest.raises(UserError, match="what fits: --"):

@@ -1,15 +1,15 @@
-"""Replay: what a Stream becomes when samples are drawn more than once. Imports no torch.
+"""Replay: what a RolloutQueue becomes when samples are drawn more than once. Imports no torch.
 
 `Replay` describes one, `Replay.open` makes its `Memory`; docs/replay.md.
 """
 
 from typing import Any
 
-from polyplay.buffers.replay.buffer import Memory
+from polyplay.buffers.replay.buffer import ReplayBuffer
 from polyplay.buffers.replay.spec import Proportional, Rank, Replay, Sampler, Uniform
 from polyplay.buffers.replay.storage import codec
 
-__all__ = ["Memory", "Proportional", "Rank", "Replay", "Sampler", "Uniform", "codec", "replay_of"]
+__all__ = ["Proportional", "Rank", "Replay", "ReplayBuffer", "Sampler", "Uniform", "codec", "replay_of"]
 
 
 def replay_of(kw: Any) -> Replay | None:

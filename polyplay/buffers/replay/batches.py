@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.replay import row_kernels
-from polyplay.buffers.replay.columns import Fields
-from polyplay.buffers.replay.index import Ledger
-from polyplay.buffers.replay.recurrent_states import States
-from polyplay.buffers.replay.samplers import check
+from polyplay.buffers.replay.columns import Columns
+from polyplay.buffers.replay.index import ItemIndex
+from polyplay.buffers.replay.recurrent_states import RecurrentStates
+from polyplay.buffers.replay.samplers import check_priorities
 from polyplay.buffers.replay.sequences import spans
 from polyplay.buffers.replay.spec import BOTH, FLAGS, REWARDS, Replay
 from polyplay.common import tree
@@ -23,14 +23,14 @@ def _twice(path: str) -> bool:
     return path.split("/")[0] in BOTH
 
 
-def empty(replay: Replay) -> Batch:
+def empty_batch(replay: Replay) -> Batch:
     """Memory for a batch, pages touched."""
     made = tree.zeros(replay.drawn())
     tree.map(lambda a: a.fill(0), made)
     return made
 
 
-def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
+def with_extras(batch: Batch, told: Batch, apart: bool) -> Batch:
     """The batch with what is `told` of it in its arrays; or, apart, as it is."""
     if apart:
         return batch | told
@@ -38,13 +38,13 @@ def told_with(batch: Batch, told: Batch, apart: bool) -> Batch:
     return batch
 
 
-class Transitions:
+class TransitionBatch:
     """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
+    def __init__(self, replay: Replay, ledger: ItemIndex, fields: Columns, states: RecurrentStates, own: int):
         self.replay, self.ledger, self.fields = replay, ledger, fields
         self.paths = [p for p in (*fields.whole, *fields.stacks) if p != "reward"]
-        made = [empty(replay) for _ in range(own)]
+        made = [empty_batch(replay) for _ in range(own)]
         self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,7 +67,7 @@ class Transitions:
             self.fields.take(path, both if _twice(path) else slots, where, leaves[path])
         first = self.ledger.flags[both] & row_kernels.FIRST > 0
         told = {"return": total, "discount": discount, "weight": weight, "id": self.ledger.ids(slots), "first": first}
-        return told_with(batch, told, into is None)
+        return with_extras(batch, told, into is None)
 
     def errors(self, slots: np.ndarray) -> np.ndarray:
         """|G + D·value - chosen| [n] by what the rows' own policy said: Ape-X's first priorities. Raises BadPriority: a
@@ -76,16 +76,16 @@ class Transitions:
         end, total, discount = self.windows(slots)
         value, chosen = (self.fields.shelves[name].array for name in ("value", "chosen"))  # type: ignore[union-attr]
         later = np.where(discount == 0.0, 0.0, discount * value[end])  # no value counts behind the end of an episode
-        return check(np.abs(total + later - chosen[slots]))
+        return check_priorities(np.abs(total + later - chosen[slots]))
 
 
-class Sequences:
+class SequenceBatch:
     """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
 
-    def __init__(self, replay: Replay, ledger: Ledger, fields: Fields, states: States, own: int):
+    def __init__(self, replay: Replay, ledger: ItemIndex, fields: Columns, states: RecurrentStates, own: int):
         self.replay, self.ledger, self.fields, self.states = replay, ledger, fields, states
         self.paths = (*fields.whole, *fields.stacks)
-        made = [empty(replay) for _ in range(own)]
+        made = [empty_batch(replay) for _ in range(own)]
         self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
@@ -104,4 +104,4 @@ class Sequences:
         told["first"] |= ~real
         state = self.states.take(at[0], told["first"][0], self.ledger)
         told |= {"state": state, "weight": weight, "id": self.ledger.ids(slots), "valid": valid}
-        return told_with(batch, told, into is None)
+        return with_extras(batch, told, into is None)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.replay import files, row_kernels
-from polyplay.buffers.replay.batches import Sequences, Transitions
-from polyplay.buffers.replay.columns import Fields, flags_of
-from polyplay.buffers.replay.index import Ledger
-from polyplay.buffers.replay.rate_limiter import Pace
-from polyplay.buffers.replay.recurrent_states import States
-from polyplay.buffers.replay.rng import Draws
-from polyplay.buffers.replay.samplers import check, picker
+from polyplay.buffers.replay.batches import SequenceBatch, TransitionBatch
+from polyplay.buffers.replay.columns import Columns, flags_of
+from polyplay.buffers.replay.index import ItemIndex
+from polyplay.buffers.replay.rate_limiter import RateLimiter
+from polyplay.buffers.replay.recurrent_states import RecurrentStates
+from polyplay.buffers.replay.rng import CounterRng
+from polyplay.buffers.replay.samplers import check_priorities, sampler_of
 from polyplay.buffers.replay.spec import Replay, Uniform
 from polyplay.common import tree
 from polyplay.common.errors import BadPriority, NotFinite
@@ -27,21 +27,21 @@ from polyplay.common.tree import Batch
 LOOKED_AT = 4096  # items whose priorities metrics() tells quantiles of
 
 
-class Memory:
+class ReplayBuffer:
     """What a Replay describes, open."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
-        self.replay, self.draws = replay, Draws(seed)
-        self.ledger, self.fields, self.states = Ledger(replay), Fields(replay), States(replay)
-        self.picker = picker(replay, self.ledger, self.draws)
-        self.pace = Pace(replay)
+        self.replay, self.draws = replay, CounterRng(seed)
+        self.ledger, self.fields, self.states = ItemIndex(replay), Columns(replay), RecurrentStates(replay)
+        self.picker = sampler_of(replay, self.ledger, self.draws)
+        self.pace = RateLimiter(replay)
         self.paths = {path: path.split("/") for path, _ in tree.leaves(replay.spec)}
         self.first: str = getattr(replay.sampler, "first", "max")
         self.given = np.zeros(self.ledger.slots if self.first == "given" else 0, np.float32)
         self.greatest = 1.0  # priority of what nobody has judged yet: the greatest ever told
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
-        kind = Sequences if replay.sequence else Transitions
-        self.batches: Sequences | Transitions = kind(
+        kind = SequenceBatch if replay.sequence else TransitionBatch
+        self.batches: SequenceBatch | TransitionBatch = kind(
             replay, self.ledger, self.fields, self.states, replay.buffers if batches else 0
         )
 
@@ -56,7 +56,7 @@ class Memory:
         """
         at = self._lanes(lanes)
         flat = {path: np.asarray(_leaf(batch, keys)) for path, keys in self.paths.items()}
-        told = check(priority) if self.first == "given" else None
+        told = check_priorities(priority) if self.first == "given" else None
         T = len(flat["reward"])
         for begin in range(0, T, self.ledger.most):
             part = slice(begin, begin + self.ledger.most)
@@ -195,7 +195,7 @@ class Memory:
 
     def _priorities(self) -> dict[str, float]:
         """Quantiles of some items' priorities: chosen by a generator of its own, so that asking changes nothing."""
-        slots = self.ledger.pick(Draws(int(self.draws.used)), min(LOOKED_AT, 4 * self.ledger.size))
+        slots = self.ledger.pick(CounterRng(int(self.draws.used)), min(LOOKED_AT, 4 * self.ledger.size))
         found = np.quantile(self.picker.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         beta = self.replay.sampler.beta if self.beta is None else self.beta  # type: ignore[union-attr]
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
@@ -203,11 +203,11 @@ class Memory:
 
     def save(self, directory: Path) -> None:
         """Everything that decides what is drawn from now on, as files of `directory`. Raises OSError."""
-        files.save(self, directory)
+        files.save_buffer(self, directory)
 
     def load(self, directory: Path) -> None:
         """Go on from there, to the bit. Raises UserError: damaged, or saved of another description."""
-        files.load(self, directory)
+        files.load_buffer(self, directory)
 
 
 def _leaf(batch: Batch, keys: list[str]) -> Any:

@@ -7,12 +7,12 @@ import numpy as np
 from polyplay.buffers.replay import row_kernels
 from polyplay.buffers.replay.copy_kernels import kinds
 from polyplay.buffers.replay.spec import FLAGS, Replay
-from polyplay.buffers.replay.storage import Shelf, shelf
+from polyplay.buffers.replay.storage import Shelf, storage_of
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 
 
-class Fields:
+class Columns:
     """Shelves by path; of stacks the newest plane by slot, one empty plane behind all, and each lane's last row."""
 
     def __init__(self, replay: Replay):
@@ -22,10 +22,10 @@ class Fields:
         self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
         self.shelves: dict[str, Shelf] = {}
         for path, f in self.stacks.items():
-            self.shelves[path] = shelf(n + 1, f.shape[1:], f.dtype, replay.compress)
+            self.shelves[path] = storage_of(n + 1, f.shape[1:], f.dtype, replay.compress)
         for path, f in self.whole.items():
             packed = replay.compress if path.split("/")[0] == "obs" else "none"
-            self.shelves[path] = shelf(n, f.shape, f.dtype, packed)
+            self.shelves[path] = storage_of(n, f.shape, f.dtype, packed)
         self.last = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
         self.reward: np.ndarray = self.shelves["reward"].array  # type: ignore[union-attr]
 

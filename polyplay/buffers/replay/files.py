@@ -23,7 +23,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import write_file
 
 if TYPE_CHECKING:
-    from polyplay.buffers.replay.buffer import Memory
+    from polyplay.buffers.replay.buffer import ReplayBuffer
 
 SCHEMA = 1
 INDEX = "replay.json"
@@ -39,7 +39,7 @@ FREE = (
 )  # may differ: nothing that is saved knows them
 
 
-def save(memory: Memory, directory: Path) -> None:
+def save_buffer(memory: ReplayBuffer, directory: Path) -> None:
     """See Memory.save."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # by one that was killed while it wrote
@@ -60,7 +60,7 @@ def save(memory: Memory, directory: Path) -> None:
     write_json(directory / INDEX, {"schema": SCHEMA, "replay": _told(memory), "numbers": numbers, "files": files})
 
 
-def load(memory: Memory, directory: Path) -> None:
+def load_buffer(memory: ReplayBuffer, directory: Path) -> None:
     """See Memory.load."""
     head = _head(memory, directory)
     wholes = _wholes(memory)
@@ -78,7 +78,7 @@ def load(memory: Memory, directory: Path) -> None:
     memory.greatest, memory.beta = numbers["greatest"], numbers["beta"]
 
 
-def _head(memory: Memory, directory: Path) -> dict[str, Any]:
+def _head(memory: ReplayBuffer, directory: Path) -> dict[str, Any]:
     try:
         head = json.loads((directory / INDEX).read_text())
     except (OSError, ValueError) as e:
@@ -103,12 +103,12 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
         raise UserError(f"replay: {path.name} cannot be read ({e})") from None
 
 
-def _told(memory: Memory) -> dict[str, Any]:
+def _told(memory: ReplayBuffer) -> dict[str, Any]:
     """The description as JSON has it."""
     return json.loads(json.dumps(asdict(memory.replay)))
 
 
-def _wholes(memory: Memory) -> dict[str, dict[str, np.ndarray]]:
+def _wholes(memory: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
     """Arrays that are written as they are; they are a memory's own, to be filled in place."""
     return {
         "ledger": memory.ledger.arrays(),
@@ -119,7 +119,7 @@ def _wholes(memory: Memory) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def _pieces(memory: Memory) -> Iterator[tuple[str, str, dict[str, np.ndarray]]]:
+def _pieces(memory: ReplayBuffer) -> Iterator[tuple[str, str, dict[str, np.ndarray]]]:
     """Part, key, and what is in a file of it."""
     for part, arrays in _wholes(memory).items():
         for key, array in arrays.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.buffers.replay import row_kernels
-from polyplay.buffers.replay.rng import Draws
+from polyplay.buffers.replay.rng import CounterRng
 from polyplay.buffers.replay.spec import Replay
 from polyplay.buffers.replay.sum_tree import MOST
 from polyplay.common.errors import BadPriority
@@ -14,14 +14,14 @@ NAMES = ("head", "tail", "begin", "wait", "last")
 BY_SLOT = ("flags", "age", "owner", "stamp")
 
 
-def complaint(priority: np.ndarray, i: int, whose: str = "") -> str:
+def id_error(priority: np.ndarray, i: int, whose: str = "") -> str:
     """What is wrong with number i."""
     value = priority.reshape(-1)[i]
     kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
     return f"priority {value}{whose}, number {i} of {priority.size}, is {kind}; allowed: 0 to {MOST:g}"
 
 
-class Ledger:
+class ItemIndex:
     """Rows of every lane: `lane` int64 [5, L] (NAMES); by slot `flags`, `age` uint8, `stamp` int64; `counts`."""
 
     def __init__(self, replay: Replay):
@@ -69,7 +69,7 @@ class Ledger:
             raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
         return slots, extra[:extras], come[:n_come], gone[:n_gone]
 
-    def pick(self, draws: Draws, n: int) -> np.ndarray:
+    def pick(self, draws: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
         out = np.empty(n, np.int64)
         draws.used = np.uint64(row_kernels.pick(draws.key, draws.used, self.R, self.lane, self.flags, out))
@@ -97,7 +97,7 @@ class Ledger:
         slots, told = np.empty(len(ids), np.int64), np.empty(len(ids))
         n, greatest, wrong = row_kernels.judge(ids, priority, MOST, self.flags, self.owner, slots, told)
         if wrong >= 0:
-            raise BadPriority(complaint(priority, wrong, f" of id {ids[wrong]}"))
+            raise BadPriority(id_error(priority, wrong, f" of id {ids[wrong]}"))
         return slots[:n], told[:n], greatest
 
     def mean_age(self) -> float:

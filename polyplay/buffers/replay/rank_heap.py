@@ -14,7 +14,7 @@ import numpy as np
 from polyplay.buffers.replay.rng import compiled, fractions
 
 
-class Ranks:
+class RankHeap:
     """P ∝ (1/rank)^alpha over as many as `n` slots."""
 
     def __init__(self, n: int, alpha: float):

@@ -10,7 +10,7 @@ from polyplay.buffers.replay.spec import Replay
 FREE = sys.maxsize
 
 
-class Pace:
+class RateLimiter:
     """Counts rows from the `start`-th on, and rows drawn: an item counts as those that are learnt from, a transition as
     one. Rows are counted and not transitions, which are fewer by one a game, so that equal replicas owe the same at
     the same time.

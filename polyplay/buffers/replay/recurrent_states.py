@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.buffers.replay import row_kernels
-from polyplay.buffers.replay.index import Ledger
+from polyplay.buffers.replay.index import ItemIndex
 from polyplay.buffers.replay.spec import Replay
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 
 
-class States:
+class RecurrentStates:
     """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that begin with an episode."""
 
     def __init__(self, replay: Replay):
@@ -23,13 +23,13 @@ class States:
     def nbytes(self) -> int:
         return sum(a.nbytes for a in self.arrays.values())
 
-    def where(self, slots: np.ndarray, ledger: Ledger) -> np.ndarray:
+    def where(self, slots: np.ndarray, ledger: ItemIndex) -> np.ndarray:
         """int64 [n]: the place of the state that belongs to the row in each slot."""
         row = np.empty(len(slots), np.int64)
         row_kernels.numbers(slots, ledger.R, ledger.lane[0], row)
         return slots // ledger.R * self.anchors + row // self.every % self.anchors
 
-    def put(self, state: Batch, slots: np.ndarray, ledger: Ledger) -> None:
+    def put(self, state: Batch, slots: np.ndarray, ledger: ItemIndex) -> None:
         """state [B, …] before the rows in slots [B]: kept of those that are anchors."""
         keep = ledger.flags[slots] & row_kernels.ANCHOR > 0
         if self.arrays and keep.any():
@@ -37,7 +37,7 @@ class States:
             for path, leaf in tree.leaves(state):
                 self.arrays[path][at] = np.asarray(leaf)[keep]
 
-    def take(self, slots: np.ndarray, begins: np.ndarray, ledger: Ledger) -> Batch:
+    def take(self, slots: np.ndarray, begins: np.ndarray, ledger: ItemIndex) -> Batch:
         """state [B, …] before the rows in slots [B]; 0 where an episode begins (bool [B])."""
         if not self.arrays:
             return {}

@@ -12,7 +12,7 @@ compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 _inline: Any = njit(inline="always", error_model="numpy")
 
 
-def kept(loop: Any) -> bool:
+def is_compiled(loop: Any) -> bool:
     """Whether a compiled loop was compiled on this machine before, and its file is the same since."""
     code = loop.py_func.__code__
     path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{loop.__name__}-{code.co_firstlineno}.*.nbi"
@@ -59,7 +59,7 @@ def fractions(key: Any, begin: Any, n: Any) -> Any:
     return out
 
 
-class Draws:
+class CounterRng:
     """A key and how many of its numbers were used."""
 
     def __init__(self, seed: int):

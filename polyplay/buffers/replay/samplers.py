@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from polyplay.buffers.replay.index import Ledger, complaint
-from polyplay.buffers.replay.rank_heap import Ranks
-from polyplay.buffers.replay.rng import Draws, fractions
+from polyplay.buffers.replay.index import ItemIndex, id_error
+from polyplay.buffers.replay.rank_heap import RankHeap
+from polyplay.buffers.replay.rng import CounterRng, fractions
 from polyplay.buffers.replay.spec import Proportional, Rank, Replay
 from polyplay.buffers.replay.sum_tree import MOST, SumTree
 from polyplay.common.errors import BadPriority
@@ -16,7 +16,7 @@ from polyplay.common.errors import BadPriority
 Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
 
 
-class Picker(Protocol):
+class ItemSampler(Protocol):
     """Chooses items of a ledger."""
 
     @property
@@ -37,27 +37,27 @@ class Picker(Protocol):
         """arrays() were filled: make what follows from them."""
 
 
-def check(priority: Any) -> np.ndarray:
+def check_priorities(priority: Any) -> np.ndarray:
     """As float64. Raises BadPriority, naming the first that is NaN, negative or infinite."""
     given = np.asarray(priority, np.float64)
     wrong = np.flatnonzero(~((given >= 0) & (given <= MOST)))
     if len(wrong):
-        raise BadPriority(complaint(given, int(wrong[0])))
+        raise BadPriority(id_error(given, int(wrong[0])))
     return given
 
 
-def weigh(share: np.ndarray, size: int, beta: float) -> np.ndarray:
+def importance_weights(share: np.ndarray, size: int, beta: float) -> np.ndarray:
     """Importance weights (N·P)^-β over their maximum in the batch, float32; P > 0."""
     w = (size * share) ** -beta
     return (w / w.max()).astype(np.float32)
 
 
-class Equal:
+class UniformSampler:
     """Uniform: keeps nothing."""
 
     nbytes = 0
 
-    def __init__(self, ledger: Ledger, draws: Draws):
+    def __init__(self, ledger: ItemIndex, draws: CounterRng):
         self.ledger, self.draws = ledger, draws
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
@@ -76,10 +76,10 @@ class Equal:
         pass
 
 
-class Weighted:
+class ProportionalSampler:
     """Proportional: p^α in a sum tree by slot."""
 
-    def __init__(self, sampler: Proportional, ledger: Ledger, draws: Draws):
+    def __init__(self, sampler: Proportional, ledger: ItemIndex, draws: CounterRng):
         self.sampler, self.ledger, self.draws = sampler, ledger, draws
         self.tree = SumTree(ledger.slots)
 
@@ -102,7 +102,7 @@ class Weighted:
             evenly = np.flatnonzero(fractions(self.draws.key, self.draws.take(n), n) < u)
             slots[evenly] = self.ledger.pick(self.draws, len(evenly))
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
-        return slots, weigh(share, size, self.sampler.beta if beta is None else beta)
+        return slots, importance_weights(share, size, self.sampler.beta if beta is None else beta)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         mass = self.tree.leaves[slots]
@@ -115,12 +115,12 @@ class Weighted:
         self.tree.load(self.tree.leaves.copy())
 
 
-class Ranked:
+class RankSampler:
     """By rank: what is not 0, in the order of priority."""
 
-    def __init__(self, sampler: Rank, ledger: Ledger, draws: Draws):
+    def __init__(self, sampler: Rank, ledger: ItemIndex, draws: CounterRng):
         self.sampler, self.ledger, self.draws = sampler, ledger, draws
-        self.ranks = Ranks(ledger.slots, sampler.alpha)
+        self.ranks = RankHeap(ledger.slots, sampler.alpha)
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +135,7 @@ class Ranked:
         if not self.ranks.size:
             return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
         slots, share = self.ranks.draw(self.draws.key, self.draws.take(n), n, self.sampler.stratified)
-        return slots, weigh(share, self.ledger.size, self.sampler.beta if beta is None else beta)
+        return slots, importance_weights(share, self.ledger.size, self.sampler.beta if beta is None else beta)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         return self.ranks.priority[slots]
@@ -148,10 +148,10 @@ class Ranked:
         pass
 
 
-def picker(replay: Replay, ledger: Ledger, draws: Draws) -> Picker:
+def sampler_of(replay: Replay, ledger: ItemIndex, draws: CounterRng) -> ItemSampler:
     """The one that `replay.sampler` describes."""
     if isinstance(replay.sampler, Proportional):
-        return Weighted(replay.sampler, ledger, draws)
+        return ProportionalSampler(replay.sampler, ledger, draws)
     if isinstance(replay.sampler, Rank):
-        return Ranked(replay.sampler, ledger, draws)
-    return Equal(ledger, draws)
+        return RankSampler(replay.sampler, ledger, draws)
+    return UniformSampler(ledger, draws)

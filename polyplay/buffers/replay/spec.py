@@ -12,7 +12,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
 
 if TYPE_CHECKING:
-    from polyplay.buffers.replay.buffer import Memory
+    from polyplay.buffers.replay.buffer import ReplayBuffer
 
 FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
 BOTH = ("obs", "mask")  # of both ends of a transition
@@ -164,13 +164,13 @@ class Replay:
             told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
         return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
-    def open(self, seed: int, batches: bool = True) -> Memory:
+    def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
         """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
         it only draws into others'.
         """
-        from polyplay.buffers.replay.buffer import Memory
+        from polyplay.buffers.replay.buffer import ReplayBuffer
 
-        return Memory(self, seed, batches)
+        return ReplayBuffer(self, seed, batches)
 
 
 LEAST: dict[str, Any] = {

@@ -35,7 +35,7 @@ def codec(name: str) -> Codec:
     return lz4.block.compress, lz4.block.decompress
 
 
-class Plain:
+class RawStorage:
     """`n` rows of one shape and dtype, zeros at first."""
 
     def __init__(self, n: int, shape: tuple[int, ...], dtype: str):
@@ -70,7 +70,7 @@ class Plain:
         self.array[begin:end] = piece["rows"]
 
 
-class Packed:
+class CompressedStorage:
     """The same rows, each compressed by itself."""
 
     def __init__(self, n: int, shape: tuple[int, ...], dtype: str, name: str):
@@ -126,8 +126,8 @@ class Packed:
 
 
 OBJECT = 33  # bytes that Python adds to a bytes object
-Shelf = Plain | Packed
+Shelf = RawStorage | CompressedStorage
 
 
-def shelf(n: int, shape: tuple[int, ...], dtype: str, compress: str) -> Shelf:
-    return Plain(n, shape, dtype) if compress == "none" else Packed(n, shape, dtype, compress)
+def storage_of(n: int, shape: tuple[int, ...], dtype: str, compress: str) -> Shelf:
+    return RawStorage(n, shape, dtype) if compress == "none" else CompressedStorage(n, shape, dtype, compress)

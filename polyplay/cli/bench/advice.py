@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polyplay.cli.bench.limits import NAMES, Split
+from polyplay.cli.bench.limits import NAMES, CoreTime
 from polyplay.runs.flags import flag
 
 WORTH = 1.1  # times as fast: what a change must promise
@@ -32,7 +32,7 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def sentence(name: str, where: Split, wired: Any, faster: str = "") -> str:
+def sentence(name: str, where: CoreTime, wired: Any, faster: str = "") -> str:
     """The bottleneck in words, and what to change. faster: the precision in which its network is, if it is another."""
     share = 100 * where.of(name) / where.whole
     return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, faster)}"

@@ -63,20 +63,20 @@ def command(words: list[str], means: Any = None) -> int:
     if flags.wants_help(words):
         flags.show_help({"bench": BenchOptions()}, LINE, f"{ABOUT} Systems: {', '.join(settings.MEASURED)}.")
     n = next((i for i, w in enumerate(words) if w.startswith("-")), len(words))
-    asked, _ = flags.read(BenchOptions, words[n:], LINE)
+    asked, _ = flags.read_flags(BenchOptions, words[n:], LINE)
     if asked.picture is not None:
-        picture.check(asked.picture)
-    document = read(asked.read) if asked.read is not None else _measure(words[:n], asked, means)
+        picture.check_picture(asked.picture)
+    document = read_options(asked.read) if asked.read is not None else _measure(words[:n], asked, means)
     if asked.json is not None:
         write_json(Path(asked.json), document)
     if asked.picture is not None:
-        picture.draw(document, Path(asked.picture))
+        picture.draw_picture(document, Path(asked.picture))
     if asked.recap:
         print("\n".join(recap.markdown(document)))
     else:
         console = default_console()
         console.width = min(console.width, WIDTH)
-        table.show(document, console)
+        table.print_table(document, console)
     return int(any("error" in row for row in document["systems"]))
 
 
@@ -94,16 +94,16 @@ def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any
             can = ", ".join(settings.MEASURED)
             raise UserError(f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}")
     keep_to(asked.cores)  # and so do all that are started from here
-    from polyplay.cli.bench.measure import Bench, Means
+    from polyplay.cli.bench.measure import Bench, Measures
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):  # end what was started, remove what was written
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    how = means or Means(say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
+    how = means or Measures(say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     return Bench(chosen, asked, how).run()
 
 
-def read(file: str) -> dict[str, Any]:
+def read_options(file: str) -> dict[str, Any]:
     """An earlier document. Raises UserError."""
     from polyplay.cli.bench import SCHEMA
 

@@ -17,7 +17,7 @@ from polyplay.common.errors import UserError, WorkerLost
 
 
 @dataclass(frozen=True)
-class Order:
+class MeasureRequest:
     """What to measure: the parts of a system that is wired with these keywords (speed.keywords)."""
 
     system: str
@@ -31,26 +31,26 @@ class Order:
 Found = dict[str, float]  # µs of CPU per agent step: env, infer, learn, those that were asked for
 
 
-def measure(order: Order) -> Found:
+def measure_parts(order: MeasureRequest) -> Found:
     """In this process. Raises UserError."""
     from polyplay.cli.bench import settings
-    from polyplay.workers.profile import Parts, between
+    from polyplay.workers.profile import CostProfile, interpolate
 
     wired = settings.wire(order.system, order.keywords)
     precision = order.keywords.get("precision", "float32")
-    parts = Parts(wired.envs, wired.system_of.policy, wired.task, precision, wired.reuse)
+    parts = CostProfile(wired.envs, wired.system_of.policy, wired.spec, precision, wired.reuse)
     found: Found = {}
     if order.lanes:
         found["env"] = parts.env(order.seconds, order.lanes) / order.lanes
     if order.acting:
-        found["infer"] = between(order.acting, 1, lambda n: parts.infer(n, order.seconds)) / order.acting
+        found["infer"] = interpolate(order.acting, 1, lambda n: parts.infer(n, order.seconds)) / order.acting
     if order.rows:
         T, B = order.rows
         found["learn"] = parts.learn(T, B, order.seconds) / (T * B)
     return found
 
 
-class Crowd:
+class MeasureProcesses:
     """The processes; use it as a context."""
 
     def __init__(self, copies: int):
@@ -58,7 +58,7 @@ class Crowd:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.children = [subprocess.Popen(words, **pipes) for _ in range(copies)]
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> MeasureProcesses:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -67,7 +67,7 @@ class Crowd:
         for child in self.children:
             child.communicate()
 
-    def measure(self, order: Order) -> Found:
+    def measure(self, order: MeasureRequest) -> Found:
         """The mean over the processes. Raises UserError, WorkerLost."""
         line = json.dumps(asdict(order)) + "\n"
         try:
@@ -93,11 +93,11 @@ def mean(found: list[Found]) -> Found:
     return {k: statistics.fmean(f[k] for f in found) for k in found[0]}
 
 
-def answer(line: str) -> Mapping[str, Any]:
+def answer_request(line: str) -> Mapping[str, Any]:
     asked = json.loads(line)
     rows = asked.pop("rows")
     try:
-        return measure(Order(**asked, rows=tuple(rows) if rows else None))
+        return measure_parts(MeasureRequest(**asked, rows=tuple(rows) if rows else None))
     except UserError as e:
         return {"mistake": str(e)}
 
@@ -106,7 +106,7 @@ def main() -> None:
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     for line in sys.stdin:
-        said.write(json.dumps(answer(line)) + "\n")
+        said.write(json.dumps(answer_request(line)) + "\n")
         said.flush()
 
 

@@ -13,7 +13,7 @@ NAME = "polyplay.cli.bench.free_network:few"
 PIXELS = 64  # at most
 
 
-class Few(nn.Module):
+class TinyNetwork(nn.Module):
     """Some numbers of the observation as they are: [N, …] → [N, features]."""
 
     def __init__(self, size: int):
@@ -26,11 +26,11 @@ class Few(nn.Module):
         return few if few.is_floating_point() else few.float() / 255.0
 
 
-def few(spec: Any) -> nn.Module:
+def tiny_network(spec: Any) -> nn.Module:
     """The torso for an EnvSpec. Raises UserError: observations that are no single array."""
     if not isinstance(spec.obs, Field) or not spec.obs.shape:
         raise UserError("--without network: there is a free one for a single array of numbers only")
     size = 1
     for n in spec.obs.shape:
         size *= n
-    return Few(size)
+    return TinyNetwork(size)

@@ -26,7 +26,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Costs:
+class PartCosts:
     """Of one agent step, measured alone: its environment, its acting, its learning in all passes."""
 
     env: float
@@ -39,7 +39,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Seen:
+class WatchedRun:
     """A run as it was watched: rate, cores that it and all else used, its workers and where their wall time went."""
 
     sps: float  # agent steps per second
@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Split:
+class CoreTime:
     """Where the core time of an agent step goes; the fields add up to `cores/rate`."""
 
     env: float
@@ -76,12 +76,12 @@ class Split:
         return float(getattr(self, name)) + float(getattr(self, f"dearer_{name}", 0.0))
 
 
-def limit(cores: int, costs: Costs) -> float:
+def rate_limit(cores: int, costs: PartCosts) -> float:
     """Agent steps/s if only the parts took time and never waited: cores/(E + I + L)."""
     return cores * MILLION / costs.total
 
 
-def split(cores: int, costs: Costs, seen: Seen, kind: str = "") -> Split:
+def split_core_time(cores: int, costs: PartCosts, seen: WatchedRun, kind: str = "") -> CoreTime:
     """Where the core time of an agent step goes. Never negative: where a run is cheaper than its parts alone (they were
     measured while the machine was slower), the parts are shortened in proportion.
 
@@ -94,7 +94,7 @@ def split(cores: int, costs: Costs, seen: Seen, kind: str = "") -> Split:
     whole, own = cores * MILLION / seen.sps, seen.own * MILLION / seen.sps
     own = min(own, whole)
     short = min(1.0, own / costs.total)
-    parts = Costs(costs.env * short, costs.infer * short, costs.learn * short)
+    parts = PartCosts(costs.env * short, costs.infer * short, costs.learn * short)
     more = max(0.0, own - parts.total)
     others = min(seen.others * MILLION / seen.sps, whole - own)
     dearer = {"infer": 0.0, "learn": 0.0, "env": 0.0}
@@ -109,22 +109,22 @@ def split(cores: int, costs: Costs, seen: Seen, kind: str = "") -> Split:
     overhead = max(0.0, more - sum(dearer.values()))
     idle = max(0.0, whole - own - others)
     more_of = {f"dearer_{k}": v for k, v in dearer.items()}
-    return Split(**asdict(parts), **more_of, overhead=overhead, others=others, idle=idle)
+    return CoreTime(**asdict(parts), **more_of, overhead=overhead, others=others, idle=idle)
 
 
-def bottleneck(where: Split) -> str:
+def bottleneck(where: CoreTime) -> str:
     """One of NAMES: what takes most of an agent step's core time."""
     return max(NAMES, key=where.of)
 
 
-def removed(where: Split, costs: Costs, free: Costs, names: Iterable[str]) -> float:
+def removed_time(where: CoreTime, costs: PartCosts, free: PartCosts, names: Iterable[str]) -> float:
     """Core time per agent step that goes when these parts become free ones. What is left of a part is dearer in the run
     in the same proportion: a small network is called from Python, and finds cold caches, as often as a large one.
     """
     return sum(where.of(k) * (1.0 - getattr(free, k) / getattr(costs, k)) for k in names)
 
 
-def gain(where: Split, less: float) -> float:
+def gain(where: CoreTime, less: float) -> float:
     """How many times as fast a run becomes with so much `less` core time per agent step, all else as it was.
     Waiting and others stay in proportion: a run whose cores were idle for a tenth of the time keeps them so.
     """

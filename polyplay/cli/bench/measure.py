@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from polyplay.cli.bench import SCHEMA, advice, limits, settings
-from polyplay.cli.bench.crowd import Crowd, Order
-from polyplay.cli.bench.limits import Costs, Seen
+from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
+from polyplay.cli.bench.limits import PartCosts, WatchedRun
 from polyplay.cli.bench.watched_run import watched
 from polyplay.common.errors import EnvFailure, WorkerLost
 from polyplay.common.machine import cores, stamp
@@ -28,11 +28,11 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Means:
+class Measures:
     """How things are measured, and who hears of it."""
 
     rate: Callable[[str, Mapping[str, Any], float, int], Row] = watched
-    crowd: Callable[[int], Any] = Crowd
+    crowd: Callable[[int], Any] = MeasureProcesses
     say: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
 
@@ -40,22 +40,22 @@ class Means:
 class Bench:
     """One `polyplay bench` of these systems. Raises UserError before anything is measured."""
 
-    def __init__(self, systems: Sequence[str], asked: Any, means: Means):
+    def __init__(self, systems: Sequence[str], asked: Any, means: Measures):
         self.asked, self.means, self.cores = asked, means, cores()
         self.half = _half()
         self.networks = list(asked.network) or networks(Envs(asked.env, 1).spec.obs)
         self.wired = [self._wire(name, self.networks[0]) for name in systems]
         self.free = {what: [self._freed(w, what) for w in self.wired] for what in dict.fromkeys(asked.without)}
 
-    def _wire(self, system: str, network: str) -> settings.Wired:
+    def _wire(self, system: str, network: str) -> settings.WiredSystem:
         keywords = settings.keywords(system, self.asked.env, network, self.asked.precision, self.cores)
         return settings.wire(system, keywords)
 
-    def _freed(self, wired: settings.Wired, what: str) -> settings.Wired:
+    def _freed(self, wired: settings.WiredSystem, what: str) -> settings.WiredSystem:
         """The same system with `what` made free."""
         from polyplay.cli.bench.free_network import NAME
 
-        changed = {"env": settings.free(wired)} if what == "env" else {"network": NAME}
+        changed = {"env": settings.free_environment(wired)} if what == "env" else {"network": NAME}
         return settings.wire(wired.system, {**wired.keywords, **changed})
 
     def run(self) -> Row:
@@ -68,11 +68,11 @@ class Bench:
         fixed = {"env": self.asked.env, "network": self.networks[0], "precision": self.asked.precision}
         told = {"schema": SCHEMA, **stamp(), "cores": self.cores, **fixed, "seconds": self.asked.seconds}
         took = round(self.means.clock() - begun, 1)
-        return {**told, "took_seconds": took, "machine_limits": machine, "systems": rows, "notes": notes(rows)}
+        return {**told, "took_seconds": took, "machine_limits": machine, "systems": rows, "notes": doubts(rows)}
 
     # ------------------------------------------------------------------------------------- one after another
 
-    def _rate(self, wired: settings.Wired, how: str) -> Row:
+    def _rate(self, wired: settings.WiredSystem, how: str) -> Row:
         self.means.say(f"{wired.system}{how}: a run of it …")
         try:
             return self.means.rate(wired.system, wired.keywords, self.asked.seconds, wired.turn)
@@ -86,16 +86,16 @@ class Bench:
         seconds, rows = self._seconds, []
         base = settings.keywords("a2c", self.asked.env, self.networks[0], "float32", self.cores) | {"reuse": False}
         self.means.say("the environment alone …")
-        env = crowd.measure(Order("a2c", base, seconds, lanes=ACTING // 2))["env"]
+        env = crowd.measure(MeasureRequest("a2c", base, seconds, lanes=ACTING // 2))["env"]
         for network in self.networks:
             for precision in precisions:
                 self.means.say(f"{network} in {precision} alone …")
                 keywords = {**base, "network": network, "precision": precision}
-                us = crowd.measure(Order("a2c", keywords, seconds, acting=ACTING, rows=ROWS))
-                costs = Costs(env, us["infer"], us["learn"])
+                us = crowd.measure(MeasureRequest("a2c", keywords, seconds, acting=ACTING, rows=ROWS))
+                costs = PartCosts(env, us["infer"], us["learn"])
                 per = {f"{k}_per_s": self.cores * 1e6 / us[k] for k in ("infer", "learn")}
                 rows.append({"network": network, "precision": precision, "us": asdict(costs), **per})
-                rows[-1]["limit"] = limits.limit(self.cores, costs)
+                rows[-1]["limit"] = limits.rate_limit(self.cores, costs)
         sizes = {"acting": ACTING, "rows": ROWS[0] * ROWS[1]}
         return {"env_us": env, "env_per_s": self.cores * 1e6 / env, "networks": rows, **sizes}
 
@@ -104,10 +104,10 @@ class Bench:
         """For each part."""
         return min(1.0, self.asked.seconds / 8)
 
-    def _parts(self, wired: settings.Wired, acting: float, crowd: Any) -> Costs:
+    def _parts(self, wired: settings.WiredSystem, acting: float, crowd: Any) -> PartCosts:
         lanes = wired.lanes if wired.kind in settings.NATIVE else 1
         how: dict[str, Any] = {"acting": acting, "rows": (wired.T, wired.B), "lanes": lanes}
-        return Costs(**crowd.measure(Order(wired.system, wired.keywords, self._seconds, **how)))
+        return PartCosts(**crowd.measure(MeasureRequest(wired.system, wired.keywords, self._seconds, **how)))
 
     def _system(self, number: int, crowd: Any, faster: str) -> Row:
         """A system's row: run and parts put together, and what removals do."""
@@ -121,13 +121,13 @@ class Bench:
             row["without"] = list(self._removals(number, row, crowd))
         return row
 
-    def _put_together(self, wired: settings.Wired, row: Row, run: Row, crowd: Any, faster: str) -> Row:
+    def _put_together(self, wired: settings.WiredSystem, row: Row, run: Row, crowd: Any, faster: str) -> Row:
         acting = float(wired.lanes if wired.lanes > 1 else run.get("predict_batch") or 1.0)
         self.means.say(f"{wired.system}: its parts alone …")
         costs = self._parts(wired, acting, crowd)
-        seen = Seen(run["sps"], run["own_cores"], run["others_cores"], wired.workers, run["time"])
-        where = limits.split(self.cores, costs, seen, wired.kind)
-        name, most = limits.bottleneck(where), limits.limit(self.cores, costs)
+        seen = WatchedRun(run["sps"], run["own_cores"], run["others_cores"], wired.workers, run["time"])
+        where = limits.split_core_time(self.cores, costs, seen, wired.kind)
+        name, most = limits.bottleneck(where), limits.rate_limit(self.cores, costs)
         sizes = {"pool": wired.kind, "acting_batch": acting, "rows_per_update": wired.T * wired.B}
         return {
             **row,
@@ -156,15 +156,17 @@ class Bench:
         for what, run, pair in zip(self.free, freed, pairwise(own), strict=True):
             yield self._without(what, row, self.free[what][number], run, pair, crowd)
 
-    def _without(self, what: str, row: Row, free: settings.Wired, run: Row, own: tuple[Row, Row], crowd: Any) -> Row:
+    def _without(
+        self, what: str, row: Row, free: settings.WiredSystem, run: Row, own: tuple[Row, Row], crowd: Any
+    ) -> Row:
         """What the split predicts for a removal, and what the removal did."""
         failed = next((r for r in (run, *own) if "error" in r), None)
         if failed:
             return {"what": what, **failed}
         self.means.say(f"{row['system']} without {what}: its parts alone …")
         costs = self._parts(free, row["acting_batch"], crowd)
-        where, parts = limits.Split(**row["where_us"]), Costs(**row["costs_us"])
-        removed = limits.removed(where, parts, costs, ("env",) if what == "env" else ("infer", "learn"))
+        where, parts = limits.CoreTime(**row["where_us"]), PartCosts(**row["costs_us"])
+        removed = limits.removed_time(where, parts, costs, ("env",) if what == "env" else ("infer", "learn"))
         return {
             "what": what,
             "env": free.envs.title,
@@ -179,7 +181,7 @@ class Bench:
         }
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def doubts(rows: Sequence[Row]) -> list[str]:
     """What makes figures doubtful."""
     found = [f"{r['system']}: {r['error'].splitlines()[0]}" for r in rows if "error" in r]
     for r in rows:
@@ -200,9 +202,9 @@ def asked_half(precision: str, half: bool) -> bool:
 
 
 def _half() -> bool:
-    from polyplay.nets.precision import half
+    from polyplay.nets.precision import is_half
 
-    return half("auto")
+    return is_half("auto")
 
 
 def networks(obs: Any) -> list[str]:

@@ -21,7 +21,7 @@ PARTS = {
 LIMIT = ("environment", "acting", "learning")
 
 
-def check(file: str) -> None:
+def check_picture(file: str) -> None:
     """Raises UserError: no place to draw, or nothing to draw with."""
     if Path(file).suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"--picture: {file} given, allowed: a file .png, .svg or .pdf")
@@ -31,7 +31,7 @@ def check(file: str) -> None:
         raise UserError("--picture needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
 
 
-def draw(document: Mapping[str, Any], out: Path) -> Path:
+def draw_picture(document: Mapping[str, Any], out: Path) -> Path:
     """µs of core time per agent step: above what a system takes, below it what its parts would take alone."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

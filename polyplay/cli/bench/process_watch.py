@@ -9,20 +9,20 @@ from typing import Any
 
 import psutil
 
-from polyplay.runs.reports.reporter import Seldom
+from polyplay.runs.reports.reporter import Throttled
 
 SHARE = 0.02  # of the time that looking at memory may take: with 60 processes it is not free
 
 Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
 
 
-class Watch:
+class ProcessWatch:
     """CPU and memory of a process and all below it."""
 
     def __init__(self, pid: int):
         self.root = psutil.Process(pid)
         self.peak_mb, self.processes = 0.0, 0
-        self.look = Seldom(self._look, SHARE)
+        self.look = Throttled(self._look, SHARE)
 
     def _tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
@@ -50,12 +50,14 @@ class Watch:
         return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
 
 
-def begun(marks: list[Mark]) -> float:
+def started_at(marks: list[Mark]) -> float:
     """When the first steps were seen: 16 environments may take their time to come up."""
     return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
-def rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1) -> dict[str, Any] | None:
+def watched_rate(
+    marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1
+) -> dict[str, Any] | None:
     """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
     had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
     such window yet. A window may be `slack` seconds short.

@@ -34,7 +34,7 @@ NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in th
 
 
 @dataclass(frozen=True)
-class Wired:
+class WiredSystem:
     """A system as it is going to be run, and the sizes that its wiring says. `keywords` are plain values."""
 
     system: str
@@ -52,7 +52,7 @@ class Wired:
     frames: int  # of an agent step
     envs: Envs
     system_of: Any  # systems.System
-    task: Any
+    spec: Any
 
 
 def keywords(system: str, env: str, network: str, precision: str, cores: int) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def pictures(obs: Any) -> bool:
     return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
-def wire(system: str, given: Mapping[str, Any]) -> Wired:
+def wire(system: str, given: Mapping[str, Any]) -> WiredSystem:
     """Wire a system with these keywords (`keywords`, perhaps changed), to look at. Raises UserError."""
-    from polyplay.runs.run import new_crew
+    from polyplay.runs.run import crew_of
 
     page = systems.load(system)
     settings, options, _ = config.resolve(page, **{**given, "env": environment(given["env"])})
-    crew = new_crew(options)
+    crew = crew_of(options)
     wired = page.build(settings, crew)
     settings = replace(settings, **wired.resolved)
     values = config.to_json(settings) if isinstance(given["env"], str) else {}
@@ -84,14 +84,14 @@ def wire(system: str, given: Mapping[str, Any]) -> Wired:
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
     told = {k: v for k, v in named.items() if preset[k] != v}
     envs, lanes = acting(crew)
-    task, T, B = learning(crew)
+    spec, T, B = learning(crew)
     timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
-    sizes: dict[str, Any] = {"T": T, "B": B, "epochs": task.passes.epochs if task.passes else 1, "workers": timed}
-    sizes["turn"] = turn(crew)
+    sizes: dict[str, Any] = {"T": T, "B": B, "epochs": spec.passes.epochs if spec.passes else 1, "workers": timed}
+    sizes["turn"] = updates_per_turn(crew)
     sizes["reuse"] = reuses(crew)
     kind, frames = kind_of(envs), envs.spec.frames_per_step
-    more: dict[str, Any] = {"envs": envs, "system_of": wired, "task": task, "frames": frames}
-    return Wired(system, dict(given), told, values, kind, lanes, **sizes, **more)
+    more: dict[str, Any] = {"envs": envs, "system_of": wired, "spec": spec, "frames": frames}
+    return WiredSystem(system, dict(given), told, values, kind, lanes, **sizes, **more)
 
 
 def acting(crew: Crew) -> tuple[Envs, int]:
@@ -103,34 +103,34 @@ def acting(crew: Crew) -> tuple[Envs, int]:
 
 
 def learning(crew: Crew) -> tuple[Any, int, int]:
-    """The task, and [T, B]: how many rows one learner takes at once."""
-    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    """The spec, and [T, B]: how many rows one learner takes at once."""
+    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
     if "source" in kw:
-        stream = kw["source"].stream
-        return kw["task"], stream.T, kw["source"].n * stream.lanes
-    return kw["task"], kw["T"], kw["envs"].lanes
+        queue = kw["source"].queue
+        return kw["spec"], queue.T, kw["source"].n * queue.lanes
+    return kw["spec"], kw["T"], kw["envs"].lanes
 
 
-def turn(crew: Crew) -> int:
+def updates_per_turn(crew: Crew) -> int:
     """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
-    kw = next(r.kw for r in crew.roles if "task" in r.kw)
-    passes, waits = kw["task"].passes, not kw["task"].update.apart
+    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
+    passes, waits = kw["spec"].passes, not kw["spec"].update.apart
     return passes.updates if passes and "envs" in kw and waits and not passes.target_kl else 1
 
 
 def reuses(crew: Crew) -> bool:
     """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
-    kw = next(r.kw for r in crew.roles if "task" in r.kw)
+    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
     return crew.reuse and "envs" in kw and kw["envs"].fixed and not kw.get("episodic", False)
 
 
 def environment(env: Any) -> Any:
     """An environment as JSON has it: its name, or the numbers of a free one in processes."""
-    return still.factory(env) if isinstance(env, Mapping) else env
+    return still.still_factory(env) if isinstance(env, Mapping) else env
 
 
-def free(wired: Wired) -> Any:
+def free_environment(wired: WiredSystem) -> Any:
     """A free environment for a system, in a pool of the same kind, as JSON can hold it. Raises UserError."""
     spec = wired.envs.spec
-    numbers = still.numbers(spec.obs, spec.action, wired.envs.title)
-    return still.named(numbers) if wired.kind in NATIVE else numbers
+    numbers = still.still_options(spec.obs, spec.action, wired.envs.title)
+    return still.still_name(numbers) if wired.kind in NATIVE else numbers

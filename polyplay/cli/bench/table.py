@@ -22,7 +22,7 @@ LEGEND = (
 )
 
 
-def show(document: Mapping[str, Any], console: Console) -> None:
+def print_table(document: Mapping[str, Any], console: Console) -> None:
     machine = document["machine"]
     head = f"{machine['cpu']}, {document['cores']} cores · {document['env']} · {document['precision']}"
     console.print(Text(f"polyplay bench: {head}", style="bold"))
@@ -56,7 +56,7 @@ def _networks(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
-    disturbed = any(share(r, "others") >= 0.01 for r in rows if "error" not in r)
+    disturbed = any(percent(r, "others") >= 0.01 for r in rows if "error" not in r)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(width >= (104 if disturbed else 95))))
     made.add_column("system", style="bold", no_wrap=True)
     shares = [*HEADS, *(["others"] if disturbed else [])]
@@ -67,12 +67,12 @@ def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
             made.add_row(row["system"], "failed")
             continue
         rates = (f"{row['sps']:,.0f}", f"{row['limit']:,.0f}", f"{row['fraction']:.0%}")
-        parts = [f"{100 * share(row, k):.0f}" for k in shares]
+        parts = [f"{100 * percent(row, k):.0f}" for k in shares]
         made.add_row(row["system"], *rates, *parts, f"{row['wait_share']:.0%}")
     return made
 
 
-def share(row: Mapping[str, Any], name: str) -> float:
+def percent(row: Mapping[str, Any], name: str) -> float:
     """A part of a system's core time."""
     where = row["where_us"]
     us = sum(v for k, v in where.items() if k.startswith("dearer_")) if name == "dearer" else where[name]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from polyplay.cli.bench.process_watch import Watch, begun, rate
+from polyplay.cli.bench.process_watch import ProcessWatch, started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import read_lines
 
@@ -62,13 +62,13 @@ def watched(system: str, keywords: Mapping[str, Any], seconds: float, turn: int 
 
 def _watch(child: subprocess.Popen, log: Path, seconds: float, turn: int) -> dict[str, Any] | None:
     marks: list[Any] = []
-    watch, limit = Watch(child.pid), time.monotonic() + SLACK + WARM + 2 * seconds
+    watch, limit = ProcessWatch(child.pid), time.monotonic() + SLACK + WARM + 2 * seconds
     while child.poll() is None and time.monotonic() < limit:
         rows = list(read_lines(log))
         if len(rows) > len(marks):
             seen = watch.cpu()
             marks += [(row, seen) for row in rows[len(marks) :]]
-            found = rate(marks, begun(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
+            found = watched_rate(marks, started_at(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
             if found is not None and found["sps"] > 0:
                 watch.look()
                 return {**found, "pss_mb": watch.peak_mb, "processes": watch.processes}

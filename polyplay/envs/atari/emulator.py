@@ -17,9 +17,9 @@ import numpy as np
 from polyplay.common.errors import UserError
 from polyplay.envs.atari.native import rom
 from polyplay.envs.atari.presets import Atari
-from polyplay.envs.atari.screen import Chances, Painter, restore, words
+from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms, mt19937_state, set_mt19937_state
 from polyplay.envs.atari.starts import Start, load
-from polyplay.envs.pool import CUT, nearest, options
+from polyplay.envs.pool import CUT, closest_names, options
 
 NOOP = 0
 Step = tuple[int, int] | None  # a button and how many frames it is held; None: no-ops, as many as are drawn
@@ -42,7 +42,7 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
             button, _, frames = press.partition("*")
             place = int(button[1:]) if button[:1] == "#" and button[1:].isdigit() else -1
             if (place < 0 and button not in known) or not (frames or "1").isdigit():
-                hint = nearest(button, ["noops", *known])
+                hint = closest_names(button, ["noops", *known])
                 raise UserError(f"{title}: option start or life_start: {word!r} is no word of it{hint}")
             button = own[place] if 0 <= place < len(own) else button
             if button not in (*own, "NOOP"):
@@ -74,14 +74,14 @@ class AtariEnv(gymnasium.Env):
         self._steps = -(-o.max_frames // o.frameskip)  # of one game
         self._sticky = float(np.float32(o.sticky))
         height, width = self._ale.getScreenDims()
-        self._paint = Painter(o, height, width, title)
+        self._paint = ScreenCache(o, height, width, title)
         plain = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
         self._read = self._ale.getScreen if self._paint.indexed else plain
         self._kept = 2 if o.maxpool else 1
         self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
-        self._draws, self._chance = np.random.RandomState(0), Chances(0)
+        self._draws, self._chance = np.random.RandomState(0), TwisterUniforms(0)
         self._starts, self._lane, self._games = load(o.starts, rom(title)) if o.starts else None, 0, 0
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
@@ -158,7 +158,7 @@ class AtariEnv(gymnasium.Env):
     def _seed(self, seed: int) -> None:
         self._ale.setInt("random_seed", seed)
         self._ale.loadROM(self._rom)
-        self._draws, self._chance = np.random.RandomState(seed), Chances(seed)
+        self._draws, self._chance = np.random.RandomState(seed), TwisterUniforms(seed)
         self._seeded = True
 
     def _new_game(self) -> None:
@@ -254,7 +254,11 @@ class AtariEnv(gymnasium.Env):
             "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
         }
         state |= {} if self._starts is None else {"games": np.array(self._games)}
-        return state | {"draws": words(self._draws), "chance": self._chance.get_state(), "grays": self._paint.table}
+        return state | {
+            "draws": mt19937_state(self._draws),
+            "chance": self._chance.get_state(),
+            "grays": self._paint.table,
+        }
 
     def set_state(self, state: State) -> None:
         """Go on from a state of the same game with the same options, to the bit."""
@@ -263,6 +267,6 @@ class AtariEnv(gymnasium.Env):
         self._screens[...], self._stack[...] = state["screens"], state["stack"]
         age, lives, cut, last, seeded = state["counters"].tolist()
         self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)
-        restore(self._draws, state["draws"])
+        set_mt19937_state(self._draws, state["draws"])
         self._chance.set_state(state["chance"])
         self._paint.table[...] = state["grays"]

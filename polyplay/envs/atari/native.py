@@ -23,8 +23,8 @@ import numpy as np
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Batch, Field
 from polyplay.envs.atari.presets import Atari
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
-from polyplay.envs.spaces import Discrete, check_action, show
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.envs.spaces import Discrete, check_action, describe_fields
 
 STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
 NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
@@ -52,7 +52,7 @@ def rom(name: str) -> str:
             return found
     if game.lower() in NO_SINGLE_PLAYER:
         raise UserError(f"{name}: this game has no single-player mode")
-    hint = nearest(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
+    hint = closest_names(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
     raise UserError(f"unknown Atari game {name!r}{hint} (one of {len(known)})")
 
 
@@ -82,7 +82,7 @@ def describe(envs: Envs) -> EnvSpec:
         "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
         "no-ops": _start(o, actions),
         "life loss": lives,
-        "observation": f"{show(obs)} gray{_picture(o)}",
+        "observation": f"{describe_fields(obs)} gray{_picture(o)}",
         "max frames": str(o.max_frames),
         "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator, in our processes",
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.envs.pool import nearest
+from polyplay.envs.pool import closest_names
 
 RESIZES = ("area", "bilinear", "nearest", "pillow")
 GRAYS = ("ale", "opencv", "luma", "luma_cut", "luma_swapped")
@@ -172,5 +172,5 @@ PRESETS = {
 def preset(name: str) -> dict[str, Any]:
     """The options of a preset. Raises UserError: there is none of that name."""
     if name not in PRESETS:
-        raise UserError(f"--atari: {name!r} given{nearest(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
+        raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
     return dict(PRESETS[name].options)

@@ -14,7 +14,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari import starts as start_states
 from polyplay.envs.atari.native import rom
-from polyplay.envs.pool import nearest
+from polyplay.envs.pool import closest_names
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ PROTOCOLS = _protocols(
 def protocol(name: str) -> Protocol:
     """Raises UserError: there is none of that name."""
     if name not in PROTOCOLS:
-        raise UserError(f"--protocol: {name!r} given{nearest(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
+        raise UserError(f"--protocol: {name!r} given{closest_names(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 

@@ -28,7 +28,7 @@ def blocks(kind: str, height: int, to_height: int) -> int:
     return gcd(height, to_height) if exact and kind != "pillow" else 1
 
 
-class Painter:
+class ScreenCache:
     """Screens [height, width] of gray values, or of numbers of colours (`indexed`), or [height, width, 3] → planes.
 
     Raises UserError: planes larger than the screen.
@@ -89,7 +89,7 @@ def _differ(now: np.ndarray, before: np.ndarray) -> np.ndarray:
     return (now != before).any(1)
 
 
-class Chances:
+class TwisterUniforms:
     """Numbers in [0, 1): every other word of std::mt19937, as ale-py draws them, many at a time."""
 
     MANY = 256
@@ -114,20 +114,20 @@ class Chances:
         then = np.random.RandomState()
         then.set_state(self.start)
         then.randint(0, 2**32, 2 * self.used, np.uint32)
-        return words(then)
+        return mt19937_state(then)
 
     def set_state(self, state: np.ndarray) -> None:
-        restore(self.generator, state)
+        set_mt19937_state(self.generator, state)
         self._refill()
 
 
-def words(generator: np.random.RandomState) -> np.ndarray:
+def mt19937_state(generator: np.random.RandomState) -> np.ndarray:
     """Words and place: uint32 [625]."""
     inner = generator.get_state(legacy=False)
     return np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)
 
 
-def restore(generator: np.random.RandomState, state: np.ndarray) -> None:
+def set_mt19937_state(generator: np.random.RandomState, state: np.ndarray) -> None:
     """Go on from `words`."""
     inner = generator.get_state(legacy=False)
     generator.set_state({**inner, "state": {"key": state[:-1], "pos": int(state[-1])}})

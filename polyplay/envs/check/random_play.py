@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
 from polyplay.envs import masks
-from polyplay.envs.check.trial import CLOCK, Facts, Order, choose
+from polyplay.envs.check.trial import CLOCK, TrialFacts, TrialOrder, random_action
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.build import build
@@ -25,14 +25,14 @@ from polyplay.envs.pools.worker import settle
 from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary
 
 
-class Wander:
+class SelfPlayingEnv:
     """A Gymnasium environment that draws its actions itself, so that its pool can be driven whatever they look like. It
     hears masks, and keeps them to itself.
     """
 
     def __init__(self, env: Any):
         self.env, self.unwrapped, self.spec = env, getattr(env, "unwrapped", env), getattr(env, "spec", None)
-        self.observation_space, self.action_space = masks.without(env.observation_space), gym.Discrete(1)
+        self.observation_space, self.action_space = masks.without_mask(env.observation_space), gym.Discrete(1)
         self._draws = env.action_space
         self._last: Any = None
 
@@ -44,7 +44,7 @@ class Wander:
 
     def step(self, action: Any) -> Any:
         last = self._last
-        self._last = self.env.step(choose(self._draws, last[0], last[-1]))
+        self._last = self.env.step(random_action(self._draws, last[0], last[-1]))
         return _bare(self._last)
 
     def close(self) -> None:
@@ -58,17 +58,17 @@ def _bare(given: Any) -> Any:
     return tuple({k: v for k, v in x.items() if k != masks.KEY} if isinstance(x, Mapping) else x for x in given)
 
 
-def wandering(envs: Envs) -> Envs:
+def self_playing(envs: Envs) -> Envs:
     """The same environments, to be answered with zeros."""
 
     def make() -> Any:
-        return Wander(build(factory(envs.name, envs.options), envs.title))
+        return SelfPlayingEnv(build(factory(envs.name, envs.options), envs.title))
 
     make.__qualname__ = envs.title  # what messages call it
     return replace(envs, name=make, options={})
 
 
-def draws(pool: Pool, seed: int) -> Callable[[int], Any]:
+def action_sampler(pool: Pool, seed: int) -> Callable[[int], Any]:
     """A function that draws the actions of some lanes."""
     rng = np.random.default_rng(seed)
     return lambda n: tree.map(lambda leaf: _draw(rng, leaf, n), pool.spec.action)
@@ -84,9 +84,9 @@ def _draw(rng: np.random.Generator, space: Leaf, n: int) -> np.ndarray:
     return each.astype(np.int8) if isinstance(space, MultiBinary) else each
 
 
-def pace(pool: Pool, seconds: float, seed: int = 0) -> float:
+def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
     """Steps per second of all its lanes, measured for about `seconds` after the first rows."""
-    draw = draws(pool, seed)
+    draw = action_sampler(pool, seed)
     lanes, row = pool.recv()
     steps, start = 0, time.perf_counter()
     while (took := time.perf_counter() - start) < seconds or not steps:
@@ -96,16 +96,16 @@ def pace(pool: Pool, seconds: float, seed: int = 0) -> float:
     return steps / max(took, 1e-9)
 
 
-def measure(answer: Connection, clock: Block, trace: Block, envs: Envs, seconds: float) -> None:
+def measure_pool(answer: Connection, clock: SharedBlock, trace: SharedBlock, envs: Envs, seconds: float) -> None:
     """The pace of a pool of Polyplay's own, in a process for it."""
     settle(trace)
     clock.array(CLOCK, np.float64)[:] = time.monotonic() + START + seconds, 2, 0, START + seconds
     pool = envs.open(0)
-    answer.send(("facts", pace(pool, seconds)))
+    answer.send(("facts", steps_per_second(pool, seconds)))
     pool.close()
 
 
-def play(answer: Connection, clock: Block, trace: Block, order: Order, envs: Envs) -> None:
+def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder, envs: Envs) -> None:
     """A trial of one lane of Polyplay's own pools; says what `envs/trial` says."""
     settle(trace)
     times = clock.array(CLOCK, np.float64)
@@ -113,12 +113,12 @@ def play(answer: Connection, clock: Block, trace: Block, order: Order, envs: Env
     start = time.perf_counter()
     job = order.job
     pool = envs.open(job.seed, job.lane)
-    facts = Facts(build=time.perf_counter() - start)
-    draw, over, length, until = draws(pool, job.seed), True, 0, time.monotonic() + order.seconds
+    facts = TrialFacts(build=time.perf_counter() - start)
+    draw, over, length, until = action_sampler(pool, job.seed), True, 0, time.monotonic() + order.seconds
     lanes, row = pool.recv()
     while True:
         times[:] = time.monotonic() + job.step_timeout, 2, facts.steps, job.step_timeout
-        for rule, text in flaws(envs, row, over):
+        for rule, text in row_flaws(envs, row, over):
             answer.send(("broke", (rule, f"step {facts.steps}: {text}")))
         facts.prints.append(zlib.crc32(b"".join(np.ascontiguousarray(a).tobytes() for _, a in tree.leaves(row))))
         over = bool(row["over"][0])
@@ -140,7 +140,7 @@ def play(answer: Connection, clock: Block, trace: Block, order: Order, envs: Env
     pool.close()
 
 
-def flaws(envs: Envs, row: Batch, over: bool) -> list[tuple[str, str]]:
+def row_flaws(envs: Envs, row: Batch, over: bool) -> list[tuple[str, str]]:
     """(rule, text) of what is wrong with the row of a lane whose row before was `over`."""
     found = []
     for (path, want), (_, have) in zip(tree.leaves(envs.spec.obs), tree.leaves(row["obs"]), strict=True):

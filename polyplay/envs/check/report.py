@@ -15,12 +15,12 @@ from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
 from polyplay.envs.check import random_play, trial
-from polyplay.envs.check.trial import Facts, Order
+from polyplay.envs.check.trial import TrialFacts, TrialOrder
 from polyplay.envs.check.verdicts import card_of, failed, finding
-from polyplay.envs.check.watchdog import Tried, watch
+from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pool import Envs
-from polyplay.envs.pools.client import maker
-from polyplay.envs.pools.lane import Job
+from polyplay.envs.pools.client import pickled_factory
+from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.rules import RULES
 
 STEPS, SECONDS = 1000, 10.0  # of one trial, where --steps says nothing
@@ -28,7 +28,7 @@ LANES = 2  # of each process of the pool that is measured
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     environment: str
     findings: list[Finding]
     card: dict[str, str]
@@ -38,7 +38,7 @@ class Report:
         return status(self.findings)
 
 
-def check(
+def check_env(
     env: str | Callable[..., Any],
     *,
     options: Mapping[str, Any] | None = None,
@@ -46,13 +46,13 @@ def check(
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
-) -> Report:
+) -> CheckReport:
     """Look at `env`, what `--env` takes; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
 
     Raises UserError: no such environment.
     """
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
-    looker = Looker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
+    looker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = looker.first()
     again = other = None
     if first.whole and first.facts.steps:
@@ -66,10 +66,10 @@ def check(
         broke = {}
         card |= looker.pool(measure, broke)
         findings = [failed(f.name, broke[f.name]) if f.name in broke else f for f in findings]
-    return Report(envs.title, findings, card)
+    return CheckReport(envs.title, findings, card)
 
 
-class Looker:
+class EnvChecker:
     """Starts what looks at one environment, and watches it."""
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
@@ -85,23 +85,27 @@ class Looker:
         except UserError:
             return False
 
-    def first(self) -> Tried:
+    def first(self) -> TrialResult:
         """Of lane 0. Raises UserError: no such environment."""
         try:
             self.envs.spec  # noqa: B018 - built once, in a process of its own
         except UserError as e:
-            rule = rules.of(str(e))
+            rule = rules.rule_of(str(e))
             if rule is None:
                 raise
-            return Tried(broke={rule: rules.bare(str(e))}, facts=Facts(), whole=False)
+            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
         return self.trial(0)
 
-    def trial(self, lane: int) -> Tried:
+    def trial(self, lane: int) -> TrialResult:
         """One lane by itself."""
         envs = self.envs
-        job = Job(b"" if self.own else maker(envs), envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
-        order = Order(job, self.steps, self.seconds)
-        tried = watch(random_play.play, order, envs) if self.own else watch(trial.play, order)
+        job = LaneJob(
+            b"" if self.own else pickled_factory(envs), envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0
+        )
+        order = TrialOrder(job, self.steps, self.seconds)
+        tried = (
+            run_watched(random_play.run_pool_trial, order, envs) if self.own else run_watched(trial.run_trial, order)
+        )
         tried.card = {**envs.spec.describe}
         return tried
 
@@ -111,16 +115,16 @@ class Looker:
         lanes = LANES * workers
         envs = replace(self.envs, lanes=lanes, workers=workers, max_restarts=0)
         if self.own:
-            tried = watch(random_play.measure, envs, seconds)
+            tried = run_watched(random_play.measure_pool, envs, seconds)
             broke |= tried.broke
             return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
         pool = None
         try:
-            pool = random_play.wandering(envs).open(self.seed)
-            rate = random_play.pace(pool, seconds)
+            pool = random_play.self_playing(envs).open(self.seed)
+            rate = random_play.steps_per_second(pool, seconds)
         except (EnvFailure, UserError) as e:
             head = str(e).split("\n")[0]
-            broke[rules.of(head) or "step"] = f"in a pool of {lanes} lanes: {rules.bare(head)}"
+            broke[rules.rule_of(head) or "step"] = f"in a pool of {lanes} lanes: {rules.without_rule(head)}"
             return {}
         finally:
             if pool is not None:

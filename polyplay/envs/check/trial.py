@@ -20,12 +20,12 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import one_line
-from polyplay.envs.pools.lane import START, Job, Lane
+from polyplay.envs.pools.lane import START, Lane, LaneJob
 from polyplay.envs.pools.worker import settle, unpack
 
 STAGES = ("building it", "reset", "step")
@@ -35,16 +35,16 @@ SLOW = 0.5  # of the step's time limit: too near to it
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialOrder:
     """What to try, and for how long."""
 
-    job: Job
+    job: LaneJob
     steps: int
     seconds: float  # at most, whatever the steps
 
 
 @dataclass
-class Facts:
+class TrialFacts:
     """What one trial saw."""
 
     steps: int = 0
@@ -58,26 +58,26 @@ class Facts:
     step_most: float = 0.0
 
 
-def play(answer: Connection, clock: Block, trace: Block, order: Order) -> None:
+def run_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder) -> None:
     """The whole life of a trial's process."""
     settle(trace)
     seed = int(lane_seeds(order.job.seed, order.job.lane, 1)[0])
     random.seed(seed)
     np.random.seed(seed)
     with contextlib.suppress(BrokenPipeError):
-        Trial(answer, clock.array(CLOCK, np.float64), order).run()
+        EnvTrial(answer, clock.array(CLOCK, np.float64), order).run()
 
 
-class Trial:
+class EnvTrial:
     """One environment and what it does."""
 
-    def __init__(self, answer: Connection, clock: np.ndarray, order: Order):
+    def __init__(self, answer: Connection, clock: np.ndarray, order: TrialOrder):
         self.answer, self.clock, self.order, self.limit = answer, clock, order, order.job.step_timeout
-        self.facts = Facts()
-        self.board = Board(order.job.spec, 1, 1)
+        self.facts = TrialFacts()
+        self.board = SharedRows(order.job.spec, 1, 1)
         self.told: set[tuple[str, str]] = set()
         self.raised = 0
-        self.spies: list[Spy] = []
+        self.spies: list[RecordingEnv] = []
 
     def say(self, kind: str, rule: str, text: str) -> None:
         if (kind, rule) not in self.told:
@@ -116,17 +116,17 @@ class Trial:
             name, options = unpack(job.maker, job.title)
             self.lane = Lane(job, factory(name, options), self.board, 0, lambda seconds: None)
             self.lane.prepare()
-        except spaces.Breach as e:
+        except spaces.SpaceViolation as e:
             self.broke(e.rule, str(e))
             return False
         except BaseException as e:
-            self.broke(rules.of(str(e)) or "build", rules.bare(str(e)))
+            self.broke(rules.rule_of(str(e)) or "build", rules.without_rule(str(e)))
             return False
         self.facts.build = time.perf_counter() - start
         env: Any = self.lane.env
         self.env, self.space, self.draws = env, env.observation_space, env.action_space
         self.draws.seed(job.seed)
-        self.spies = [Spy(layer) for layer in layers(env)]
+        self.spies = [RecordingEnv(layer) for layer in wrappers_of(env)]
         return True
 
     def _reset(self) -> tuple[Any, Any] | None:
@@ -141,10 +141,10 @@ class Trial:
             return None
         self.facts.reset_most = max(self.facts.reset_most, time.perf_counter() - start)
         if seed is not None:
-            self.facts.generator = rules.generator(self.env)
+            self.facts.generator = rules.rng_of(self.env)
         try:
-            obs, info = rules.begun(result)
-        except spaces.Breach as e:
+            obs, info = rules.read_reset(result)
+        except spaces.SpaceViolation as e:
             self.broke(e.rule, str(e))
             return None
         self._look(obs, info, (0.0, False, False))
@@ -157,7 +157,7 @@ class Trial:
             length += 1
             for spy in self.spies:
                 spy.seen = None
-            action = choose(self.draws, obs, info)
+            action = random_action(self.draws, obs, info)
             start = self.allow(2, self.limit)
             try:
                 result = self.env.step(action)
@@ -168,8 +168,8 @@ class Trial:
             self.facts.step_sum += took
             self.facts.step_most = max(self.facts.step_most, took)
             try:
-                obs, reward, terminated, truncated, info = rules.parts(result)
-            except spaces.Breach as e:
+                obs, reward, terminated, truncated, info = rules.step_parts(result)
+            except spaces.SpaceViolation as e:
                 self._raised(e.rule, str(e))
                 return
             over, terminated = self._judge(obs, info, reward, terminated, truncated)
@@ -184,9 +184,12 @@ class Trial:
         """Whether the episode is over, and whether it terminated."""
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, bool | np.bool_):
-                self.say("odd", "flags", f"{name} is {rules.kind(value)}, no boolean")
-        end = bool(self._try(rules.flag, "terminated", terminated)), bool(self._try(rules.flag, "truncated", truncated))
-        self._look(obs, info, (self._try(rules.number, reward), *end))
+                self.say("odd", "flags", f"{name} is {rules.describe_value(value)}, no boolean")
+        end = (
+            bool(self._try(rules.read_flag, "terminated", terminated)),
+            bool(self._try(rules.read_flag, "truncated", truncated)),
+        )
+        self._look(obs, info, (self._try(rules.read_reward, reward), *end))
         for spy in self.spies:
             if spy.seen is not None:
                 self._reset_itself(any(end), spy.seen[0], obs)
@@ -196,7 +199,7 @@ class Trial:
         """What the judge makes of it; None where a rule is broken."""
         try:
             return judge(*given)
-        except spaces.Breach as e:
+        except spaces.SpaceViolation as e:
             self.broke(e.rule, str(e))
             return None
 
@@ -205,7 +208,7 @@ class Trial:
         try:
             self.lane.show(obs, info, *said[1:])
             self._bounds(obs)
-        except spaces.Breach as e:
+        except spaces.SpaceViolation as e:
             always = any(("broke", rule) in self.told for rule in rules.SHOWN)  # then it is no matter of the end
             if e.rule != "final-observation" or not always:
                 self.broke(e.rule, str(e))
@@ -214,14 +217,14 @@ class Trial:
 
     def _bounds(self, obs: Any) -> None:
         try:
-            rules.inside(self.space, obs)
-        except spaces.Breach as e:
+            rules.check_contains(self.space, obs)
+        except spaces.SpaceViolation as e:
             if STAGES[int(self.clock[1])] == "reset":
                 raise
             self.say("odd", e.rule, f"step {self.facts.steps}: {e}; training looks at bounds after a reset only")
 
     def _reset_itself(self, over: bool, seen: Any, obs: Any) -> None:
-        if over and same(seen, obs):
+        if over and same_values(seen, obs):
             self.broke(
                 "autoreset", "the step that ended an episode called reset() and returned the next one's beginning"
             )
@@ -231,7 +234,7 @@ class Trial:
             self.say("odd", "autoreset", f"step {self.facts.steps} called reset() without ending the episode")
 
 
-class Spy:
+class RecordingEnv:
     """Hears when `reset` of one layer of an environment is called, and with what answer."""
 
     def __init__(self, layer: Any):
@@ -247,7 +250,7 @@ class Spy:
         return answer
 
 
-def layers(env: Any) -> list[Any]:
+def wrappers_of(env: Any) -> list[Any]:
     """The environment and what it wraps, outermost first."""
     found = [env]
     while isinstance(inner := getattr(found[-1], "env", None), gymnasium.Env):
@@ -255,15 +258,15 @@ def layers(env: Any) -> list[Any]:
     return found
 
 
-def same(a: Any, b: Any) -> bool:
+def same_values(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(same_values(a[k], b[k]) for k in a)
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(same_values, a, b))
     return np.shape(a) == np.shape(b) and bool(np.all(np.asarray(a) == np.asarray(b)))
 
 
-def choose(space: Any, obs: Any, info: Any) -> Any:
+def random_action(space: Any, obs: Any, info: Any) -> Any:
     """A random action; one that is allowed, where the observation or the info has an `action_mask`."""
     mask = next((x["action_mask"] for x in (obs, info) if isinstance(x, Mapping) and "action_mask" in x), None)
     if mask is not None:

@@ -8,14 +8,14 @@ import numpy as np
 
 from polyplay.common.findings import Finding, Level
 from polyplay.envs.check import trial
-from polyplay.envs.check.watchdog import Tried
+from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
 BEGIN = ("factory", "build", "spaces")  # what must be well before it is reset, in that order
 LONG = 50  # steps: episodes of one length that long look like a time limit
 
 
-def card_of(first: Tried, own: bool) -> dict[str, str]:
+def card_of(first: TrialResult, own: bool) -> dict[str, str]:
     """What the environment is, and how its episodes end."""
     ends = first.facts.ends
     card = dict(first.card)
@@ -37,7 +37,12 @@ def failed(rule: str, seen: str) -> Finding:
 
 
 def finding(
-    rule: str, broke: Mapping[str, str], first: Tried, again: Tried | None, other: Tried | None, limit: float
+    rule: str,
+    broke: Mapping[str, str],
+    first: TrialResult,
+    again: TrialResult | None,
+    other: TrialResult | None,
+    limit: float,
 ) -> Finding:
     if rule in broke:
         return failed(rule, broke[rule])
@@ -46,7 +51,7 @@ def finding(
     return Finding(rule, level, text, RULES[rule].fix if level in ("warning", "failed") else "")
 
 
-def _plain(rule: str, first: Tried, limit: float) -> tuple[Level, str]:
+def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
     """A rule that one trial shows, and that was not broken."""
     facts, ends, steps = first.facts, len(first.facts.ends), first.facts.steps
     if rule in first.odd:
@@ -83,7 +88,7 @@ def _limit(ends: Sequence[tuple[int, bool]]) -> str:
     return f"all {len(ends)} episodes terminated after {min(lengths)} steps: a time limit must be truncated"
 
 
-def _seed(first: Tried, again: Tried | None, other: Tried | None) -> tuple[Level, str]:
+def _seed(first: TrialResult, again: TrialResult | None, other: TrialResult | None) -> tuple[Level, str]:
     """Lanes 0 and 1."""
     if other is None or not other.facts.prints:
         return "unseen", "it did not come to a second lane"
@@ -99,7 +104,7 @@ def _seed(first: Tried, again: Tried | None, other: Tried | None) -> tuple[Level
     return "ok", "two lanes, two generators" + ("; they play the same: nothing in it is random" if alike else "")
 
 
-def _determinism(first: Tried, again: Tried | None, other: Tried | None) -> tuple[Level, str]:
+def _determinism(first: TrialResult, again: TrialResult | None, other: TrialResult | None) -> tuple[Level, str]:
     """Two trials of lane 0."""
     if again is None or not again.facts.prints:
         return "unseen", "it did not come to a second trial"

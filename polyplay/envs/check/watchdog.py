@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.check import trial
-from polyplay.envs.check.trial import Facts
-from polyplay.envs.pools.client import end_of
+from polyplay.envs.check.trial import TrialFacts
+from polyplay.envs.pools.client import exit_text
 from polyplay.envs.pools.forkserver import EnvProcess
 from polyplay.envs.pools.lane import START
 from polyplay.envs.pools.worker import TRACE
 
 
 @dataclass
-class Tried:
+class TrialResult:
     """What is known of one trial."""
 
     card: dict[str, str] = field(default_factory=dict)
@@ -38,16 +38,16 @@ class Tried:
             setattr(self, kind, value)
 
 
-def watch(play: Callable[..., None], *args: Any) -> Tried:
+def run_watched(play: Callable[..., None], *args: Any) -> TrialResult:
     """Run `play(answer, clock, trace, *args)` in an environment process until it has told its facts, hangs or dies."""
-    clock, trace = Block(8 * trial.CLOCK), Block(TRACE)
+    clock, trace = SharedBlock(8 * trial.CLOCK), SharedBlock(TRACE)
     times = clock.array(trial.CLOCK, np.float64)
     times[:] = time.monotonic() + START, 0, 0, START
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(play, (there, clock, trace, *args), "polyplay-check")
     process.start()
     there.close()
-    tried = Tried()
+    tried = TrialResult()
     try:
         while tried.facts is None:
             if here.poll(0.05):
@@ -58,7 +58,7 @@ def watch(play: Callable[..., None], *args: Any) -> Tried:
                 _lost(tried, "hang", f"{_stage(times)} took longer than {times[3]:g} s", times, trace)
     except EOFError:
         process.join(1.0)
-        _lost(tried, "crash", f"{_stage(times)} ended its process: {end_of(process)}", times, trace)
+        _lost(tried, "crash", f"{_stage(times)} ended its process: {exit_text(process)}", times, trace)
     finally:
         here.close()
         process.end()
@@ -70,11 +70,11 @@ def _stage(times: np.ndarray) -> str:
     return f"{stage} {times[2]:.0f}" if stage == "step" else stage
 
 
-def _lost(tried: Tried, rule: str, text: str, times: np.ndarray, trace: Block) -> None:
+def _lost(tried: TrialResult, rule: str, text: str, times: np.ndarray, trace: SharedBlock) -> None:
     """A trial that cannot tell its facts any more; where its Python code was, innermost first."""
     dump = bytes(trace.memory).split(b"\0", 1)[0].decode(errors="replace")
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', dump)
     theirs = [p for p in places if not re.search("polyplay/envs/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs]
     tried.broke[rule] = text + (f" ({' ← '.join(own[:3])})" if own else "")
-    tried.facts, tried.whole = Facts(steps=int(times[2])), False
+    tried.facts, tried.whole = TrialFacts(steps=int(times[2])), False

@@ -14,7 +14,7 @@ from polyplay.envs.pool import AtLeast, Batching, Greedy, Lanes
 OUT, BACK, HELD, GONE = 0, 1, 2, 3
 
 
-class Turns:
+class ReadyLanes:
     """The batching rules over `lanes` lanes. At first every lane is out, or only the first `active` (0: all)."""
 
     def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0):

@@ -16,7 +16,7 @@ RESTARTED, BROKEN, UNBUILT, HOPELESS = 1, 2, 3, 4  # kinds of notes; all but the
 FLAGS = ("terminated", "truncated", "first", "over")
 
 
-class Board:
+class SharedRows:
     """The pool's shared memory: rows and actions [lanes, …], and what workers say about themselves."""
 
     def __init__(self, spec: EnvSpec, lanes: int, workers: int):

@@ -20,35 +20,35 @@ def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
     """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
     is no gymnasium.Env.
     """
-    from polyplay.envs.pools.vector_modes import alone
+    from polyplay.envs.pools.vector_modes import single_lane
 
     try:
-        env = alone(make, title)
+        env = single_lane(make, title)
     except UserError:
         raise
     except BaseException as e:
-        raise UserError(f"{title}: could not be built: {one_line(e)} {rules.named('build')}") from e
+        raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
     if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
-        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.named('build')}")
+        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.rule_suffix('build')}")
     return env
 
 
 def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     """The description of an environment. Raises UserError: a space that is not supported."""
-    seen = masks.without(env.observation_space)
+    seen = masks.without_mask(env.observation_space)
     try:
         obs = spaces.observation(seen, title)
         action = spaces.action(env.action_space, title)
     except UserError as e:
-        raise UserError(f"{e} {rules.named('spaces')}") from None
+        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
     limit = getattr(env.spec, "max_episode_steps", None)
     text = {
         "environment": title,
-        "observation": spaces.show(obs),
-        "actions": spaces.tell(action),
+        "observation": spaces.describe_fields(obs),
+        "actions": spaces.describe_actions(action),
         "time limit": f"{limit} steps" if limit else "the environment's own",
     }
-    mask = masks.declared(action, env.observation_space, title)
+    mask = masks.declared_mask(action, env.observation_space, title)
     if mask is not None:
         text["action mask"] = "from the observation"
     return EnvSpec(obs, action, describe=text, classes=spaces.classes(seen), mask=mask)
@@ -67,7 +67,7 @@ def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
 
             return of_vector(env, make, title)
         spec = inspect(env, title)
-        mask = None if spec.mask is not None else masks.looked_up(spec.action, env, title)
+        mask = None if spec.mask is not None else masks.info_mask(spec.action, env, title)
         more = {"action mask": "from info"} if mask is not None else {}
         return replace(spec, mask=spec.mask if mask is None else mask, describe={**spec.describe, **more})
     finally:

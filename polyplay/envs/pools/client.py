@@ -12,43 +12,43 @@ import time
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, EnvSpec
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.forkserver import EnvProcess
-from polyplay.envs.pools.lane import START, Job
-from polyplay.envs.pools.saved_state import Mail
+from polyplay.envs.pools.lane import START, LaneJob
+from polyplay.envs.pools.saved_state import StateMail
 from polyplay.envs.pools.worker import TRACE, probe, serve
 
 
-def maker(envs: Envs) -> bytes:
+def pickled_factory(envs: Envs) -> bytes:
     """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
     import cloudpickle
 
     try:
         return cloudpickle.dumps((envs.name, dict(envs.options)))
     except Exception as e:
-        why = f"{type(e).__name__}: {e} {rules.named('factory')}"
+        why = f"{type(e).__name__}: {e} {rules.rule_suffix('factory')}"
         raise UserError(f"{envs.title}: cannot be sent to another process: {why}") from None
 
 
 def describe(envs: Envs) -> EnvSpec:
     """Build one environment in a process of its own and ask for its spaces. Raises UserError."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(probe, (there, maker(envs), envs.title), "polyplay-env-probe")
+    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "polyplay-env-probe")
     process.start()
     there.close()
     limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
             raise UserError(
-                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.named('build')}"
+                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.rule_suffix('build')}"
             )
         answer = here.recv()
     except EOFError:
         process.join(1.0)
-        why = f"{end_of(process)} {rules.named('build')}"
+        why = f"{exit_text(process)} {rules.rule_suffix('build')}"
         raise UserError(f"{envs.title}: building it ended its process: {why}") from None
     finally:
         here.close()
@@ -58,7 +58,7 @@ def describe(envs: Envs) -> EnvSpec:
     return answer
 
 
-def end_of(process: EnvProcess) -> str:
+def exit_text(process: EnvProcess) -> str:
     code = process.exitcode
     if code is None or code >= 0:
         return f"exit status {code}"
@@ -68,10 +68,10 @@ def end_of(process: EnvProcess) -> str:
         return f"signal {-code}"
 
 
-class Worker:
+class EnvProcessHandle:
     """The pool's side of one environment process."""
 
-    def __init__(self, index: int, lanes: list[int], board: Board, job: Job, each: bool):
+    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
         self.index, self.lanes = index, lanes
         self._args = (board, job, index, lanes, each)
         self._own = np.array(lanes, np.int32).tobytes()
@@ -81,7 +81,7 @@ class Worker:
     def start(self) -> None:
         board = self._args[0]
         board.deadline[self.index] = time.monotonic() + START
-        self.trace, self.mail = Block(TRACE), Mail()
+        self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
         self.process = EnvProcess(

@@ -26,8 +26,8 @@ from polyplay.common.errors import Closed, EnvFailure, UserError
 from polyplay.common.machine import cores
 from polyplay.common.tree import Batch, Spec
 from polyplay.envs import spaces
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest
-from polyplay.envs.pools.batching import OUT, Turns
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds
+from polyplay.envs.pools.batching import OUT, ReadyLanes
 from polyplay.envs.pools.build import one_line
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
@@ -45,7 +45,7 @@ def _module() -> Any:
     return envpool
 
 
-class Task(NamedTuple):
+class EnvPoolTask(NamedTuple):
     """What EnvPool says of a task, with our options."""
 
     config: dict[str, Any]
@@ -54,12 +54,12 @@ class Task(NamedTuple):
     module: str
 
 
-def ask(envs: Envs) -> Task:
+def ask(envs: Envs) -> EnvPoolTask:
     """Raises UserError: EnvPool missing, unknown task or option."""
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
-        raise UserError(f"{envs.title}: EnvPool has no such task{nearest(name, known)} (one of {len(known)})")
+        raise UserError(f"{envs.title}: EnvPool has no such task{closest_names(name, known)} (one of {len(known)})")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, about its bounds
@@ -67,7 +67,7 @@ def ask(envs: Envs) -> Task:
             spec = pool.make_spec(name, **envs.options)
             acted = _action_space(spec.gymnasium_action_space, envs.title)
             module = pool.registration.registry.specs[name][0]
-            return Task(spec.config._asdict(), spec.gymnasium_observation_space, acted, module)
+            return EnvPoolTask(spec.config._asdict(), spec.gymnasium_observation_space, acted, module)
     except UserError:
         raise
     except Exception as e:
@@ -78,7 +78,7 @@ def _check_options(envs: Envs, known: dict[str, Any]) -> None:
     for name in envs.options:
         if name in OURS or name not in known:
             there = [k for k in known if k not in OURS]
-            hint = ": Polyplay sets it" if name in OURS else nearest(name, there)
+            hint = ": Polyplay sets it" if name in OURS else closest_names(name, there)
             raise UserError(f"{envs.title}: option {name!r} cannot be set{hint}; there are: {', '.join(there)}")
         want = type(known[name])
         if want in (bool, int, float, str) and type(envs.options[name]) not in (want, int if want is float else want):
@@ -113,7 +113,7 @@ def describe(envs: Envs) -> EnvSpec:
     shown = config if task.module == "envpool.atari" else envs.options
     text = {
         "environment": envs.title,
-        "observation": spaces.show(obs),
+        "observation": spaces.describe_fields(obs),
         "actions": str(action),
         "time limit": f"{limit} steps" if limit < 2**31 - 1 else "the environment's own",
         "options": ", ".join(f"{k} {v}" for k, v in shown.items() if k not in QUIET) or "EnvPool's defaults",
@@ -147,7 +147,7 @@ class EnvPoolPool:
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.restarts, self.faults, self.unsaved = 0, [], "EnvPool cannot save a game"  # type: int, list[str], str
         self.spec = envs.spec
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
         self._width = envs.lanes // envs.groups
         self._batch = self._width if envs.fixed else 1
         self._n = getattr(envs.batching, "n", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyplay.common.errors import EnvFailure, UserError
-from polyplay.envs.pools.board import BROKEN, RESTARTED, UNBUILT, Board
+from polyplay.envs.pools.board import BROKEN, RESTARTED, UNBUILT, SharedRows
 
 
 class Faults:
@@ -11,7 +11,7 @@ class Faults:
     several lanes.
     """
 
-    def __init__(self, board: Board, limit: int):
+    def __init__(self, board: SharedRows, limit: int):
         self.board, self.limit = board, limit
         self.count = 0
         self.restarts = 0  # lanes

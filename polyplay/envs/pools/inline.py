@@ -10,10 +10,10 @@ from polyplay.common.tree import Batch
 from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.batching import Turns
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.batching import ReadyLanes
+from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.faults import Faults
-from polyplay.envs.pools.lane import Job, Lane
+from polyplay.envs.pools.lane import Lane, LaneJob
 from polyplay.envs.spaces import check_action
 
 
@@ -25,11 +25,11 @@ class InlinePool:
     def __init__(self, envs: Envs, seed: int, lane: int):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.spec = envs.spec
-        self._board = Board(self.spec, envs.lanes, workers=1)
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._board = SharedRows(self.spec, envs.lanes, workers=1)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults = self._faults.told
-        job = Job(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
         make = factory(envs.name, envs.options)
         self._lanes = [Lane(job, make, self._board, i, lambda seconds: None) for i in range(envs.lanes)]
         self._open, self.unsaved = True, ""
@@ -88,9 +88,9 @@ class InlinePool:
         try:
             lanes = {str(i): lane.save() for i, lane in enumerate(self._lanes)}
         except Exception as e:
-            self.unsaved = saved_state.why(e)
+            self.unsaved = saved_state.reason_of(e)
             return None
-        return saved_state.keep(self._board, self._turns, lanes)
+        return saved_state.pool_state(self._board, self._turns, lanes)
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
@@ -99,5 +99,5 @@ class InlinePool:
                 lane.load(state["lanes"][str(i)])
             except Exception as e:
                 who = f"{lane.job.title}, lane {lane.job.lane + i}"
-                raise UserError(f"{who}: cannot go on from what was saved: {saved_state.why(e)}") from e
-        saved_state.restore(self._board, self._turns, self._faults, state)
+                raise UserError(f"{who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
+        saved_state.load_pool_state(self._board, self._turns, self._faults, state)

@@ -22,7 +22,7 @@ from polyplay.common.tree import Batch
 from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import CUT, EnvSpec, lane_seeds
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, Board
+from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, SharedRows
 from polyplay.envs.pools.build import build, inspect, one_line
 
 HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the room envs/
@@ -30,7 +30,7 @@ START = 60.0  # seconds that starting a process and building an environment may 
 
 
 @dataclass(frozen=True)
-class Job:
+class LaneJob:
     """What a worker has to know; `maker` is cloudpickled (name, options)."""
 
     maker: bytes
@@ -53,7 +53,9 @@ class Fatal(Exception):
 class Lane:
     """One environment and its place on the board."""
 
-    def __init__(self, job: Job, make: Callable[[], Any], board: Board, lane: int, allow: Callable[[float], None]):
+    def __init__(
+        self, job: LaneJob, make: Callable[[], Any], board: SharedRows, lane: int, allow: Callable[[float], None]
+    ):
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
@@ -68,15 +70,15 @@ class Lane:
             try:
                 self._advance()
                 return self.lane
-            except (spaces.Breach, Fatal):
+            except (spaces.SpaceViolation, Fatal):
                 raise
             except BaseException as e:
                 self._repair(e)
         except Fatal as e:
             self.board.note(self.lane, e.kind, str(e))
-        except spaces.Breach as e:
+        except spaces.SpaceViolation as e:
             who = f"{self.job.title}, lane {self.job.lane + self.lane}"
-            self.board.note(self.lane, BROKEN, f"{who}: {rules.told(e)}")
+            self.board.note(self.lane, BROKEN, f"{who}: {rules.rule_message(e)}")
         return ~self.lane
 
     def _advance(self) -> None:
@@ -87,18 +89,18 @@ class Lane:
         action = tree.map(lambda a: a[self.lane], self.board.action)
         self.last, self.stage = action, "step"
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
-        obs, reward, terminated, truncated, info = rules.stepped(result)
+        obs, reward, terminated, truncated, info = rules.read_step(result)
         self.show(obs, info, terminated, truncated)
         first, cut = self.cut, isinstance(info, dict) and CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
     def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
-        """Write an observation, and its mask, into the lane's row. Raises Breach."""
+        """Write an observation, and its mask, into the lane's row. Raises SpaceViolation."""
         last = terminated or truncated
         try:
             self.write(obs)
-        except spaces.Breach as e:
-            raise rules.lost(e, terminated) if last else e from None
+        except spaces.SpaceViolation as e:
+            raise rules.final_observation_flaw(e, terminated) if last else e from None
         self.allowed(obs, info, last)
 
     def _reset(self) -> None:
@@ -107,25 +109,25 @@ class Lane:
         self.allow(self.job.step_timeout)
         self.stage = "reset"
         seed = None if self.seeded else self.seed()
-        obs, info = rules.begun(self.env.reset(seed=seed))  # type: ignore[union-attr]
+        obs, info = rules.read_reset(self.env.reset(seed=seed))  # type: ignore[union-attr]
         if seed is not None:
             self._sown(seed)
         self.seeded = True
         self.show(obs, info, False, False)
-        rules.inside(self.env.observation_space, obs)  # type: ignore[union-attr]
+        rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
         self._flags(0.0, False, False, True)
 
     def _sown(self, seed: int) -> None:
-        """Raises Breach: another lane of the pool, given another seed, draws from the same generator."""
-        source = self.board.seeds[self.lane] = rules.generator(self.env)
+        """Raises SpaceViolation: another lane of the pool, given another seed, draws from the same generator."""
+        source = self.board.seeds[self.lane] = rules.rng_of(self.env)
         twins = np.flatnonzero(self.board.seeds == source) if source not in (-1, seed) else ()
         if len(twins) > 1:
             a, b = (self.job.lane + int(i) for i in twins[:2])
             text = f"lanes {a} and {b} got different seeds but draw from the same generator"
-            raise spaces.Breach(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
+            raise spaces.SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
 
     def prepare(self) -> None:
-        """Build the environment. Raises UserError, Fatal, Breach."""
+        """Build the environment. Raises UserError, Fatal, SpaceViolation."""
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
@@ -136,18 +138,18 @@ class Lane:
             raise
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
-            raise spaces.Breach(
-                f"declared {spaces.show(self.job.spec.obs)} / {spaces.tell(self.job.spec.action)} by the first "
-                f"environment, given {spaces.show(spec.obs)} / {spaces.tell(spec.action)} by this one"
+            first, this = (
+                f"{spaces.describe_fields(s.obs)} / {spaces.describe_actions(s.action)}" for s in (self.job.spec, spec)
             )
+            raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         told = getattr(env, "polyplay_lane", None)
         if callable(told):  # an environment that wants to know which lane of the run it is
             told(self.job.lane + self.lane)
-        self.act = spaces.actor(env.action_space)
-        seen = masks.without(env.observation_space)
-        self.write = spaces.writer(seen, self.board.rows["obs"], self.lane)
+        self.act = spaces.action_reader(env.action_space)
+        seen = masks.without_mask(env.observation_space)
+        self.write = spaces.observation_writer(seen, self.board.rows["obs"], self.lane)
         inside = seen is not env.observation_space
-        self.allowed = masks.writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
+        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
 
     def seed(self) -> int:
         """Of the lane's first reset; another one after every restart and return, so that it doesn't run into the same
@@ -165,7 +167,7 @@ class Lane:
         rows["first"][lane], rows["over"][lane] = first, self.over
 
     def _repair(self, e: BaseException) -> None:
-        """Close, build and reset until that works; leaves a note. Raises Fatal (too often), Breach."""
+        """Close, build and reset until that works; leaves a note. Raises Fatal (too often), SpaceViolation."""
         while True:
             text = self._report(e)
             self.board.faults[self.lane] += 1
@@ -174,7 +176,7 @@ class Lane:
             self.close()
             try:
                 self._reset()
-            except (spaces.Breach, Fatal):
+            except (spaces.SpaceViolation, Fatal):
                 raise
             except BaseException as again:
                 e = again
@@ -194,12 +196,12 @@ class Lane:
         head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
         end = "".join(traceback.format_exception_only(e))[:500].strip()
         text = (head + one_line(e))[:480]
-        return f"{text if rules.of(text) else f'{text} {rules.named(self.stage)}'}\n{trace}{end}"
+        return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(self.stage)}'}\n{trace}{end}"
 
     def save(self) -> Batch:
         """What decides this lane's future beside its row. Raises states.Unsaveable, and what the environment raises."""
         self.allow(self.job.step_timeout)
-        env = {} if self.env is None else {"env": saved_state.save(self.env)}
+        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
 
     def load(self, kept: Batch) -> None:
@@ -208,7 +210,7 @@ class Lane:
         if self.env is None or "env" not in kept:
             self.close()
             return
-        saved_state.load(self.env, kept["env"])
+        saved_state.load_env(self.env, kept["env"])
         self.over, self.cut = bool(kept["over"]), bool(kept["cut"])
         self.last = tree.map(lambda a: a[self.lane], self.board.action)
 

@@ -21,11 +21,11 @@ from polyplay.common.tree import Batch
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.batching import OUT, Turns
-from polyplay.envs.pools.board import Board
-from polyplay.envs.pools.client import Worker, end_of, maker
+from polyplay.envs.pools.batching import OUT, ReadyLanes
+from polyplay.envs.pools.board import SharedRows
+from polyplay.envs.pools.client import EnvProcessHandle, exit_text, pickled_factory
 from polyplay.envs.pools.faults import Faults
-from polyplay.envs.pools.lane import Job
+from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.pools.saved_state import LOAD, SAVE
 from polyplay.envs.spaces import check_action
 
@@ -42,24 +42,26 @@ class ProcessPool:
         n = min(envs.workers or cores(), width)
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.arange(envs.lanes) % width * n // width
-        self._board = Board(self.spec, envs.lanes, n)
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching, envs.active)
+        self._board = SharedRows(self.spec, envs.lanes, n)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults = self._faults.told
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
-        self._workers: dict[int, Worker] = {}
-        self._leaving: list[Worker] = []  # hung up on; they are closing their environments
+        self._workers: dict[int, EnvProcessHandle] = {}
+        self._leaving: list[EnvProcessHandle] = []  # hung up on; they are closing their environments
         self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
         self.wanted = envs.active or envs.lanes  # lanes, the first so many
-        self._by_source: dict[int, Worker] = {}
+        self._by_source: dict[int, EnvProcessHandle] = {}
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._closed, self._failure = False, None  # type: bool, BaseException | None
         self.unsaved = ""
         self._looked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
-        self._job = Job(maker(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        self._job = LaneJob(
+            pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts
+        )
         if not self._apart and self.wanted < envs.lanes:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
         try:
@@ -134,7 +136,7 @@ class ProcessPool:
                     if not self._ask(worker, SAVE + lane):
                         return None
                     lanes[str(lane)] = worker.mail.take()
-            return saved_state.keep(self._board, self._turns, lanes)
+            return saved_state.pool_state(self._board, self._turns, lanes)
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
@@ -145,7 +147,7 @@ class ProcessPool:
                     if not self._ask(worker, LOAD + lane):
                         who = f"{self._envs.title}, lane {self._lane + lane}"
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
-            saved_state.restore(self._board, self._turns, self._faults, state)
+            saved_state.load_pool_state(self._board, self._turns, self._faults, state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 
@@ -205,20 +207,20 @@ class ProcessPool:
 
     def _hire(self, i: int) -> None:
         mine = np.flatnonzero(self._owner == i).tolist()
-        self._workers[i] = Worker(i, mine, self._board, self._job, each=not self.fixed)
+        self._workers[i] = EnvProcessHandle(i, mine, self._board, self._job, each=not self.fixed)
         self._register(self._workers[i])
 
-    def _register(self, worker: Worker) -> None:
+    def _register(self, worker: EnvProcessHandle) -> None:
         for source in (worker.source, worker.process.sentinel):
             self._by_source[source] = worker
             self._poll.register(source, select.POLLIN)
 
-    def _unregister(self, worker: Worker) -> None:
+    def _unregister(self, worker: EnvProcessHandle) -> None:
         for source in (worker.source, worker.process.sentinel):
             self._poll.unregister(source)
             del self._by_source[source]
 
-    def _ask(self, worker: Worker, order: int) -> bool:
+    def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
         """Order a lane to be saved or loaded and wait for that; False: why not is in `unsaved`."""
         worker.order(np.array([order]))
         poll = select.poll()
@@ -272,13 +274,13 @@ class ProcessPool:
                 self._look(now)
         return bool(ready)
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, worker: EnvProcessHandle) -> None:
         said = worker.read()
         if said:
             self._landed(said)
         elif said == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
-            why = f"{worker} ended by itself: {end_of(worker.process)}"
+            why = f"{worker} ended by itself: {exit_text(worker.process)}"
             self._replace(worker, "crash", why + worker.stack(ask=False))
 
     def _landed(self, said: bytes) -> None:
@@ -300,7 +302,7 @@ class ProcessPool:
                 text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
                 self._replace(worker, "hang", text + worker.stack(ask=True))
 
-    def _replace(self, worker: Worker, rule: str, why: str) -> None:
+    def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
         """Another process for its lanes: those whose row is awaited begin anew now, the others
         when they are answered.
         """
@@ -309,7 +311,7 @@ class ProcessPool:
         self._landed(worker.drain())
         worker.end()
         head, _, rest = why.partition("\n")
-        head = f"{head}; all its lanes were restarted {rules.named(rule)}"
+        head = f"{head}; all its lanes were restarted {rules.rule_suffix(rule)}"
         self._faults.of_process(f"{head}\n{rest}".rstrip(), worker.lanes)
         worker.start()
         self._register(worker)

@@ -17,10 +17,10 @@ import numpy as np
 from gymnasium.envs.classic_control import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
-from polyplay.envs.pools.batching import Turns
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.batching import ReadyLanes
+from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.faults import Faults
 
 SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
@@ -31,7 +31,7 @@ class Unsaveable(Exception):
     """An environment that cannot tell its state, or not take it back: why, and what to do."""
 
 
-def why(e: BaseException) -> str:
+def reason_of(e: BaseException) -> str:
     """One line."""
     text = " ".join(str(e).split())
     return text if isinstance(e, Unsaveable) else f"{type(e).__name__}: {text}"
@@ -40,7 +40,7 @@ def why(e: BaseException) -> str:
 # ---------------------------------------------------------------------------------------- generators
 
 
-def generator(random: np.random.Generator) -> np.ndarray:
+def generator_state(random: np.random.Generator) -> np.ndarray:
     """uint64 [6]: the state of a generator over PCG64, as Gymnasium's `np_random` is. Raises Unsaveable."""
     kept: Any = random.bit_generator.state
     if kept["bit_generator"] != "PCG64":
@@ -51,7 +51,7 @@ def generator(random: np.random.Generator) -> np.ndarray:
     return np.array(words, np.uint64)
 
 
-def set_generator(random: np.random.Generator, kept: np.ndarray) -> None:
+def set_generator_state(random: np.random.Generator, kept: np.ndarray) -> None:
     """Go on from what `generator` gave."""
     words = [int(x) for x in kept]
     state = {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]}
@@ -73,13 +73,13 @@ class _Classic:
         beyond = getattr(env, "steps_beyond_terminated", None)
         return {
             "state": np.asarray(env.state),
-            "random": generator(env.np_random),
+            "random": generator_state(env.np_random),
             "beyond": np.array(-1 if beyond is None else beyond),
         }
 
     def load(self, env: Any, kept: Batch) -> None:
         env.state = np.array(kept["state"])
-        set_generator(env.np_random, kept["random"])
+        set_generator_state(env.np_random, kept["random"])
         if hasattr(env, "steps_beyond_terminated"):
             env.steps_beyond_terminated = None if kept["beyond"] < 0 else int(kept["beyond"])
 
@@ -178,7 +178,7 @@ def _kind(key: str, value: Any) -> str:
 # ------------------------------------------------------------------------------------- one environment
 
 
-def layers(env: Any) -> Iterator[Any]:
+def wrappers_of(env: Any) -> Iterator[Any]:
     """From the outermost wrapper to the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -186,33 +186,33 @@ def layers(env: Any) -> Iterator[Any]:
     yield env
 
 
-def save(env: Any) -> Batch:
+def save_env(env: Any) -> Batch:
     """What decides the future of `env`, layer by layer. Raises Unsaveable."""
-    kept = [_keeper(layer).save(layer) for layer in layers(env)]
+    kept = [_keeper(layer).save(layer) for layer in wrappers_of(env)]
     return {"layers": _names(env), **{str(i): state for i, state in enumerate(kept)}}
 
 
-def load(env: Any, kept: Batch) -> None:
+def load_env(env: Any, kept: Batch) -> None:
     """Go on from there, in an environment that was reset. Raises Unsaveable: another one."""
     if not np.array_equal(kept["layers"], _names(env)):
         before, now = kept["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")
-    for i, layer in enumerate(layers(env)):
+    for i, layer in enumerate(wrappers_of(env)):
         _keeper(layer).load(layer, kept.get(str(i), {}))
 
 
 def _names(env: Any) -> np.ndarray:
-    return np.frombuffer(" of ".join(type(layer).__name__ for layer in layers(env)).encode(), np.uint8)
+    return np.frombuffer(" of ".join(type(layer).__name__ for layer in wrappers_of(env)).encode(), np.uint8)
 
 
 # ------------------------------------------------------------------------------------------- in a pool
 
 
-class Mail:
+class StateMail:
     """A file without a name that a pool and one of its processes hold: the state of a lane, one at a time."""
 
     def __init__(self) -> None:
-        self.block = Block(1)
+        self.block = SharedBlock(1)
 
     def put(self, kept: Batch) -> None:
         from safetensors.numpy import save as pack
@@ -228,10 +228,10 @@ class Mail:
         return tree.nest(unpack(data))
 
 
-class Clerk:
+class StateServer:
     """Stands among a process's lanes under the number of such an order, and saves or loads one of them."""
 
-    def __init__(self, lane: Any, order: int, mail: Mail):
+    def __init__(self, lane: Any, order: int, mail: StateMail):
         self.lane, self.order, self.mail = lane, order, mail
 
     def turn(self) -> int:
@@ -243,21 +243,21 @@ class Clerk:
                 self.mail.put(self.lane.save())
             return self.order
         except BaseException as e:
-            self.lane.board.note(self.lane.lane, UNSAVED, why(e))
+            self.lane.board.note(self.lane.lane, UNSAVED, reason_of(e))
             return ~self.order
 
 
-def clerks(lanes: dict[int, Any], mail: Mail) -> dict[int, Clerk]:
-    return {order + i: Clerk(lane, order + i, mail) for order in (SAVE, LOAD) for i, lane in lanes.items()}
+def state_servers(lanes: dict[int, Any], mail: StateMail) -> dict[int, StateServer]:
+    return {order + i: StateServer(lane, order + i, mail) for order in (SAVE, LOAD) for i, lane in lanes.items()}
 
 
-def keep(board: Board, turns: Turns, lanes: Batch) -> Batch:
+def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
     """A pool's state from those of its lanes; every lane has a row."""
     arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
     return {"lanes": lanes, "turns": turns.state(), **tree.map(np.copy, arrays)}
 
 
-def restore(board: Board, turns: Turns, faults: Faults, kept: Batch) -> None:
+def load_pool_state(board: SharedRows, turns: ReadyLanes, faults: Faults, kept: Batch) -> None:
     """The same backwards, once the lanes are loaded."""
     arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
     tree.map(lambda mine, was: mine.__setitem__(..., was), arrays, {k: kept[k] for k in arrays})

@@ -25,9 +25,9 @@ from polyplay.envs.make import factory
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.pools import build
-from polyplay.envs.pools.batching import Turns
+from polyplay.envs.pools.batching import ReadyLanes
 from polyplay.envs.pools.board import FLAGS
-from polyplay.envs.pools.vector_modes import built, check, masked, mode
+from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, check_lanes, mask_note
 
 UNSAVED = "vector environments cannot be saved"
 Which = slice | np.ndarray  # all lanes, or a mask of them
@@ -39,20 +39,24 @@ def _fits(obs: Any, space: gym.Box, n: int, path: str) -> np.ndarray:
     obs = np.asarray(obs)
     if obs.shape != (n, *space.shape) or (obs.dtype != space.dtype and not np.can_cast(obs.dtype, space.dtype)):
         where, want, given = f"at {path!r} " if path else "", [n, *space.shape], f"{obs.dtype} {list(obs.shape)}"
-        raise spaces.Breach(f"{where}declared {space.dtype} {want}, given {given}")
+        raise spaces.SpaceViolation(f"{where}declared {space.dtype} {want}, given {given}")
     return obs
 
 
-def gatherer(space: Any, into: tree.Tree, n: int, path: str = "") -> Callable[[Any, Which], None]:
+def observation_reader(space: Any, into: tree.Tree, n: int, path: str = "") -> Callable[[Any, Which], None]:
     """A function that checks a batch of observations and copies it into `into`, which it may do for some lanes only.
-    It raises Breach.
+    It raises SpaceViolation.
     """
     if isinstance(space, gym.Dict):
-        inner = {k: gatherer(s, into[k], n, f"{path}/{k}" if path else k) for k, s in space.spaces.items() if k in into}
+        inner = {
+            k: observation_reader(s, into[k], n, f"{path}/{k}" if path else k)
+            for k, s in space.spaces.items()
+            if k in into
+        }
 
         def spread(obs: Any, which: Which) -> None:
             if not hasattr(obs, "keys") or not inner.keys() <= obs.keys():
-                raise spaces.Breach(f"declared keys {list(inner)}, given {type(obs).__name__} {list(obs)[:8]}")
+                raise spaces.SpaceViolation(f"declared keys {list(inner)}, given {type(obs).__name__} {list(obs)[:8]}")
             for key, gather in inner.items():
                 gather(obs[key], which)
 
@@ -63,7 +67,7 @@ def gatherer(space: Any, into: tree.Tree, n: int, path: str = "") -> Callable[[A
             into[which] = _fits(obs, space, n, path)[which]
 
         return whole
-    writers, batch = [spaces.writer(space, into, i, path) for i in range(n)], batch_space(space, n)
+    writers, batch = [spaces.observation_writer(space, into, i, path) for i in range(n)], batch_space(space, n)
 
     def each(obs: Any, which: Which) -> None:
         for i, one in enumerate(iterate(batch, obs)):
@@ -73,13 +77,13 @@ def gatherer(space: Any, into: tree.Tree, n: int, path: str = "") -> Callable[[A
     return each
 
 
-def actor(space: Any, n: int) -> Callable[[Any], Any]:
+def action_writer(space: Any, n: int) -> Callable[[Any], Any]:
     """From a batch of the pool's actions to what the vector environment's `step` takes."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     if isinstance(space, gym.Box):
         return lambda a: np.clip(a, space.low, space.high).astype(space.dtype)
-    one = spaces.actor(space)
+    one = spaces.action_reader(space)
 
     def several(a: Any) -> Any:
         rows = [one(tree.map(lambda x, i=i: x[i], a)) for i in range(n)]
@@ -91,16 +95,16 @@ def actor(space: Any, n: int) -> Callable[[Any], Any]:
 # ------------------------------------------------------------------------------------------- pool
 
 
-class Together:
+class VectorLanes:
     """One vector environment, and the rows of its lanes: views of the pool's."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n = env, rows, env.num_envs
         self.title = title
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
-        self.ours = mode(env) is AutoresetMode.DISABLED
-        self.gather = gatherer(env.single_observation_space, rows["obs"], self.n)
-        self.act = actor(env.single_action_space, self.n)
+        self.ours = autoreset_mode(env) is AutoresetMode.DISABLED
+        self.gather = observation_reader(env.single_observation_space, rows["obs"], self.n)
+        self.act = action_writer(env.single_action_space, self.n)
 
     def begin(self, seeds: list[int]) -> None:
         """The first reset: a seed per lane, or one for all where it takes no list. Raises EnvFailure."""
@@ -110,12 +114,12 @@ class Together:
             except Exception:
                 obs, info = self.env.reset(seed=seeds[0])
             if KEY in info:
-                raise masked(self.title)
+                raise mask_note(self.title)
             self.gather(obs, slice(None))
             single = self.env.single_observation_space
             for i, one in enumerate(iterate(batch_space(single, self.n), obs)):
                 if not single.contains(one):
-                    raise spaces.Breach(f"lane {i} of it: the reset observation is not in {single}")
+                    raise spaces.SpaceViolation(f"lane {i} of it: the reset observation is not in {single}")
         self._flags(self._nothing(), np.ones(self.n, bool))
 
     def step(self, action: Any) -> None:
@@ -158,8 +162,8 @@ class Together:
             yield
         except UserError:
             raise
-        except spaces.Breach as e:
-            raise EnvFailure(f"{self.who}: {rules.told(e)}") from None
+        except spaces.SpaceViolation as e:
+            raise EnvFailure(f"{self.who}: {rules.rule_message(e)}") from None
         except Exception as e:
             head = f"{self.who}: {what} failed: {build.one_line(e)}; a vector environment's lanes can't be restarted"
             raise EnvFailure(f"{head}\n{traceback.format_exc()[-3000:].rstrip()}") from None
@@ -169,17 +173,17 @@ class VectorPool:
     """A Pool over vector environments, one per group. One that raises ends it; one that hangs hangs."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        check(envs, envs.spec)
+        check_lanes(envs, envs.spec)
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, True
         self.restarts, self.faults, self.unsaved = 0, [], UNSAVED  # type: int, list[str], str
         self.spec = envs.spec
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
         self._rows: Batch = {
             "obs": tree.zeros(self.spec.obs, (envs.lanes,)),
             "reward": np.zeros(envs.lanes, np.float32),
             **{flag: np.zeros(envs.lanes, bool) for flag in FLAGS},
         }
-        self._open, self._together = True, []  # type: bool, list[Together]
+        self._open, self._together = True, []  # type: bool, list[VectorLanes]
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         width = envs.lanes // envs.groups
         try:
@@ -187,7 +191,7 @@ class VectorPool:
                 at = slice(start, start + width)
                 env = self._one(envs, width)
                 rows = tree.map(lambda a, at=at: a[at], self._rows)
-                self._together.append(Together(env, rows, envs.title, lane + start))
+                self._together.append(VectorLanes(env, rows, envs.title, lane + start))
                 self._together[-1].begin(seeds[at])
         except BaseException:
             self.close()
@@ -196,7 +200,7 @@ class VectorPool:
 
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
-            env = built(factory(envs.name, envs.options), width)
+            env = build_vector(factory(envs.name, envs.options), width)
         except UserError:
             raise
         except Exception as e:

@@ -23,7 +23,7 @@ from polyplay.envs.pools import build
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
 
-def words(make: Callable[..., Any]) -> set[str]:
+def factory_keywords(make: Callable[..., Any]) -> set[str]:
     """What a factory may be asked for, by its signature."""
     try:
         parameters = inspect.signature(make).parameters
@@ -32,11 +32,11 @@ def words(make: Callable[..., Any]) -> set[str]:
     return ({"num_envs", "autoreset_mode", "vector_kwargs"} & set(parameters)) - set(getattr(make, "keywords", ()))
 
 
-def built(make: Callable[..., Any], n: int) -> Any:
+def build_vector(make: Callable[..., Any], n: int) -> Any:
     """What a factory makes. Where its signature has the words it is asked for `n` environments, and for NEXT_STEP, then
     DISABLED; what it makes of its own accord if it knows neither.
     """
-    known = words(make)
+    known = factory_keywords(make)
     if not known:
         return make()
     width = {"num_envs": n} if "num_envs" in known else {}
@@ -49,7 +49,7 @@ def built(make: Callable[..., Any], n: int) -> Any:
             break
         with contextlib.suppress(Exception):
             env = make(**width, **more)
-            if mode(env) is wanted:
+            if autoreset_mode(env) is wanted:
                 return env
             env.close()
     env = make(**width)
@@ -59,7 +59,7 @@ def built(make: Callable[..., Any], n: int) -> Any:
     return make()
 
 
-def mode(env: Any) -> AutoresetMode | None:
+def autoreset_mode(env: Any) -> AutoresetMode | None:
     """How a vector environment resets; None where it does not say, or is none."""
     if not isinstance(env, VectorEnv):
         return None
@@ -70,16 +70,16 @@ def mode(env: Any) -> AutoresetMode | None:
         return None
 
 
-def alone(make: Callable[..., Any], title: str) -> Any:
+def single_lane(make: Callable[..., Any], title: str) -> Any:
     """A single environment, or a vector environment of one lane (of as many as it has) that keeps its last
     observations. Where that is all that a factory has it becomes a single one. Raises UserError.
     """
-    env = built(make, 1)
+    env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    if not isinstance(env, VectorEnv) or mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+    if not isinstance(env, VectorEnv) or autoreset_mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         return env
-    name, found, kind, bare = type(env.unwrapped).__name__, env.spec, mode(env), env is env.unwrapped
+    name, found, kind, bare = type(env.unwrapped).__name__, env.spec, autoreset_mode(env), env is env.unwrapped
     with contextlib.suppress(Exception):
         env.close()
     if kind is None:
@@ -114,19 +114,19 @@ def describe(env: VectorEnv, make: Callable[..., Any], title: str) -> EnvSpec:
     )
     spec = build.inspect(one, title)
     if spec.mask is not None:
-        raise masked(title)
-    resets = "its own, in the next step" if mode(env) is AutoresetMode.NEXT_STEP else "by us, lane by lane"
+        raise mask_note(title)
+    resets = "its own, in the next step" if autoreset_mode(env) is AutoresetMode.NEXT_STEP else "by us, lane by lane"
     text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": resets}
-    width = 0 if "num_envs" in words(make) else env.num_envs
+    width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
     return replace(spec, describe=text, vector=True, width=width)
 
 
-def masked(title: str) -> UserError:
+def mask_note(title: str) -> UserError:
     """What to say of action masks, which are heard lane by lane."""
     return UserError(f"{title}: has action masks, which vector environments can't have here; give a single one of it")
 
 
-def check(envs: Envs, spec: EnvSpec) -> None:
+def check_lanes(envs: Envs, spec: EnvSpec) -> None:
     """Raises UserError: a vector environment that can't have these lanes."""
     if not envs.fixed:
         raise UserError(f"{envs.title}: a vector environment steps all its lanes at once, without {envs.batching}")

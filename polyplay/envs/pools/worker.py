@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import Block
+from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs import rules
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.board import Board
+from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, one_line
-from polyplay.envs.pools.lane import Job, Lane
+from polyplay.envs.pools.lane import Lane, LaneJob
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 
@@ -38,13 +38,13 @@ TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 def serve(
     orders: Connection,
     answers: Connection,
-    board: Board,
-    job: Job,
-    me: int,
+    board: SharedRows,
+    job: LaneJob,
+    ctx: int,
     lanes: list[int],
     each: bool,
-    trace: Block,
-    mail: saved_state.Mail,
+    trace: SharedBlock,
+    mail: saved_state.StateMail,
 ) -> None:
     """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready
     is served).
@@ -53,11 +53,11 @@ def serve(
     start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
     random.seed(start)  # environments that use the global generators must differ between processes
     np.random.seed(start)
-    stepped = _lanes(job, board, me, lanes)
-    work: dict[int, Any] = {**stepped, **saved_state.clerks(stepped, mail)}
+    stepped = _lanes(job, board, ctx, lanes)
+    work: dict[int, Any] = {**stepped, **saved_state.state_servers(stepped, mail)}
     source, sink = orders.fileno(), answers.fileno()
-    board.deadline[me] = 0.0  # started
-    waited = board.waited[me]
+    board.deadline[ctx] = 0.0  # started
+    waited = board.waited[ctx]
     with contextlib.suppress(BrokenPipeError):
         said_at = time.perf_counter()
         while order := os.read(source, 1 << 16):
@@ -65,9 +65,9 @@ def serve(
             waited[1] += 1
             said = []
             for lane in np.frombuffer(order, np.int32).tolist():
-                board.busy[me] = lane
+                board.busy[ctx] = lane
                 said.append(work[lane].turn())
-                board.deadline[me] = 0.0
+                board.deadline[ctx] = 0.0
                 if each:
                     os.write(sink, np.array(said, np.int32).tobytes())
                     said.clear()
@@ -78,9 +78,9 @@ def serve(
         one.close()
 
 
-def _lanes(job: Job, board: Board, me: int, lanes: list[int]) -> dict[int, Lane]:
+def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Lane]:
     def allow(seconds: float) -> None:
-        board.deadline[me] = time.monotonic() + seconds
+        board.deadline[ctx] = time.monotonic() + seconds
 
     def fail() -> Any:
         raise failure
@@ -101,12 +101,14 @@ def unpack(maker: bytes, title: str) -> tuple[Any, Any]:
     try:
         return pickle.loads(maker)
     except BaseException as e:
-        raise UserError(f"{title}: cannot be read in another process: {one_line(e)} {rules.named('factory')}") from e
+        raise UserError(
+            f"{title}: cannot be read in another process: {one_line(e)} {rules.rule_suffix('factory')}"
+        ) from e
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
     """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
-    trace = Block(TRACE)  # its descriptor must live as long as we do
+    trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
     settle(trace)
     try:
         answer.send(describe(*unpack(maker, title)))
@@ -116,7 +118,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
         answer.send(f"{title}: {one_line(e)}")
 
 
-def settle(trace: Block) -> None:
+def settle(trace: SharedBlock) -> None:
     """Become a well-behaved environment process: its own group, ended with its parent, deaf to Ctrl-C
     and SIGTERM.
     """

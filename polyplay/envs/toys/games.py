@@ -21,9 +21,9 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, lane_seeds, nearest, options
-from polyplay.envs.pools.batching import Turns
-from polyplay.envs.spaces import Box, Discrete, check_action, show, tell
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.envs.pools.batching import ReadyLanes
+from polyplay.envs.spaces import Box, Discrete, check_action, describe_actions, describe_fields
 from polyplay.envs.toys.still import Still
 from polyplay.envs.toys.traits import Traits
 
@@ -88,7 +88,7 @@ class Catch:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryGame:
     """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
 
     Rows: cue, `delay` blanks the last of which is lit, the end (reward ±1 for the answer in the lit row).
@@ -174,7 +174,7 @@ class CartPole:
 
 TOYS: dict[str, type] = {
     "catch": Catch,
-    "memory": Memory,
+    "memory": MemoryGame,
     "pendulum": Pendulum,
     "cartpole": CartPole,
     "traits": Traits,
@@ -187,7 +187,7 @@ def toy(envs: Envs) -> Toy:
     name, *switches = envs.title.removeprefix("toy:").split("+")
     if name not in TOYS:
         known = ", ".join(f"toy:{k}" for k in TOYS)
-        raise UserError(f"unknown toy {envs.title!r}{nearest(envs.title, known.split(', '))}; there are: {known}")
+        raise UserError(f"unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}")
     return options(TOYS[name], {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
 
 
@@ -200,14 +200,18 @@ def _switch(word: str) -> tuple[str, Any]:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
     game = toy(envs)
-    text = {"environment": envs.title, "observation": show(game.obs), "actions": tell(game.action)}
+    text = {
+        "environment": envs.title,
+        "observation": describe_fields(game.obs),
+        "actions": describe_actions(game.action),
+    }
     mask = getattr(game, "legality", None)
     if mask is not None:
         text["action mask"] = "of the toy's own"
     return EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
 
 
-def draws(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
+def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
     """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per
     lane.
     """
@@ -225,7 +229,7 @@ class ToyPool:
         self.game, self.spec = toy(envs), envs.spec
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.restarts, self.faults, self.unsaved = 0, [], ""  # type: int, list[str], str
-        self._turns = Turns(envs.lanes, envs.groups, envs.batching)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
         seeds = lane_seeds(seed, lane, envs.lanes).astype(np.uint64)
         self._counters = seeds * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
         flags = {k: np.zeros(envs.lanes, bool) for k in ("terminated", "truncated", "first", "over")}
@@ -245,7 +249,7 @@ class ToyPool:
         return self._turns.ready
 
     def _draw(self, at: np.ndarray) -> Draw:
-        return lambda: draws(self._counters, at)
+        return lambda: game_rng(self._counters, at)
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool; every row is ready when it was sent for. Raises RuntimeError: nothing was sent."""

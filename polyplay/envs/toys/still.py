@@ -17,7 +17,7 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
-from polyplay.envs.spaces import Discrete, show
+from polyplay.envs.spaces import Discrete, describe_fields
 
 Arrays = dict[str, np.ndarray]
 
@@ -87,22 +87,22 @@ class StillEnv(gymnasium.Env):
         return self.still.picture, float(self.age % 3 - 1), False, self.age >= self.still.steps, {}
 
 
-def numbers(obs: Spec, action: Any, title: str) -> dict[str, int]:
+def still_options(obs: Spec, action: Any, title: str) -> dict[str, int]:
     """Options of a Still that looks like another environment. Raises UserError: one that it cannot look like."""
     if isinstance(obs, Field) and isinstance(action, Discrete):
         if len(obs.shape) == 3 and obs.dtype == "uint8":
             return {**dict(zip(("planes", "height", "width"), obs.shape, strict=True)), "actions": action.n}
         if len(obs.shape) == 1 and obs.dtype == "float32":
             return {"planes": obs.shape[0], "height": 0, "width": 0, "actions": action.n}
-    seen = show(obs)
+    seen = describe_fields(obs)
     raise UserError(f"--without env: {title} shows {seen}; there is a free one for an image of bytes or a vector only")
 
 
-def named(options: Mapping[str, int]) -> str:
+def still_name(options: Mapping[str, int]) -> str:
     """toy:still with these numbers in its name."""
     return "+".join(["toy:still", *(f"{k}={v}" for k, v in options.items())])
 
 
-def factory(options: Mapping[str, int]) -> Any:
+def still_factory(options: Mapping[str, int]) -> Any:
     """A function that makes the Gymnasium environment."""
     return partial(StillEnv, **options)

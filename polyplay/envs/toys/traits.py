@@ -70,7 +70,7 @@ class Traits:
         """The fields of `legal`."""
         if not self.mask:
             return None
-        return tree.nest({path: masks.of_leaf(leaf) for path, leaf in self._leaves() if leaf.classes})
+        return tree.nest({path: masks.mask_field(leaf) for path, leaf in self._leaves() if leaf.classes})
 
     def _leaves(self) -> list[tuple[str, Leaf]]:
         return list(tree.leaves(self.action))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from polyplay.common.statistics import Estimate, aggregate
 from polyplay.envs.atari.protocols import PROTOCOLS
 from polyplay.evaluation.scores import published
-from polyplay.evaluation.scores.of_runs import Score, read
+from polyplay.evaluation.scores.of_runs import Score, scores_of_runs
 from polyplay.runs import flags
 
 BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
@@ -31,7 +31,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class Options:
+class ScoresOptions:
     """Runs beside published scores. Without a run: all published columns and their aggregates."""
 
     place: Literal["final", "best", "training", "snapshots"] = "final"
@@ -54,15 +54,15 @@ def command(words: Sequence[str]) -> int:
     """The exit status."""
     runs = _leading(words)
     if flags.wants_help(words):
-        flags.show_help({"scores": Options()}, "polyplay scores [RUN …]", "RUN: directories of runs.")
-    asked, _ = flags.read(Options, words[len(runs) :], "polyplay scores [RUN …]")
+        flags.show_help({"scores": ScoresOptions()}, "polyplay scores [RUN …]", "RUN: directories of runs.")
+    asked, _ = flags.read_flags(ScoresOptions, words[len(runs) :], "polyplay scores [RUN …]")
     result = compared([Path(r) for r in runs], asked) if runs else listed(asked)
     if asked.json:
         print(json.dumps(result, indent=2))
     else:
-        from polyplay.evaluation.scores.tables import show
+        from polyplay.evaluation.scores.tables import print_scores
 
-        show(result)
+        print_scores(result)
     return 0
 
 
@@ -71,7 +71,7 @@ def _leading(words: Sequence[str]) -> list[str]:
     return list(words[:n])
 
 
-def listed(asked: Options) -> dict[str, Any]:
+def listed(asked: ScoresOptions) -> dict[str, Any]:
     """All published columns, each with the aggregates of its normalised scores."""
     rows = []
     for column in sorted(published.columns().values(), key=lambda c: (c.protocol, c.name)):
@@ -91,15 +91,15 @@ def listed(asked: Options) -> dict[str, Any]:
     return {"columns": rows, "notes": [published.TRAP]}
 
 
-def compared(runs: Sequence[Path], asked: Options) -> dict[str, Any]:
+def compared(runs: Sequence[Path], asked: ScoresOptions) -> dict[str, Any]:
     """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
-    scores = read(runs, asked.place, asked.protocol)
+    scores = scores_of_runs(runs, asked.place, asked.protocol)
     label, name = scores[0].label, scores[0].protocol
     names = asked.published or (BESIDE.get(name, ()) if label == name else ())
     kept = _baselines(asked, _own(name))
     games = sorted({s.game for s in scores if s.game})
     beside = [published.column(n) for n in names]
-    ends = published.ends(kept, asked.pinball)
+    ends = published.baseline_scores(kept, asked.pinball)
     own: dict[str, list[float]] = {g: [s.mean for s in scores if s.game == g] for g in games}
     rows = [_row(g, [s for s in scores if s.game == g], ends, beside) for g in games]
     rows += [_row(s.env, [s], {}, []) for s in scores if not s.game]
@@ -116,7 +116,7 @@ def compared(runs: Sequence[Path], asked: Options) -> dict[str, Any]:
     }
 
 
-def _baselines(asked: Options, own: str) -> published.Baselines:
+def _baselines(asked: ScoresOptions, own: str) -> published.Baselines:
     return published.baselines(own if asked.baselines == "auto" else asked.baselines)
 
 
@@ -153,10 +153,10 @@ def _aggregates(
     own: Mapping[str, list[float]],
     beside: Sequence[published.Column],
     kept: published.Baselines,
-    asked: Options,
+    asked: ScoresOptions,
 ) -> list[dict[str, Any]]:
     """Of the runs, and of the published agents over the same games."""
-    ends = published.ends(kept, asked.pinball)
+    ends = published.baseline_scores(kept, asked.pinball)
     known = {g: [published.normalised(x, *ends[g]) for x in xs] for g, xs in own.items() if g in ends}
     if not known:
         return []

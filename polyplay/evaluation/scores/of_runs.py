@@ -34,7 +34,7 @@ class Score:
     machine: str | None  # that it was measured on
 
 
-def read(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
+def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
     """One score per run: of several evaluations the newest. Raises UserError: none, or of several protocols."""
     found = [_newest(run, place, protocol) for run in runs]
     labels = sorted({s.label for s in found})
@@ -71,7 +71,7 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
     )
 
 
-def training(directory: Path) -> dict[str, Any]:
+def training_score(directory: Path) -> dict[str, Any]:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
     games = list(files.read_lines(directory / "episodes.jsonl"))[-WINDOW:]
     if not games:
@@ -90,7 +90,7 @@ def training(directory: Path) -> dict[str, Any]:
 
 def _entries(run: Path, place: str) -> list[dict[str, Any]]:
     if place == "training":
-        found = training(run)
+        found = training_score(run)
         if not found:
             raise UserError(f"{run} has finished no game yet, so it has no training score")
         return [found]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from polyplay.common.errors import UserError
-from polyplay.envs.pool import nearest
+from polyplay.envs.pool import closest_names
 
 HERE = Path(__file__).parent
 PINBALL = "video_pinball"
@@ -117,18 +117,20 @@ def column(name: str) -> Column:
     """Raises UserError: there is none of that name."""
     known = columns()
     if name not in known:
-        raise UserError(f"--published: {name!r} given{nearest(name, known)}; `polyplay scores` lists all {len(known)}")
+        raise UserError(
+            f"--published: {name!r} given{closest_names(name, known)}; `polyplay scores` lists all {len(known)}"
+        )
     return known[name]
 
 
 def baselines(name: str) -> Baselines:
     """Raises UserError: there is none of that name."""
     if name not in BASELINES:
-        raise UserError(f"--baselines: {name!r} given{nearest(name, BASELINES)}; allowed: {', '.join(BASELINES)}")
+        raise UserError(f"--baselines: {name!r} given{closest_names(name, BASELINES)}; allowed: {', '.join(BASELINES)}")
     return BASELINES[name]
 
 
-def ends(kept: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
+def baseline_scores(kept: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
     """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
     table = _table("atari_scores.csv")
     low, high = dict(table[kept.random]), table[kept.human]
@@ -144,5 +146,5 @@ def normalised(score: float, random: float, human: float) -> float:
 
 def normalise(scores: Mapping[str, float], kept: Baselines, pinball: str = "published") -> dict[str, float]:
     """{game: per cent} of those games that the baselines have."""
-    known = ends(kept, pinball)
+    known = baseline_scores(kept, pinball)
     return {game: normalised(score, *known[game]) for game, score in scores.items() if game in known}

@@ -7,7 +7,7 @@ from typing import Any
 WIDEST = 400
 
 
-def show(result: dict[str, Any]) -> None:
+def print_scores(result: dict[str, Any]) -> None:
     """Print what `scores.command` found."""
     from polyplay.runs.reports.terminal import default_console
 

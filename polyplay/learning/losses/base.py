@@ -18,7 +18,7 @@ REWARDS = ("clip", "sign", "none", "scale")
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
-class Scored(NamedTuple):
+class LossOutput(NamedTuple):
     """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
 
     loss: Tensor
@@ -26,7 +26,7 @@ class Scored(NamedTuple):
     priority: Tensor | None = None
 
 
-class Later(Mapping[str, Tensor]):
+class LazyMetrics(Mapping[str, Tensor]):
     """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
 
     def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
@@ -55,10 +55,10 @@ class Loss(Protocol):
     @property
     def metrics(self) -> tuple[str, ...]: ...
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored: ...
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput: ...
 
 
-def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
+def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
     """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
     scaled = reward * scale
     if how == "scale":
@@ -68,7 +68,7 @@ def squash(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
     return scaled.sign() if how == "sign" else scaled
 
 
-def steps_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
+def transitions_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
     """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
     steps = returns.transitions(batch, loss.gamma)
     shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
@@ -80,16 +80,18 @@ def steps_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> ret
         if "reward_scale" not in out:
             raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
         scale = scale * out["reward_scale"]
-    return steps._replace(reward=squash(steps.reward, loss.reward, scale))
+    return steps._replace(reward=squash_rewards(steps.reward, loss.reward, scale))
 
 
-def common(over: Over, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor) -> dict[str, Tensor]:
+def common_metrics(
+    over: MaskedMean, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor
+) -> dict[str, Tensor]:
     """What every loss reports (COMMON). terms: loss, policy_loss, value_loss, entropy; apart: log π − log μ."""
-    rest = (over.mean(value), explained(target, value, over), 0.5 * over.mean(apart.square()))
+    rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart.square()))
     return dict(zip(COMMON, (*terms, *rest), strict=True))
 
 
-class Over:
+class MaskedMean:
     """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
     gradients of what went through `only`.
     """
@@ -109,23 +111,23 @@ class Over:
         return self.mean((x - self.mean(x)).square())
 
 
-def wide(x: Tensor, like: Tensor) -> Tensor:
+def at_least_float32(x: Tensor, like: Tensor) -> Tensor:
     """At least the precision of `like`: bf16 outputs are summed in fp32."""
     return x.to(torch.promote_types(x.dtype, like.dtype))
 
 
-def normalized(advantage: Tensor, over: Over) -> Tensor:
+def normalize_advantages(advantage: Tensor, over: MaskedMean) -> Tensor:
     centred = advantage - over.mean(advantage)
     return centred / (over.variance(advantage).sqrt() + 1e-8)
 
 
-def explained(target: Tensor, value: Tensor, over: Over) -> Tensor:
+def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tensor:
     """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
     rest, spread = over.variance(target - value), over.variance(target)
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
-def validate(loss: Any) -> None:
+def check_settings(loss: Any) -> None:
     """Raises UserError for a loss's settings out of range."""
     for name in ("gamma", "lam"):
         given = getattr(loss, name)

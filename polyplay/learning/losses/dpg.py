@@ -17,13 +17,13 @@ from torch import Tensor
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses.base import Later, Scored
+from polyplay.learning.losses.base import LazyMetrics, LossOutput
 
 FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
 
 
 @dataclass(frozen=True)
-class DPG:
+class DPGLoss:
     """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
@@ -51,7 +51,7 @@ class DPG:
         if not 0.0 <= self.rein < torch.inf:
             raise UserError(f"--rein: {self.rein:g} given, allowed: 0 (none) or more")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         goal = targeted(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = batch["weight"].to(goal.dtype) if "weight" in batch else torch.ones_like(goal)
@@ -66,7 +66,7 @@ class DPG:
             means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
             return dict(zip(self.metrics, (loss, critic, *means), strict=True))
 
-        return Scored(loss, Later(metrics), size)
+        return LossOutput(loss, LazyMetrics(metrics), size)
 
 
 @torch.no_grad()
@@ -81,7 +81,7 @@ def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 
-def outputs(
+def dpg_outputs(
     policy: Any, target: Any, batch: Mapping[str, Any], state: Batch | None = None, key: int | None = None
 ) -> Batch:
     """What the loss takes: of s_t, batch["obs"][0], what `policy.learnt` says; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},

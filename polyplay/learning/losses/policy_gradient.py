@@ -21,7 +21,17 @@ from torch import Tensor
 
 from polyplay.common.errors import UserError
 from polyplay.learning.losses import returns
-from polyplay.learning.losses.base import COMMON, Later, Over, Scored, common, normalized, steps_of, validate, wide
+from polyplay.learning.losses.base import (
+    COMMON,
+    LazyMetrics,
+    LossOutput,
+    MaskedMean,
+    at_least_float32,
+    check_settings,
+    common_metrics,
+    normalize_advantages,
+    transitions_of,
+)
 
 BASELINES = ("acted", "present")
 
@@ -52,19 +62,19 @@ class A2C:
     metrics: ClassVar[tuple[str, ...]] = COMMON
 
     def __post_init__(self) -> None:
-        validate(self)
+        check_settings(self)
         if self.baseline not in BASELINES:
             raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
-        steps = steps_of(self, out, batch)
-        over = Over(steps.valid)
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+        steps = transitions_of(self, out, batch)
+        over = MaskedMean(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
-            advantage = target - wide(out["value"][:-1].detach(), target)
+            advantage = target - at_least_float32(out["value"][:-1].detach(), target)
         if self.normalize_advantage:
-            advantage = normalized(advantage, over)
-        return _score(self, out, batch, over, advantage, target, knobs)
+            advantage = normalize_advantages(advantage, over)
+        return _score(self, out, batch, over, advantage, target, hyperparameters)
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ class VTrace:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
-        validate(self)
+        check_settings(self)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -100,23 +110,23 @@ class VTrace:
         if (self.rho is not None) and (self.c is None or self.c > self.rho):
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
-        steps = steps_of(self, out, batch)
-        over = Over(steps.valid)
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+        steps = transitions_of(self, out, batch)
+        over = MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
         if self.normalize_advantage:
-            advantage = normalized(advantage, over)
-        scored = _score(self, out, batch, over, advantage, target, knobs)
+            advantage = normalize_advantages(advantage, over)
+        scored = _score(self, out, batch, over, advantage, target, hyperparameters)
 
         def metrics() -> dict[str, Tensor]:
             ratio = log_rho.exp()
             clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
             return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
 
-        return Scored(scored.loss, Later(metrics))
+        return LossOutput(scored.loss, LazyMetrics(metrics))
 
 
 a2c = A2C
@@ -127,23 +137,23 @@ def _score(
     loss: A2C | VTrace,
     out: Mapping[str, Any],
     batch: Mapping[str, Any],
-    over: Over,
+    over: MaskedMean,
     advantage: Tensor,
     target: Tensor,
-    knobs: Any,
-) -> Scored:
+    hyperparameters: Any,
+) -> LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
     advantage, target = over.only(advantage), over.only(target)
-    logp, value, entropy = (over.only(wide(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
+    logp, value, entropy = (over.only(at_least_float32(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     entropy_mean = over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - knobs.entropy_cost * entropy_mean
+    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
     if loss.reduction == "sum":
         total = total * over.count
 
     def metrics() -> dict[str, Tensor]:
         terms = (total, policy_loss, value_loss, entropy_mean)
-        return common(over, terms, value, target, logp - batch["logp"][:-1])
+        return common_metrics(over, terms, value, target, logp - batch["logp"][:-1])
 
-    return Scored(total, Later(metrics))
+    return LossOutput(total, LazyMetrics(metrics))

@@ -14,15 +14,15 @@ from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.learning.losses.base import (
     COMMON,
-    Later,
-    Over,
-    Scored,
-    common,
-    normalized,
-    squash,
-    steps_of,
-    validate,
-    wide,
+    LazyMetrics,
+    LossOutput,
+    MaskedMean,
+    at_least_float32,
+    check_settings,
+    common_metrics,
+    normalize_advantages,
+    squash_rewards,
+    transitions_of,
 )
 
 
@@ -52,35 +52,35 @@ class PPO:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clip_fraction", "clip_range")
 
     def __post_init__(self) -> None:
-        validate(self)
+        check_settings(self)
         if not self.clip_range > 0.0:
             raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
 
     def prepare(self, batch: Mapping[str, Any], scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(batch, self.gamma)
-        reward = squash(steps.reward, self.reward, self.reward_scale * scale)
+        reward = squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
         advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
         names = ("advantage", "target", "valid", "logp", "value")
         shapes = {k: list(batch[k].shape) for k in names} | {f"out {k}": list(out[k].shape) for k in ("logp", "value")}
         if len(set(map(tuple, shapes.values()))) > 1:
             raise ValueError(f"all must be one shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
-        over = Over(batch["valid"])
-        reach = self.clip_range * (knobs.left if self.anneal_clip else 1.0)
-        return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, knobs)
+        over = MaskedMean(batch["valid"])
+        reach = self.clip_range * (hyperparameters.left if self.anneal_clip else 1.0)
+        return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
 
 
 @dataclass(frozen=True)
 class APPO:
-    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko et al.
-    2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1 and `lam`
-    in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ before it
-    (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises UserError for
-    settings out of range, ValueError for shapes that do not fit.
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample NetworkFactory, Petrenko
+    et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
+    and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
+    before it (Sample NetworkFactory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
+    UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
     gamma: float = 0.99
@@ -97,7 +97,7 @@ class APPO:
     metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
-        validate(self)
+        check_settings(self)
         if not self.clip_range > 0.0:
             raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
 
@@ -105,41 +105,41 @@ class APPO:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
         return {"valid": returns.transitions(batch, self.gamma).valid}
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         """out and batch: rows [T+1, B], as those of losses.VTrace."""
-        steps = steps_of(self, out, batch)
-        over, value = Over(steps.valid), out["value"].detach()
+        steps = transitions_of(self, out, batch)
+        over, value = MaskedMean(steps.valid), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         advantage = steps.reward + steps.discount * ahead - value[:-1]
         cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
         acted = {k: batch[k][:-1] for k in ("logp", "value")}
-        scored = _surrogate(self, cut, acted, over, advantage, target, self.clip_range, knobs)
+        scored = _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters)
 
         def metrics() -> dict[str, Tensor]:
             ratio = log_rho.exp()
             rho = {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > 1.0).to(ratio.dtype))}
             return {**scored.metrics, **rho}
 
-        return Scored(scored.loss, Later(metrics))
+        return LossOutput(scored.loss, LazyMetrics(metrics))
 
 
 def _surrogate(
     loss: PPO | APPO,
     out: Mapping[str, Any],
     acted: Mapping[str, Any],
-    over: Over,
+    over: MaskedMean,
     advantage: Tensor,
     target: Tensor,
     reach: float,
-    knobs: Any,
-) -> Scored:
+    hyperparameters: Any,
+) -> LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
     advantage, target = over.only(advantage), over.only(target)
     if loss.normalize_advantage:
-        advantage = over.only(normalized(advantage, over))
-    logp, value, entropy = (over.only(wide(out[k], advantage)) for k in ("logp", "value", "entropy"))
+        advantage = over.only(normalize_advantages(advantage, over))
+    logp, value, entropy = (over.only(at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy"))
     log_ratio = logp - over.only(acted["logp"])
     ratio = log_ratio.exp()
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
@@ -149,14 +149,14 @@ def _surrogate(
         near = said + (value - said).clamp(-reach, reach)
         squared = torch.maximum(squared, (target - near).square())
     value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - knobs.entropy_cost * entropy_mean
+    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
 
     def metrics() -> dict[str, Tensor]:
         clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-        told = common(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
+        told = common_metrics(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
         return {**told, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
 
-    return Scored(total, Later(metrics))
+    return LossOutput(total, LazyMetrics(metrics))
 
 
 ppo = PPO

@@ -6,8 +6,8 @@ batch  what a replay's `sample()` gives, as tensors: transitions "action", "retu
        sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
 knobs  not used
 
-`Scored.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the 2015
-DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
+`LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
+2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import q_targets
-from polyplay.learning.losses.base import REDUCTIONS, REWARDS, Later, Over, Scored, squash
+from polyplay.learning.losses.base import REDUCTIONS, REWARDS, LazyMetrics, LossOutput, MaskedMean, squash_rewards
 from polyplay.nets import q_values
 
 WEIGHTED = ("loss", "error")
@@ -33,7 +33,7 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 @dataclass(frozen=True)
-class Q:
+class QLoss:
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
     that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
 
@@ -54,10 +54,10 @@ class Q:
         _among("weighted", self.weighted, WEIGHTED)
         _least("clip", self.clip)
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
-        q = q_values.chosen(out["q"], batch["action"])
+        q = q_values.take_action(out["q"], batch["action"])
         error, weight = goal - q, _weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
@@ -70,11 +70,11 @@ class Q:
         def metrics() -> dict[str, Tensor]:
             return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
 
-        return Scored(loss, Later(metrics), size)
+        return LossOutput(loss, LazyMetrics(metrics), size)
 
 
 @dataclass(frozen=True)
-class Categorical:
+class CategoricalLoss:
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
     Atoms stand evenly from `low` to `high`; the network says how many. priority: "kl", the Kullback-Leibler divergence
@@ -95,26 +95,26 @@ class Categorical:
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
-        logits = q_values.chosen(out["q"], batch["action"])
+        logits = q_values.take_action(out["q"], batch["action"])
         each, weight = q_targets.cross_entropy(goal, logits), _weight(batch, goal[:, 0])
         floor = q_targets.entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = _reduced(weight * each, self.reduction)
 
         def metrics() -> dict[str, Tensor]:
-            q, mean = q_values.expected(logits, *where), goal @ q_values.support(*where, goal)
+            q, mean = q_values.expected_value(logits, *where), goal @ q_values.support(*where, goal)
             common = _common(loss, q, mean, (mean - q).abs(), weight)
             return {**common, "kl": apart.mean(), "entropy": floor.mean()}
 
-        return Scored(loss, Later(metrics), apart if self.priority == "kl" else each.detach())
+        return LossOutput(loss, LazyMetrics(metrics), apart if self.priority == "kl" else each.detach())
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceLoss:
     """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (targets.sequence).
 
     time: how a sequence's rows are put together, as SEED and Acme have it the "sum", or the "mean"; then weights, then
@@ -151,15 +151,15 @@ class Sequence:
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], knobs: Any) -> Scored:
+    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
-        rows["reward"] = squash(rows["reward"], self.reward, self.reward_scale)
-        made = q_targets.sequence(
+        rows["reward"] = squash_rewards(rows["reward"], self.reward, self.reward_scale)
+        made = q_targets.sequence_targets(
             rows, out["target"], self.gamma, self.n, out.get("online"), self.rescale or None, self.tail
         )
-        over, action = Over(made.valid), rows["action"][:-1]
-        q = over.only(q_values.chosen(out["q"][:-1], action))
+        over, action = MaskedMean(made.valid), rows["action"][:-1]
+        q = over.only(q_values.take_action(out["q"][:-1], action))
         goal = over.only(made.target)
         error, weight = goal - q, _weight(batch, goal[0])
         each = 0.5 * error.square().sum(0)
@@ -173,12 +173,12 @@ class Sequence:
             learnt = made.valid.sum(0).to(size.dtype).mean()
             return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
 
-        return Scored(loss, Later(metrics), q_targets.mixed(size, made.valid, self.eta))
+        return LossOutput(loss, LazyMetrics(metrics), q_targets.sequence_priority(size, made.valid, self.eta))
 
 
-q = Q
-categorical = Categorical
-sequence = Sequence
+q = QLoss
+categorical = CategoricalLoss
+sequence = SequenceLoss
 
 
 def huber(error: Tensor, bound: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def huber(error: Tensor, bound: Tensor) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
-def outputs(
+def q_outputs(
     policy: Any,
     target: Any,
     batch: Mapping[str, Any],

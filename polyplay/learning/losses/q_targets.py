@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from polyplay.learning.losses import returns
-from polyplay.nets.q_values import _shape, best, chosen, expected, support
+from polyplay.nets.q_values import _shape, expected_value, greedy_action, support, take_action
 
 TAILS = ("extra", "short")
 
 
-class Sequence(NamedTuple):
+class SequenceTargets(NamedTuple):
     """target [T, B] of the action chosen in each row; valid [T, B] bool: there is something to learn from it."""
 
     target: Tensor
@@ -40,7 +40,7 @@ def scalar(
     Raises ValueError for shapes that do not fit.
     """
     _check(ret, discount, target, online, 2)
-    ahead = chosen(target, best(target if online is None else online, mask))
+    ahead = take_action(target, greedy_action(target if online is None else online, mask))
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 
@@ -59,8 +59,8 @@ def categorical(
     a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
     """
     _check(ret, discount, target, online, 3)
-    judge = expected(target if online is None else online, low, high)
-    return project(chosen(target, best(judge, mask)).softmax(-1), ret, discount, low, high)
+    judge = expected_value(target if online is None else online, low, high)
+    return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def unscale(y: Tensor, eps: float = 1e-3) -> Tensor:
 
 
 @torch.no_grad()
-def sequence(
+def sequence_targets(
     batch: Mapping[str, Any],
     target: Tensor,
     gamma: float,
@@ -117,7 +117,7 @@ def sequence(
     online: Tensor | None = None,
     eps: float | None = 1e-3,
     tail: str = "extra",
-) -> Sequence:
+) -> SequenceTargets:
     """n-step targets of rows in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
     a*))), where D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
 
@@ -139,14 +139,14 @@ def sequence(
         raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r} (of {', '.join(TAILS)})")
     if "valid" in batch:
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
-    value = chosen(target, best(target if online is None else online, mask))
+    value = take_action(target, greedy_action(target if online is None else online, mask))
     value = torch.where(batch["terminated"], 0.0, value)
     steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
     goal = returns.n_step(steps, value if eps is None else unscale(value, eps), n)
     valid = steps.valid.clone()
     if tail == "extra":
         valid[len(reward) - n :] = False
-    return Sequence(goal if eps is None else rescale(goal, eps), valid)
+    return SequenceTargets(goal if eps is None else rescale(goal, eps), valid)
 
 
 # ------------------------------------------------------------------------------------------------ priorities
@@ -169,7 +169,7 @@ def kl(target: Tensor, logits: Tensor) -> Tensor:
     return (cross_entropy(target, logits) - entropy(target)).clamp(min=0.0)
 
 
-def mixed(error: Tensor, valid: Tensor, eta: float) -> Tensor:
+def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
     if error.shape != valid.shape or error.ndim != 2:
         raise ValueError(f"error and valid must be one [T, B] shape; got {_shape(error)}, {_shape(valid)}")

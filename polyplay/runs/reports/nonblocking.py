@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 
-class Outlet:
+class NonBlockingWriter:
     """Stands in for `file` behind a console. What is written becomes due at `flush`, in order.
 
     backlog: pieces not yet passed on. gone: the other end has left (a closed terminal, a broken pipe); from

@@ -16,17 +16,17 @@ from typing import Any
 
 import psutil
 
-from polyplay.common.files import Grow, Lines, Row, plain, read_lines, write_json
+from polyplay.common.files import AppendFile, JsonLines, Row, read_lines, to_plain, write_json
 from polyplay.common.machine import now
 from polyplay.runs.reports import metric_names
 from polyplay.runs.reports.metric_names import KINDS
-from polyplay.runs.reports.wandb import Tracker
+from polyplay.runs.reports.wandb import WandbLogger
 
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
 
 
-class Events:
+class TensorBoardWriter:
     """A TensorBoard event file: one record per call, written at once, without a thread."""
 
     def __init__(self, directory: Path) -> None:
@@ -37,7 +37,7 @@ class Events:
         directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
         self.event, self.summary = Event, Summary
-        self.writer = RecordWriter(Grow(directory / name))
+        self.writer = RecordWriter(AppendFile(directory / name))
         self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
@@ -72,16 +72,16 @@ class Reporter:
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
         style: str = "polyplay",
-        tracker: Tracker | None = None,
+        tracker: WandbLogger | None = None,
     ) -> None:
         self.style, self.tracker = style, tracker
         self.directory, self.clock, self.warn = Path(directory), clock, warn
         self.warned: set[str] = set()
-        self.metrics = Lines(self.directory / "metrics.jsonl")
-        self.games = Lines(self.directory / "episodes.jsonl")
-        self.decisions: Lines | None = None  # where there is a scheduler
-        self.evaluations: Lines | None = None  # where games are played beside training
-        self.events = Events(self.directory / "tensorboard") if tensorboard else None
+        self.metrics = JsonLines(self.directory / "metrics.jsonl")
+        self.games = JsonLines(self.directory / "episodes.jsonl")
+        self.decisions: JsonLines | None = None  # where there is a scheduler
+        self.evaluations: JsonLines | None = None  # where games are played beside training
+        self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.closed = False
         self.episodes = 0
@@ -89,7 +89,7 @@ class Reporter:
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.roles: dict[str, dict[str, float]] = {}
-        self.memory = Seldom(memory_mb)
+        self.memory = Throttled(memory_mb)
         self.row, self.base = self._earlier(start or {})
         self.seen: dict[str, float] = {"wall": self.base, **self.row}  # totals at the last report
         self.begun = clock()
@@ -131,9 +131,9 @@ class Reporter:
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
         """Write one decision of a scheduler (scheduling.row) and return it, as it is in decisions.jsonl."""
-        row = plain({"wall_seconds": round(self.wall_seconds, 3), "steps": steps, "updates": updates, **decided})
+        row = to_plain({"wall_seconds": round(self.wall_seconds, 3), "steps": steps, "updates": updates, **decided})
         if self.decisions is None:
-            self.decisions = Lines(self.directory / "decisions.jsonl")
+            self.decisions = JsonLines(self.directory / "decisions.jsonl")
         decisions = self.decisions
         self._write("decisions.jsonl", lambda: decisions.write(row))
         chosen = row["to"] if row["kept"] else row["from"]
@@ -142,9 +142,9 @@ class Reporter:
 
     def evaluation(self, told: Mapping[str, Any]) -> Row:
         """Write one evaluation beside training and return it, as it is in evaluations.jsonl."""
-        row: Row = plain({"wall_seconds": round(self.wall_seconds, 3), **told})
+        row: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **told})
         if self.evaluations is None:
-            self.evaluations = Lines(self.directory / "evaluations.jsonl")
+            self.evaluations = JsonLines(self.directory / "evaluations.jsonl")
         lines = self.evaluations
         self._write("evaluations.jsonl", lambda: lines.write(row))
         self._event(row["steps"], metric_names.of_evaluation(self.style, row))
@@ -161,9 +161,9 @@ class Reporter:
             gauges: {name: number}, see gauges; queue_depth, restarts: now; memory_mb: seldom measured here if absent.
         """
         losses = snapshot.get("losses", {})
-        self.row = plain(self._row(snapshot))
+        self.row = to_plain(self._row(snapshot))
         more = {**snapshot.get("gauges", {}), **losses}
-        self.row |= plain({k: v for k, v in more.items() if k not in self.row})
+        self.row |= to_plain({k: v for k, v in more.items() if k not in self.row})
         self._write("metrics.jsonl", lambda: self.metrics.write(self.row))
         self._event(self.row["steps"], metric_names.of_report(self.style, self.row, losses))
         return self.row
@@ -215,8 +215,8 @@ class Reporter:
                 if file:
                     file.close()
             if self.tracker:
-                self.tracker.close(plain(summary))
-        return plain(summary)
+                self.tracker.close(to_plain(summary))
+        return to_plain(summary)
 
     def _count(self, return_: float, length: int) -> None:
         self.episodes += 1
@@ -266,7 +266,7 @@ def _ratio(a: float, b: float, digits: int) -> float | None:
     return round(a / b, digits) if b > 0 else None
 
 
-class Seldom:
+class Throttled:
     """What `measure` said when it was asked last: not so often that it takes more than a `share` of the time. To read
     the memory of 20 processes takes 0.15 s.
     """

@@ -24,7 +24,7 @@ Gauge = float | None
 DECILES = (0.1, 0.5, 0.9)
 
 
-class Gauges:
+class ServiceMetrics:
     """Differences between one look at a crew's meter and the next."""
 
     def __init__(self, crew: Any):
@@ -56,7 +56,7 @@ class Gauges:
 
     @property
     def _meter(self) -> Any:
-        return self.crew.meter
+        return self.crew.counters
 
     def _rows(self) -> tuple[list[int], list[int]]:
         """Meter rows of those that act, and of those that only learn: also of those that have left, so that nothing

@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from polyplay.runs.reports.nonblocking import Outlet
+from polyplay.runs.reports.nonblocking import NonBlockingWriter
 from polyplay.runs.reports.reporter import KINDS, Reporter
 
 EVERY = 0.25  # seconds between two pictures of the live panel
@@ -35,7 +35,7 @@ MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume"
 
 
 @dataclass(frozen=True)
-class Goal:
+class RunGoal:
     """Where the run ends: the first of these."""
 
     frames: int | None = None
@@ -74,11 +74,11 @@ class Terminal:
     ) -> None:
         self.reporter, self.system, self.clock = reporter, system, clock
         self.console = console or default_console()
-        self.outlet = Outlet(self.console.file)
+        self.outlet = NonBlockingWriter(self.console.file)
         self.console.file = self.outlet  # type: ignore[assignment]
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
-        self.goal = Goal(total_frames)
+        self.goal = RunGoal(total_frames)
         self.title = system
         self.row: Mapping[str, Any] = {}
         self.warning = ""
@@ -101,7 +101,7 @@ class Terminal:
         if options.get("serial"):
             self.live = None
         self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
-        for what in opening(self.system, config, options, sources, environment, directory, plan, self.console):
+        for what in opening_lines(self.system, config, options, sources, environment, directory, plan, self.console):
             self._print(what)
 
     def report(self, row: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class Terminal:
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
         if self.live is None:
-            self._print(Text(line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
+            self._print(Text(report_line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
         """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
@@ -134,7 +134,7 @@ class Terminal:
         """The last line: why it ended, what came out, and the command to type next."""
         self.refresh(summary.get("frames"))
         self.close()
-        self._print(Text(closing(summary), no_wrap=True))
+        self._print(Text(closing_line(summary), no_wrap=True))
         self.outlet.drain(0.5)
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class Terminal:
 
     def _flush(self) -> None:
         while self.pending and self.outlet.backlog < BACKLOG:
-            show(self.console, self.pending.popleft())
+            print_lines(self.console, self.pending.popleft())
 
 
 def default_console() -> Console:
@@ -214,11 +214,11 @@ def _is_screen(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
-def show(console: Console, what: RenderableType) -> None:
+def print_lines(console: Console, what: RenderableType) -> None:
     console.print(what, soft_wrap=isinstance(what, Text))
 
 
-def opening(
+def opening_lines(
     system: str,
     config: Mapping[str, Any],
     options: Mapping[str, Any],
@@ -230,11 +230,11 @@ def opening(
 ) -> Iterator[RenderableType]:
     """The first lines of a run, or all there is of one that is only planned."""
     yield Text.assemble((f"polyplay {system}", "bold"), f"  in {directory}")
-    yield settings(config, options, sources, console.width)
-    yield from facts([("playing", " · ".join(f"{k} {v}" for k, v in environment.items())), *plan], console)
+    yield settings_lines(config, options, sources, console.width)
+    yield from fact_lines([("playing", " · ".join(f"{k} {v}" for k, v in environment.items())), *plan], console)
 
 
-def facts(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[RenderableType]:
+def fact_lines(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[RenderableType]:
     """What is said about a run, under its headings: folded on a terminal, one line each elsewhere."""
     if not console.is_terminal:
         yield from (Text(f"{head:<8} {text}") for head, text in lines)
@@ -247,7 +247,7 @@ def facts(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[Render
     yield table
 
 
-def settings(
+def settings_lines(
     config: Mapping[str, Any], options: Mapping[str, Any], sources: Mapping[str, str], width: int
 ) -> RenderableType:
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
@@ -289,7 +289,7 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def line(row: Mapping[str, Any], goal: Goal, best: float | None, speed: float | None) -> str:
+def report_line(row: Mapping[str, Any], goal: RunGoal, best: float | None, speed: float | None) -> str:
     """One report as one line whose columns stand under each other."""
     done = goal.done(row["frames"], row["wall_seconds"])
     eta = goal.eta(row["frames"], row["wall_seconds"], speed)
@@ -344,14 +344,14 @@ def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
     return text
 
 
-def evaluated(row: Mapping[str, Any]) -> str:
+def evaluation_line(row: Mapping[str, Any]) -> str:
     """One line about games that were played beside training."""
     best = ", the best so far" if row["best"] else ""
     games = f"{row['episodes']} games ({row['protocol']})"
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
-def closing(summary: Mapping[str, Any]) -> str:
+def closing_line(summary: Mapping[str, Any]) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"

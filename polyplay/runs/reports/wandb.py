@@ -23,14 +23,14 @@ LAST = 20.0  # seconds that the end of a run waits for what is on its way
 BACKLOG = 10_000  # reports on their way at once; further ones are left out
 
 
-def check(project: str | None) -> None:
+def check_wandb(project: str | None) -> None:
     """UserError if W&B is asked for and not installed."""
     found = importlib.util.find_spec("wandb") if project else None
     if project and (found is None or found.origin is None):  # a directory `wandb` here is not the package
         raise UserError("--wandb: needs the package wandb; `pip install 'polyplay[wandb]'`, or leave --wandb out")
 
 
-class Tracker:
+class WandbLogger:
     """`write` reports, then `close`. module: what `import wandb` gives, for tests."""
 
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: Any = None):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from polyplay.workers.autoscale.ga3c import Bounds, Config, Decision, Reading, Steps, Trial, fit
+from polyplay.workers.autoscale.ga3c import Bounds, Config, ConfigTrial, Decision, RateReading, Steps, within_bounds
 
 FACTORS = (4.0, 2.0, 1.4, 1.15)
 LEAST = 10.0  # trainings that a look must have counted, or it goes on, at most
@@ -26,18 +26,18 @@ SURE, GAIN, TIE = 2.0, 0.01, 0.01  # standard errors; the log gain worth a chang
 ROUNDS = 2  # of B, and A between them
 RECENT = 5  # looks at A that count
 SHIFT = 0.1  # of the log rate: less is no change of regime
-Look = Generator[Trial, Reading, "list[Reading]"]
+Look = Generator[ConfigTrial, RateReading, "list[RateReading]"]
 Direction = tuple[tuple[str, int], ...]  # (dial, +1 or −1), …
 
 
 @dataclass
-class Spread:
+class RateDeviation:
     """The deviation of the log rate from one look to the next, learnt from looks at the same configuration."""
 
     squares: float = 4 * 0.05**2  # as if four pairs of looks had shown 5 %
     pairs: float = 4.0
 
-    def see(self, a: Reading, b: Reading) -> None:
+    def see(self, a: RateReading, b: RateReading) -> None:
         change = min(abs(_log(b.rows) - _log(a.rows)), 0.3)
         self.squares += change * change / 2
         self.pairs += 1.0
@@ -48,7 +48,7 @@ class Spread:
 
 
 @dataclass
-class Climb:
+class HillClimb:
     """What the rule knows. `here`: the best accepted configuration; `looks` at it, the newest last."""
 
     here: Config
@@ -59,32 +59,32 @@ class Climb:
     lag: float | None
     peak: float = 0.0  # the greatest rate that an accepted configuration had
     running: Config = field(default_factory=dict)
-    looks: deque[Reading] = field(default_factory=lambda: deque(maxlen=RECENT))
+    looks: deque[RateReading] = field(default_factory=lambda: deque(maxlen=RECENT))
     tried: set[tuple] = field(default_factory=set)  # against `here`
-    spread: Spread = field(default_factory=Spread)
+    spread: RateDeviation = field(default_factory=RateDeviation)
     decided: Decision | None = None
 
     # ------------------------------------------------------------------------------------------------ looking
 
-    def look(self, config: Config, seconds: float) -> Generator[Trial, Reading, Reading]:
+    def look(self, config: Config, seconds: float) -> Generator[ConfigTrial, RateReading, RateReading]:
         """One look of at least `seconds`, longer where hardly anything was trained."""
         settle = 0.0 if config == self.running else self.settle
         self.running = config
-        seen = yield Trial(config, settle, seconds, self._told())
+        seen = yield ConfigTrial(config, settle, seconds, self._told())
         for _ in range(LONGER - 1):
             if seen.updates * seen.seconds >= LEAST:
                 break
-            seen = merge([seen, (yield Trial(config, 0.0, seconds))])
+            seen = merge([seen, (yield ConfigTrial(config, 0.0, seconds))])
         return seen
 
     def _told(self) -> Decision | None:
         decided, self.decided = self.decided, None
         return decided
 
-    def within(self, seen: Reading) -> bool:
+    def within(self, seen: RateReading) -> bool:
         return self.lag is None or seen.lag <= self.lag
 
-    def gain(self, a: Reading, b: Reading) -> float:
+    def gain(self, a: RateReading, b: RateReading) -> float:
         """Log gain of `b` over `a`; infinite between within and over the cap."""
         if self.within(a) != self.within(b):
             return math.inf if self.within(b) else -math.inf
@@ -96,10 +96,10 @@ class Climb:
 
     # --------------------------------------------------------------------------------------------------- a trial
 
-    def try_out(self, there: Config, ties: bool = False) -> Generator[Trial, Reading, bool]:
+    def try_out(self, there: Config, ties: bool = False) -> Generator[ConfigTrial, RateReading, bool]:
         """B against A: a glance, a look, then A B A B while the difference is within noise. True: B is `here` now."""
         self.tried.add(_key(there))
-        mine: list[Reading] = []
+        mine: list[RateReading] = []
         smaller = ties and all(there[n] <= self.here[n] for n in there)
         kept, why = False, "within noise"
         for k in range(2 * ROUNDS):
@@ -132,10 +132,10 @@ class Climb:
             self.tried.clear()
         return kept
 
-    def _worth(self, seen: Reading) -> float:
+    def _worth(self, seen: RateReading) -> float:
         return seen.rows if self.within(seen) else -seen.lag
 
-    def refresh(self) -> Generator[Trial, Reading, None]:
+    def refresh(self) -> Generator[ConfigTrial, RateReading, None]:
         """Look at A again. What it says counts alone if it is far from what was known: something else has changed."""
         seen = yield from self.look(self.here, self.window)
         if self.looks and self.far(seen):
@@ -152,13 +152,13 @@ class Climb:
         self.tried.clear()
         self.peak = 0.0
 
-    def far(self, seen: Reading) -> bool:
+    def far(self, seen: RateReading) -> bool:
         known = merge(list(self.looks))
         return abs(_log(seen.rows) - _log(known.rows)) > max(SHIFT, 4.0 * self.error(known.seconds, seen.seconds))
 
     # --------------------------------------------------------------------------------------------------- search
 
-    def search(self, factors: tuple[float, ...] = FACTORS) -> Generator[Trial, Reading, None]:
+    def search(self, factors: tuple[float, ...] = FACTORS) -> Generator[ConfigTrial, RateReading, None]:
         for factor in factors:
             todo = self.directions()
             while todo:
@@ -170,7 +170,7 @@ class Climb:
                     yield from self.go_on(direction, factor)
                     todo = [direction, *(d for d in self.directions() if d != direction)]
 
-    def go_on(self, direction: Direction, factor: float) -> Generator[Trial, Reading, None]:
+    def go_on(self, direction: Direction, factor: float) -> Generator[ConfigTrial, RateReading, None]:
         """Further the same way, in longer steps, as long as it goes up."""
         while True:
             factor = min(factor * factor, FACTORS[0])
@@ -193,11 +193,11 @@ class Climb:
         for name, sign in direction:
             n = new[name]
             new[name] = max(n + 1, round(n * factor)) if sign > 0 else min(n - 1, round(n / factor))
-        return fit(new, self.bounds)
+        return within_bounds(new, self.bounds)
 
     # ----------------------------------------------------------------------------------------------------- rest
 
-    def rest(self, long: float, between: int) -> Generator[Trial, Reading, tuple[float, ...]]:
+    def rest(self, long: float, between: int) -> Generator[ConfigTrial, RateReading, tuple[float, ...]]:
         """Long looks until something changes; the factors to search with then. Every `between` looks one trial."""
         known, strange, n = merge(list(self.looks)), 0, 0
         while True:
@@ -236,7 +236,7 @@ def climb(
     `window`, `settle`: seconds that a look lasts, and that a new configuration runs before it; `rest`: of a look while
     nothing is tried.
     """
-    self = Climb(fit(start, bounds), bounds, random.Random(seed), window, settle, lag)
+    self = HillClimb(within_bounds(start, bounds), bounds, random.Random(seed), window, settle, lag)
     factors: tuple[float, ...] = FACTORS
     while True:
         yield from self.refresh()
@@ -244,7 +244,7 @@ def climb(
         factors = yield from self.rest(rest, 6)
 
 
-def merge(looks: list[Reading], most: float = math.inf) -> Reading:
+def merge(looks: list[RateReading], most: float = math.inf) -> RateReading:
     """One reading of several looks, each weighted by its length; as long as all together, or `most`."""
     total = math.fsum(r.seconds for r in looks)
 
@@ -252,7 +252,7 @@ def merge(looks: list[Reading], most: float = math.inf) -> Reading:
         return math.fsum(getattr(r, name) * r.seconds for r in looks) / total
 
     names = ("rows", "updates", "lag", "predictions", "queue")
-    return Reading(min(total, most), **{n: mean(n) for n in names})
+    return RateReading(min(total, most), **{n: mean(n) for n in names})
 
 
 def _log(x: float) -> float:

@@ -18,7 +18,7 @@ Bounds = Mapping[str, tuple[int, int]]  # dial → the least and the greatest nu
 
 
 @dataclass(frozen=True)
-class Reading:
+class RateReading:
     """What was counted during one look."""
 
     seconds: float
@@ -42,7 +42,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ConfigTrial:
     """Run `config`; once it stands let it settle for `settle` seconds, then count for `measure` seconds."""
 
     config: Config
@@ -51,11 +51,11 @@ class Trial:
     decided: Decision | None = None  # since the last trial
 
 
-Steps = Generator[Trial, Reading, None]
+Steps = Generator[ConfigTrial, RateReading, None]
 Rule = Callable[[Config, Bounds, int], Steps]
 
 
-def fit(config: Config, bounds: Bounds) -> Config:
+def within_bounds(config: Config, bounds: Bounds) -> Config:
     """`config` with every number within its bounds."""
     return {name: max(bounds[name][0], min(bounds[name][1], n)) for name, n in config.items()}
 
@@ -76,14 +76,14 @@ def annealing(
     configuration was tried.
     """
     rng = random.Random(seed)
-    here, decided = fit(start, bounds), None
-    before = (yield Trial(here, 0.0, interval)).updates
+    here, decided = within_bounds(start, bounds), None
+    before = (yield ConfigTrial(here, 0.0, interval)).updates
     while any(low < high for low, high in bounds.values()):
         name = rng.choice(sorted(n for n, (low, high) in bounds.items() if low < high))
-        there = fit({**here, name: here[name] + rng.choice((-1, 1))}, bounds)
+        there = within_bounds({**here, name: here[name] + rng.choice((-1, 1))}, bounds)
         if there == here:
             continue
-        after = (yield Trial(there, 0.0, interval, decided)).updates
+        after = (yield ConfigTrial(there, 0.0, interval, decided)).updates
         kept = after > before or rng.random() < _chance(after, before, temperature)
         why = "rose" if after > before else "annealing" if kept else "fell"
         decided = Decision(here, there, before, after, kept, why)
@@ -91,7 +91,7 @@ def annealing(
         if kept:
             here, before = there, after
     while True:
-        yield Trial(here, 0.0, interval)
+        yield ConfigTrial(here, 0.0, interval)
 
 
 def _chance(after: float, before: float, temperature: float) -> float:
@@ -109,17 +109,17 @@ def released(start: Config, bounds: Bounds, seed: int = 0, *, first: float = 10.
     when the run ended. The release knows no greatest number; here `bounds` has one.
     """
     rng = random.Random(seed)
-    here, decided = fit(start, bounds), None
-    look = yield Trial(here, 0.0, first)
+    here, decided = within_bounds(start, bounds), None
+    look = yield ConfigTrial(here, 0.0, first)
     before = look.updates * look.seconds
     while any(low < high for low, high in bounds.values()):
-        there = fit({name: n + rng.choice((-1, 0, 1)) for name, n in here.items()}, bounds)
+        there = within_bounds({name: n + rng.choice((-1, 0, 1)) for name, n in here.items()}, bounds)
         if there == here:
             continue
-        look = yield Trial(there, 0.0, interval, decided)
+        look = yield ConfigTrial(there, 0.0, interval, decided)
         after = look.updates * look.seconds
         kept = after >= before
         decided = Decision(here, there, before, after, kept, "not fewer" if kept else "fewer")
         here, before = (there if kept else here), after
     while True:
-        yield Trial(here, 0.0, interval)
+        yield ConfigTrial(here, 0.0, interval)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from polyplay.common.context import Me
-from polyplay.common.control import Dial
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Adjustable
+from polyplay.common.counters import Counters
 from polyplay.workers.autoscale.climb import climb
-from polyplay.workers.autoscale.ga3c import Decision, Reading, Rule, Trial, annealing, released
+from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, RateReading, Rule, annealing, released
 
 RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released}
 
@@ -41,19 +41,19 @@ class Totals:
     depth_count: float
 
 
-def totals(meter: Meter) -> Totals:
+def run_totals(counters: Counters) -> Totals:
     """All workers' counts: a learner counts the lag of every row that it learns from, an actor every agent step. Every
     learner knows of all updates.
     """
     columns = ("lag_count", "steps", "lag_sum", "lag_count", "depth_sum", "depth_count")
-    rows, steps, *rest = (float(meter.column(name).sum()) for name in columns)
-    return Totals(rows, float(meter.column("updates").max()), steps, *rest)
+    rows, steps, *rest = (float(counters.column(name).sum()) for name in columns)
+    return Totals(rows, float(counters.column("updates").max()), steps, *rest)
 
 
-def between(old: Totals, new: Totals, seconds: float) -> Reading:
+def reading_between(old: Totals, new: Totals, seconds: float) -> RateReading:
     """What was counted from `old` to `new`, `seconds` later."""
     lags, depths = new.lag_count - old.lag_count, new.depth_count - old.depth_count
-    return Reading(
+    return RateReading(
         seconds,
         rows=(new.rows - old.rows) / seconds,
         updates=(new.updates - old.updates) / seconds,
@@ -64,11 +64,11 @@ def between(old: Totals, new: Totals, seconds: float) -> Reading:
 
 
 def schedule(
-    me: Me,
+    ctx: WorkerContext,
     *,
-    dials: Sequence[Dial],
+    dials: Sequence[Adjustable],
     rule: Rule = climb,
-    read: Callable[[Meter], Totals] = totals,
+    read: Callable[[Counters], Totals] = run_totals,
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
@@ -76,26 +76,26 @@ def schedule(
 
     `read`: where rows, updates and lags are counted; `arrive`: seconds that dials get until their numbers are there.
     """
-    while not read(me.meters).updates:
-        yield from _wait(me, clock() + 0.1, clock)
+    while not read(ctx.all_counters).updates:
+        yield from _wait(ctx, clock() + 0.1, clock)
     bounds = {d.name: (d.low, d.high) for d in dials}
-    steps = rule({d.name: d.get() for d in dials}, bounds, me.seed)
+    steps = rule({d.name: d.get() for d in dials}, bounds, ctx.seed)
     trial, asked, late = next(steps), {d.name: d.get() for d in dials}, set[str]()
     while True:
         if trial.decided is not None:
-            me.say("decision", json.dumps(row(trial.decided, sorted(late))))
+            ctx.say("decision", json.dumps(decision_row(trial.decided, sorted(late))))
             late.clear()
         if trial.config != asked:
             asked = dict(trial.config)
-            late |= yield from _turn(me, dials, trial, clock() + arrive, clock)
-        yield from _wait(me, clock() + trial.settle, clock)
-        old, began = read(me.meters), clock()
-        yield from _wait(me, began + trial.measure, clock)
-        trial = steps.send(between(old, read(me.meters), max(clock() - began, 1e-9)))
+            late |= yield from _turn(ctx, dials, trial, clock() + arrive, clock)
+        yield from _wait(ctx, clock() + trial.settle, clock)
+        old, began = read(ctx.all_counters), clock()
+        yield from _wait(ctx, began + trial.measure, clock)
+        trial = steps.send(reading_between(old, read(ctx.all_counters), max(clock() - began, 1e-9)))
 
 
 def _turn(
-    me: Me, dials: Sequence[Dial], trial: Trial, until: float, clock: Callable[[], float]
+    ctx: WorkerContext, dials: Sequence[Adjustable], trial: ConfigTrial, until: float, clock: Callable[[], float]
 ) -> Generator[None, None, set[str]]:
     """Ask for the trial's numbers; the dials that had not arrived when time was up."""
     for dial in dials:
@@ -103,22 +103,22 @@ def _turn(
     while late := {d.name for d in dials if d.get() != trial.config[d.name]}:
         if clock() >= until:
             return late
-        yield from _wait(me, min(until, clock() + 0.02), clock)
+        yield from _wait(ctx, min(until, clock() + 0.02), clock)
     return set()
 
 
-def _wait(me: Me, until: float, clock: Callable[[], float]) -> Iterator[None]:
+def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Iterator[None]:
     """Turns of a worker until then, one at least."""
     while True:
         left = until - clock()
-        if left > 0.0 and me.patience > 0.0:
-            time.sleep(min(me.patience, left))
+        if left > 0.0 and ctx.patience > 0.0:
+            time.sleep(min(ctx.patience, left))
         yield
         if clock() >= until:
             return
 
 
-def row(decided: Decision, late: Sequence[str] = ()) -> dict:
+def decision_row(decided: Decision, late: Sequence[str] = ()) -> dict:
     """A decision as a line of decisions.jsonl has it, less the time. `late`: dials whose number had not arrived."""
     return {
         "from": decided.old,
@@ -131,7 +131,7 @@ def row(decided: Decision, late: Sequence[str] = ()) -> dict:
     }
 
 
-def told(decision: dict) -> str:
+def describe_decision(decision: dict) -> str:
     """The same in a line for people."""
     old, new = decision["from"], decision["to"]
     moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]

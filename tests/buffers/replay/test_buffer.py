@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Memory, Proportional, Replay, Uniform, row_kernels
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform, row_kernels
 from polyplay.common.errors import BadPriority
 from tests.buffers.replay.plain import Plain, World
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 
 
-def alive(memory: Memory) -> set[int]:
+def alive(memory: ReplayBuffer) -> set[int]:
     """Ids of all items that may be drawn."""
     return set(memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)).tolist())
 

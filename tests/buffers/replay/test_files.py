@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.buffers.replay import Memory, Proportional, Rank, Replay, Uniform, files, storage
+from polyplay.buffers.replay import Proportional, Rank, Replay, ReplayBuffer, Uniform, files, storage
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
@@ -24,7 +24,7 @@ def description(world: World, **options: Any) -> Replay:
     return Replay(world.spec(), 2, 60, 8, **options)
 
 
-def play(memory: Memory, world: World, rounds: int, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+def play(memory: ReplayBuffer, world: World, rounds: int, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     """Add, sample, judge; copies of what was drawn."""
     drawn, lanes = [], np.arange(2)
     for _ in range(rounds):

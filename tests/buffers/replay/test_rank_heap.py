@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.replay import Rank, Replay, row_kernels
-from polyplay.buffers.replay.rank_heap import Ranks
-from polyplay.buffers.replay.rng import Draws
+from polyplay.buffers.replay.rank_heap import RankHeap
+from polyplay.buffers.replay.rng import CounterRng
 from tests.buffers.replay.plain import World
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(1, 90), st.integers(0, 2**32 - 1))
 def test_the_heap_holds_what_is_not_zero_the_greatest_in_front(n, seed):
-    rng, ranks, plain = np.random.default_rng(seed), Ranks(n, 0.7), np.zeros(n)
+    rng, ranks, plain = np.random.default_rng(seed), RankHeap(n, 0.7), np.zeros(n)
     for _ in range(12):
         slots = rng.integers(0, n, 17)
         priority = np.where(rng.random(17) < 0.3, 0.0, rng.integers(1, 9, 17).astype(float))
@@ -29,7 +29,7 @@ def test_the_heap_holds_what_is_not_zero_the_greatest_in_front(n, seed):
 
 
 def test_draws_follow_one_over_rank():
-    ranks, draws, n, alpha = Ranks(40, 0.7), Draws(1), 100_000, 0.7
+    ranks, draws, n, alpha = RankHeap(40, 0.7), CounterRng(1), 100_000, 0.7
     ranks.put(np.arange(30), np.random.default_rng(0).permutation(30) + 1.0)
     ranks.sort()
     want = np.arange(1, 31.0) ** -alpha

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import Draws, below, bits, compiled, fractions, kept
+from polyplay.buffers.replay.rng import CounterRng, below, bits, compiled, fractions, is_compiled
 
 
 @compiled
@@ -32,23 +32,23 @@ def test_every_number_below_a_limit_is_as_likely():
 
 
 def test_fractions_and_a_saved_state():
-    draws = Draws(4)
+    draws = CounterRng(4)
     x = fractions(draws.key, draws.take(1000), 1000)
     assert ((x >= 0) & (x < 1)).all()
     assert abs(x.mean() - 0.5) < 0.05
-    other = Draws(0)
+    other = CounterRng(0)
     other.load(draws.save())
     assert np.array_equal(fractions(other.key, other.take(5), 5), fractions(draws.key, draws.take(5), 5))
-    assert Draws(1).key != Draws(2).key
+    assert CounterRng(1).key != CounterRng(2).key
 
 
 def test_what_was_compiled_before_is_known(tmp_path):
     many(np.uint64(1), np.uint64(0), 1, np.uint64(3))
-    assert kept(many)
+    assert is_compiled(many)
     loop = SimpleNamespace(py_func=many.py_func, __name__="many", stats=SimpleNamespace(cache_path=str(tmp_path)))
-    assert not kept(loop)
+    assert not is_compiled(loop)
     index = tmp_path / f"test_draws.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
     index.touch()
-    assert kept(loop)
+    assert is_compiled(loop)
     os.utime(index, (0, 0))
-    assert not kept(loop), "the file changed since"
+    assert not is_compiled(loop), "the file changed since"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Memory, Proportional, Rank, Replay, Uniform, row_kernels
+from polyplay.buffers.replay import Proportional, Rank, Replay, ReplayBuffer, Uniform, row_kernels
 from polyplay.common.errors import BadPriority, UserError
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import World
 
 
-def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> Memory:
+def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
     world = World(np.random.default_rng(1), 2, 0, "zeros")
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
     memory = Replay(spec, 2, 200, batch, sampler=sampler, **options).open(3)
@@ -27,7 +27,7 @@ def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> 
     return memory
 
 
-def everything(memory: Memory) -> np.ndarray:
+def everything(memory: ReplayBuffer) -> np.ndarray:
     return memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE))
 
 

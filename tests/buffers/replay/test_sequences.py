@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Memory, Replay, row_kernels
+from polyplay.buffers.replay import Replay, ReplayBuffer, row_kernels
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import Plain, World
@@ -73,7 +73,7 @@ class Known(Plain):
         return out
 
 
-def alive(memory: Memory) -> set[int]:
+def alive(memory: ReplayBuffer) -> set[int]:
     return set(memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)).tolist())
 
 

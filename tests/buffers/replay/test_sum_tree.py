@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay.rng import Draws
+from polyplay.buffers.replay.rng import CounterRng
 from polyplay.buffers.replay.sum_tree import SumTree
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
@@ -27,7 +27,7 @@ def test_no_leaf_of_zero_is_ever_drawn(values, seed, stratified):
     if not any(values):
         assert tree.total == 0
         return
-    draws = Draws(seed)
+    draws = CounterRng(seed)
     at = tree.draw(draws.key, draws.take(64), 64, stratified)
     assert (tree.leaves[at] > 0).all()
     edge = np.array([0.0, np.nextafter(tree.total, 0), tree.total, tree.total * 2])  # beyond the end, too
@@ -63,7 +63,7 @@ def test_sums_are_the_same_bits_whatever_was_written_before(n, seed):
 
 def test_draws_follow_the_distribution():
     values = [0.0, 1.0, 2.0, 0.0, 4.0, 0.5, 8.0, 0.0, 0.25, 3.0] + [0.0] * 60 + [1.25]
-    tree, draws, n = filled(values), Draws(3), 200_000
+    tree, draws, n = filled(values), CounterRng(3), 200_000
     for stratified in (False, True):
         counts = np.bincount(tree.draw(draws.key, draws.take(n), n, stratified), minlength=len(values))
         expected = n * np.array(values) / sum(values)
@@ -74,7 +74,7 @@ def test_draws_follow_the_distribution():
 
 
 def test_a_stratified_batch_has_one_of_each_segment():
-    tree, draws = filled([1.0] * 64), Draws(1)
+    tree, draws = filled([1.0] * 64), CounterRng(1)
     assert tree.draw(draws.key, draws.take(64), 64, True).tolist() == list(range(64))
 
 

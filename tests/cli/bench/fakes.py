@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polyplay.cli.bench.crowd import Order
-from polyplay.cli.bench.measure import Means
+from polyplay.cli.bench.crowd import MeasureRequest
+from polyplay.cli.bench.measure import Measures
 from polyplay.common.errors import WorkerLost
 
 RUN: dict[str, Any] = {
@@ -23,7 +23,7 @@ class Crowd:
     that was made free 10 each.
     """
 
-    asked: list[Order]
+    asked: list[MeasureRequest]
 
     def __init__(self, copies: int):
         self.copies, Crowd.asked = copies, []
@@ -34,7 +34,7 @@ class Crowd:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def measure(self, order: Order) -> dict[str, float]:
+    def measure(self, order: MeasureRequest) -> dict[str, float]:
         Crowd.asked.append(order)
         few = "bench.pixels" in str(order.keywords["network"])
         still = "still" in str(order.keywords["env"]) or isinstance(order.keywords["env"], Mapping)
@@ -53,5 +53,5 @@ def rate(system: str, keywords: Mapping[str, Any], seconds: float, turn: int = 1
     return {**RUN, "time": dict(RUN["time"]), "sps": 4000.0 if free else 2000.0}
 
 
-def means(said: list[str] | None = None) -> Means:
-    return Means(rate, Crowd, (said if said is not None else []).append)
+def means(said: list[str] | None = None) -> Measures:
+    return Measures(rate, Crowd, (said if said is not None else []).append)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from polyplay.cli.bench import advice
-from polyplay.cli.bench.limits import Split
+from polyplay.cli.bench.limits import CoreTime
 
 
 def wired(title: str = "ALE/Pong-v5", kind: str = "ale", **values: Any) -> Any:
@@ -50,7 +50,7 @@ def test_environments():
 
 
 def test_the_sentence_says_how_much():
-    zero = dict.fromkeys(Split.__dataclass_fields__, 0.0)
-    where = Split(**{**zero, "env": 100.0, "learn": 200.0, "dearer_learn": 50.0, "idle": 150.0})
+    zero = dict.fromkeys(CoreTime.__dataclass_fields__, 0.0)
+    where = CoreTime(**{**zero, "env": 100.0, "learn": 200.0, "dearer_learn": 50.0, "idle": 150.0})
     told = advice.sentence("learn", where, wired(unroll=5))
     assert told.startswith("learning takes 50 % of the core time: try --unroll 10 ")

@@ -30,7 +30,7 @@ def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def shown(document: dict[str, Any], width: int) -> list[str]:
     file = io.StringIO()
-    table.show(document, Console(file=file, width=width, highlight=False))
+    table.print_table(document, Console(file=file, width=width, highlight=False))
     return file.getvalue().splitlines()
 
 
@@ -56,14 +56,14 @@ def test_the_picture(document: dict[str, Any], tmp_path: Path, monkeypatch: pyte
     drawn: list[dict[str, float]] = []
     bar = picture._bar
     monkeypatch.setattr(picture, "_bar", lambda *a: (drawn.append(dict(a[3])), bar(*a))[1])
-    out = picture.draw(document, tmp_path / "b.png")
+    out = picture.draw_picture(document, tmp_path / "b.png")
     assert out.read_bytes().startswith(b"\x89PNG")
     assert len(drawn) == 4  # two systems that did not fail, each with its limit
     assert sum(drawn[0].values()) == pytest.approx(1000.0)
     assert drawn[1] == {"environment": 200.0, "acting": 50.0, "learning": 100.0}
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'polyplay\[plots\]'"):
-        picture.check("b.png")
+        picture.check_picture("b.png")
 
 
 def test_every_published_row_has_a_source():

@@ -12,7 +12,7 @@ import pytest
 from polyplay.cli.bench import SCHEMA, crowd, settings, watched_run
 from polyplay.cli.bench import measure as measuring
 from polyplay.cli.bench.command import BenchOptions, command
-from polyplay.cli.bench.crowd import Order
+from polyplay.cli.bench.crowd import MeasureRequest
 from polyplay.cli.bench.measure import Bench
 from polyplay.common.errors import UserError, WorkerLost
 
@@ -143,8 +143,8 @@ def test_mistakes_come_before_anything_is_measured():
 class Here(fakes.Crowd):
     """Measures in this process."""
 
-    def measure(self, order: Order) -> dict[str, float]:
-        return crowd.measure(order)
+    def measure(self, order: MeasureRequest) -> dict[str, float]:
+        return crowd.measure_parts(order)
 
 
 @pytest.mark.long
@@ -153,7 +153,7 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     file = tmp_path / "b.json"
     words = ["a3c", "--env", "toy:catch", "--seconds", "0.25", "--precision", "float32", "--json", str(file)]
     said: list[str] = []
-    assert command(words, measuring.Means(crowd=Here, say=said.append)) == 0
+    assert command(words, measuring.Measures(crowd=Here, say=said.append)) == 0
     document = json.loads(file.read_text())
     (row,) = document["systems"]
     assert row["sps"] > 0
@@ -167,15 +167,15 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
 
 def test_a_process_of_a_crowd():
     keywords = settings.keywords("a2c", "toy:catch", "mlp", "float32", 2)
-    with crowd.Crowd(1) as one:
+    with crowd.MeasureProcesses(1) as one:
         (child,) = one.children
-        assert one.measure(Order("a2c", keywords, 1e-4, lanes=2))["env"] > 0
+        assert one.measure(MeasureRequest("a2c", keywords, 1e-4, lanes=2))["env"] > 0
         with pytest.raises(UserError, match="--lanes 3 does not divide"):
-            one.measure(Order("a2c", {**keywords, "lanes": 3}, 1e-4, lanes=2))
+            one.measure(MeasureRequest("a2c", {**keywords, "lanes": 3}, 1e-4, lanes=2))
         child.kill()
         child.wait()
         with pytest.raises(WorkerLost, match="a process that measures parts"):
-            one.measure(Order("a2c", keywords, 1e-4, lanes=2))
+            one.measure(MeasureRequest("a2c", keywords, 1e-4, lanes=2))
 
 
 def test_a_run_that_cannot_begin(capsys: pytest.CaptureFixture):

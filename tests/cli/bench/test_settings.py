@@ -10,7 +10,7 @@ from polyplay.cli.bench.free_network import NAME
 from polyplay.common.tree import Field
 
 
-def wire(system: str, env: str = "toy:catch", network: str = "mlp", cores: int = 2) -> settings.Wired:
+def wire(system: str, env: str = "toy:catch", network: str = "mlp", cores: int = 2) -> settings.WiredSystem:
     return settings.wire(system, settings.keywords(system, env, network, "float32", cores))
 
 
@@ -23,7 +23,7 @@ def test_every_page_can_be_wired_and_says_its_sizes(system: str):
     assert wired.told["inputs"] == "raw" if "inputs" in wired.told else True
     for key, value in settings.SETTINGS.get(system, lambda n: {})(2).items():
         assert wired.values[key] == value
-    free = settings.wire(system, {**wired.keywords, "env": settings.free(wired)})
+    free = settings.wire(system, {**wired.keywords, "env": settings.free_environment(wired)})
     assert free.envs.spec.obs == wired.envs.spec.obs
     assert free.envs.title.startswith("toy:still+")
     bare = settings.wire(system, {**wired.keywords, "network": NAME})

@@ -15,11 +15,11 @@ NUMBERS = {"planes": 2, "height": 5, "width": 4, "actions": 3}
 
 @pytest.mark.parametrize("numbers", [NUMBERS, {"planes": 7, "height": 0, "width": 0, "actions": 2}])
 def test_as_a_toy_and_in_processes_it_is_the_same(numbers: dict[str, int]):
-    toy = Envs(still.named(numbers), 2)
-    gym = Envs(still.factory(numbers), 2, inline=True)
+    toy = Envs(still.still_name(numbers), 2)
+    gym = Envs(still.still_factory(numbers), 2, inline=True)
     assert toy.spec.obs == gym.spec.obs
     assert toy.spec.action == gym.spec.action == Discrete(numbers["actions"])
-    assert still.numbers(toy.spec.obs, toy.spec.action, "x") == numbers
+    assert still.still_options(toy.spec.obs, toy.spec.action, "x") == numbers
     rows = []
     for envs in (toy, gym):
         pool = envs.open(0)
@@ -45,7 +45,7 @@ def test_what_it_cannot_look_like():
         ({"a": Field((3,), "float32")}, Discrete(2)),
     ):
         with pytest.raises(UserError, match="--without env: x shows"):
-            still.numbers(obs, action, "x")
+            still.still_options(obs, action, "x")
     with pytest.raises(UserError, match="numbers from 1 up"):
         still.Still(planes=0)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyplay.cli.bench import watched_run
-from polyplay.cli.bench.process_watch import begun, rate
+from polyplay.cli.bench.process_watch import started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
 
 
@@ -25,10 +25,10 @@ MARKS = [
 
 
 def test_the_rate_of_a_window():
-    assert begun(MARKS) == 2.0
-    assert rate(MARKS, 5.0, 60.0) is None
-    assert rate([], 0.0, 1.0) is None
-    found = rate(MARKS, 2.0, 2.0)
+    assert started_at(MARKS) == 2.0
+    assert watched_rate(MARKS, 5.0, 60.0) is None
+    assert watched_rate([], 0.0, 1.0) is None
+    found = watched_rate(MARKS, 2.0, 2.0)
     assert found is not None
     assert (found["sps"], found["window_s"], found["own_cores"], found["others_cores"]) == (1000.0, 2.0, 1.5, 0.25)
     assert found["core_ms_per_step"] == 1.5
@@ -42,7 +42,7 @@ def test_a_window_is_of_whole_turns_of_acting_and_learning():
     # 2 s of acting at 1,000 steps/s, then 4 updates in 2 s, for ever: 500 steps/s, whatever a window of 5 s would say
     steps = {t: 2000 * (t // 4) + 1000 * min(t % 4, 2) for t in range(1, 16)}
     marks = [mark(t, n, t, t, updates=4 * (t // 4) + 2 * max(t % 4 - 2, 0)) for t, n in steps.items()]
-    loose, whole = rate(marks, 1.0, 5.0), rate(marks, 1.0, 5.0, turn=4)
+    loose, whole = watched_rate(marks, 1.0, 5.0), watched_rate(marks, 1.0, 5.0, turn=4)
     assert loose is not None
     assert whole is not None
     assert loose["sps"] != 500.0

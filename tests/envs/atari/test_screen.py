@@ -10,7 +10,7 @@ from polyplay.envs.atari import resize
 from polyplay.envs.atari import screen as paint
 from polyplay.envs.atari.emulator import AtariEnv
 from polyplay.envs.atari.presets import PRESETS, Atari, preset
-from polyplay.envs.atari.screen import Chances, Painter
+from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms
 
 PALETTE = np.random.default_rng(0).integers(0, 256, (256, 3), dtype=np.uint8)
 
@@ -41,7 +41,7 @@ def screens(shape: tuple[int, ...], n: int = 25):
 @pytest.mark.parametrize("name", PRESETS)
 def test_planes_are_those_of_the_whole_screen(name, height):
     o = Atari(**preset(name))
-    painter = Painter(o, height, 160, "game")
+    painter = ScreenCache(o, height, 160, "game")
     assert painter.n == (1 if o.resize == "pillow" else {210: 104 if o.crop else 42, 250: 1}[height])
     looks = []
     for screen in screens(painter.shape):
@@ -67,7 +67,7 @@ def test_rows_hang_together_within_blocks_only(kind, height, to):
 @pytest.mark.parametrize("gray", resize.GRAYS)
 def test_gray_values_of_single_frames_are_looked_up(gray):
     o = Atari(gray=gray, maxpool=False, resize="bilinear")
-    painter = Painter(o, 210, 160, "game")
+    painter = ScreenCache(o, 210, 160, "game")
     assert painter.indexed
     for screen in screens((210, 160), 14):
         np.testing.assert_array_equal(painter(screen, lambda s=screen: PALETTE[s]), whole(o, screen))
@@ -75,16 +75,16 @@ def test_gray_values_of_single_frames_are_looked_up(gray):
 
 def test_planes_larger_than_the_screen_are_refused():
     with pytest.raises(UserError, match="game: option size=84x161 is larger than the screen of 210x160"):
-        Painter(Atari(width=161), 210, 160, "game")
+        ScreenCache(Atari(width=161), 210, 160, "game")
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 255, 256, 700])
 def test_chances_drawn_ahead_are_the_generators_words_and_their_state_tells_nothing_of_it(drawn):
-    plain, ours = np.random.RandomState(3), Chances(3)
+    plain, ours = np.random.RandomState(3), TwisterUniforms(3)
     for _ in range(drawn):
         assert ours.draw() == plain.randint(0, 2**32, 2, np.uint32)[0] / 2**32
-    np.testing.assert_array_equal(ours.get_state(), paint.words(plain))
-    other = Chances(4)
+    np.testing.assert_array_equal(ours.get_state(), paint.mt19937_state(plain))
+    other = TwisterUniforms(4)
     other.set_state(ours.get_state())
     assert [other.draw() for _ in range(300)] == [ours.draw() for _ in range(300)]
 

@@ -5,21 +5,21 @@ import pytest
 
 from polyplay.envs import Envs
 from polyplay.envs.check import random_play
-from polyplay.envs.check.trial import Order
-from polyplay.envs.check.watchdog import watch
-from polyplay.envs.pools.lane import Job
+from polyplay.envs.check.trial import TrialOrder
+from polyplay.envs.check.watchdog import run_watched
+from polyplay.envs.pools.lane import LaneJob
 from tests.envs import broken
 
 
 def test_a_pool_is_driven_whatever_its_actions_are():
-    envs = random_play.wandering(Envs(broken.Sound, 4, workers=2))
+    envs = random_play.self_playing(Envs(broken.Sound, 4, workers=2))
     assert envs.title == "Sound"
     assert envs.spec.action.n == 1
     pool = envs.open(0)
-    assert random_play.pace(pool, 0.1) > 0
+    assert random_play.steps_per_second(pool, 0.1) > 0
     pool.close()
     with pytest.raises(Exception, match=r"Sound, lane|OneSeed, lane"):
-        random_play.pace(random_play.wandering(Envs(broken.OneSeed, 4, workers=2)).open(0), 0.1)
+        random_play.steps_per_second(random_play.self_playing(Envs(broken.OneSeed, 4, workers=2)).open(0), 0.1)
 
 
 class Choosy(broken.Sound):
@@ -36,7 +36,7 @@ class Choosy(broken.Sound):
 
 
 def test_masks_are_heard_by_the_one_who_draws_alone():
-    envs = random_play.wandering(Envs(Choosy, 2, workers=1, max_restarts=0))
+    envs = random_play.self_playing(Envs(Choosy, 2, workers=1, max_restarts=0))
     assert envs.spec.mask is None
     pool = envs.open(0)
     for _ in range(12):
@@ -48,8 +48,8 @@ def test_masks_are_heard_by_the_one_who_draws_alone():
 @pytest.mark.parametrize("name", ["toy:traits+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
-    job = Job(b"", name, envs.spec, 3, 0, 60.0, 0)
-    tried, again = (watch(random_play.play, Order(job, 60, 60.0), envs) for _ in range(2))
+    job = LaneJob(b"", name, envs.spec, 3, 0, 60.0, 0)
+    tried, again = (run_watched(random_play.run_pool_trial, TrialOrder(job, 60, 60.0), envs) for _ in range(2))
     assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
     assert tried.facts.prints == again.facts.prints
     if name == "toy:catch":
@@ -60,9 +60,9 @@ def test_flaws_of_rows():
     envs = Envs("toy:catch", 1)
     pool = envs.open(0)
     _, row = pool.recv()
-    assert random_play.flaws(envs, row, over=True) == []
+    assert random_play.row_flaws(envs, row, over=True) == []
     wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
-    assert [rule for rule, _ in random_play.flaws(envs, wrong, over=True)] == [
+    assert [rule for rule, _ in random_play.row_flaws(envs, wrong, over=True)] == [
         "shape",
         "dtype",
         "finite",

@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"steps": 40, "step_timeout": 60.0, "measure": 0.05}
 REPAIRED = ("reset", "step", "hang", "crash")
 
 
-def levels(report: checking.Report) -> dict[str, str]:
+def levels(report: checking.CheckReport) -> dict[str, str]:
     return {f.name: f.level for f in report.findings}
 
 
@@ -40,7 +40,7 @@ def test_a_sound_environment_keeps_to_all_rules():
 
 @pytest.mark.parametrize("rule", broken.RULES)
 def test_check_finds_what_breaks_a_rule(rule: str):
-    report = checking.check(broken.RULES[rule], **{**QUICK, "step_timeout": 1.0 if rule == "hang" else 60.0})
+    report = checking.check_env(broken.RULES[rule], **{**QUICK, "step_timeout": 1.0 if rule == "hang" else 60.0})
     assert [f.name for f in report.findings if f.level == "failed"] == [rule]
     assert report.status == 1
     (found,) = [f for f in report.findings if f.name == rule]
@@ -65,11 +65,11 @@ def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
 
 
 def test_what_only_check_sees():
-    report = checking.check(broken.ResetsItself, **QUICK)
+    report = checking.check_env(broken.ResetsItself, **QUICK)
     assert levels(report)["autoreset"] == "failed"
-    report = checking.check(broken.Unrepeatable, **QUICK)
+    report = checking.check_env(broken.Unrepeatable, **QUICK)
     assert (levels(report)["determinism"], report.status) == ("warning", 0)
-    assert levels(checking.check(broken.OneGenerator, **QUICK))["seed"] == "failed"
+    assert levels(checking.check_env(broken.OneGenerator, **QUICK))["seed"] == "failed"
 
 
 def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
@@ -82,14 +82,14 @@ def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
         env.close = (tmp_path / "taken").touch  # type: ignore[method-assign]
         return env
 
-    report = checking.check(make, **QUICK)
+    report = checking.check_env(make, **QUICK)
     failed = [f for f in report.findings if f.level == "failed"]
     assert [f.name for f in failed] == ["build"]
 
 
 @pytest.mark.parametrize("name", ["toy:catch", "CartPole-v1"])
 def test_names_are_checked(name: str):
-    report = checking.check(name, **QUICK)
+    report = checking.check_env(name, **QUICK)
     assert (report.environment, report.status) == (name, 0)
     assert "failed" not in levels(report).values()
 
@@ -97,7 +97,7 @@ def test_names_are_checked(name: str):
 def test_mistakes_are_the_users():
     for name, says in (("CartPoel-v1", "did you mean 'CartPole-v1'"), ("nowhere:make", "no module 'nowhere'")):
         with pytest.raises(UserError, match=says):
-            checking.check(name, **QUICK)
+            checking.check_env(name, **QUICK)
 
 
 def check(*words: str) -> subprocess.CompletedProcess:
@@ -121,9 +121,9 @@ def test_the_command_prints_a_table_and_its_status():
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     asked: list[Any] = []
 
-    def look(*given: Any, **more: Any) -> checking.Report:
+    def look(*given: Any, **more: Any) -> checking.CheckReport:
         asked.append((given, more))
-        return checking.Report("x", [Finding("seed", "warning", "seen", "fix")], {"a": "b"})
+        return checking.CheckReport("x", [Finding("seed", "warning", "seen", "fix")], {"a": "b"})
 
     monkeypatch.setattr(checking, "check", look)
     assert main.main(["check", "CartPole-v1", "-n", "1k", "--step-timeout", "3", "--seed", "7", "--json"]) == 0
@@ -136,7 +136,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_the_verdict_in_words():
     def of(*kinds: Any) -> str:
-        return check_module.verdict(checking.Report("x", [Finding("r", kind, "") for kind in kinds], {}))
+        return check_module.verdict(checking.CheckReport("x", [Finding("r", kind, "") for kind in kinds], {}))
 
     assert of("ok", "unseen") == "keeps to every rule that was seen"
     assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"

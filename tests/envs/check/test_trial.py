@@ -112,13 +112,13 @@ def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
     if kind == "tuple":
         mask = [np.asarray(m) for m in mask]
     for _ in range(8):
-        assert np.array_equal(trial.choose(space, obs, info), want)
-    assert space.contains(trial.choose(space, np.zeros(2), {"action_mask": "nonsense"}))
+        assert np.array_equal(trial.random_action(space, obs, info), want)
+    assert space.contains(trial.random_action(space, np.zeros(2), {"action_mask": "nonsense"}))
 
 
 def test_same():
     a = {"x": np.arange(3), "y": (1, np.zeros(2))}
-    assert trial.same(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
-    assert not trial.same(a, {"x": np.arange(3), "y": (1, np.ones(2))})
-    assert not trial.same(a, {"x": np.arange(3)})
-    assert not trial.same(np.zeros(2), np.zeros(3))
+    assert trial.same_values(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
+    assert not trial.same_values(a, {"x": np.arange(3), "y": (1, np.ones(2))})
+    assert not trial.same_values(a, {"x": np.arange(3)})
+    assert not trial.same_values(np.zeros(2), np.zeros(3))

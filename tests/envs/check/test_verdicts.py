@@ -5,18 +5,20 @@ from typing import Any
 import pytest
 
 from polyplay.envs.check import verdicts
-from polyplay.envs.check.trial import Facts
-from polyplay.envs.check.watchdog import Tried
+from polyplay.envs.check.trial import TrialFacts
+from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
 CARD = {"observation": "float32 [4]", "actions": "2 discrete"}
 
 
-def tried(card: Any = CARD, broke: Any = None, odd: Any = None, **facts: Any) -> Tried:
-    return Tried(dict(card), broke or {}, odd or {}, Facts(**{"steps": 10, "resets": 2, **facts}))
+def tried(card: Any = CARD, broke: Any = None, odd: Any = None, **facts: Any) -> TrialResult:
+    return TrialResult(dict(card), broke or {}, odd or {}, TrialFacts(**{"steps": 10, "resets": 2, **facts}))
 
 
-def level(rule: str, first: Tried, again: Tried | None = None, other: Tried | None = None) -> tuple[str, str]:
+def level(
+    rule: str, first: TrialResult, again: TrialResult | None = None, other: TrialResult | None = None
+) -> tuple[str, str]:
     found = verdicts.finding(rule, first.broke, first, again, other, limit=1.0)
     assert bool(found.fix) == (found.level in ("warning", "failed"))
     return found.level, found.seen

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.envs import All, AtLeast, Greedy, Group
-from polyplay.envs.pools.batching import GONE, OUT, Turns
+from polyplay.envs.pools.batching import GONE, OUT, ReadyLanes
 
 
 def test_all_waits_for_everybody():
-    turns = Turns(3, 1, All())
+    turns = ReadyLanes(3, 1, All())
     turns.back([2, 0])
     assert turns.take() is None
     turns.back([1])
@@ -21,7 +21,7 @@ def test_all_waits_for_everybody():
 
 
 def test_groups_in_turn_but_not_behind_a_held_one():
-    turns = Turns(4, 2, Group())
+    turns = ReadyLanes(4, 2, Group())
     turns.back([2, 3])
     assert turns.take() is None, "group 0 is due, so that runs repeat"
     turns.back([0, 1])
@@ -33,7 +33,7 @@ def test_groups_in_turn_but_not_behind_a_held_one():
 
 
 def test_greedy_gives_the_oldest_up_to_n():
-    turns = Turns(4, 1, Greedy(2))
+    turns = ReadyLanes(4, 1, Greedy(2))
     turns.back([3])
     turns.back([1, 0])
     assert turns.take().tolist() == [3, 1]
@@ -42,7 +42,7 @@ def test_greedy_gives_the_oldest_up_to_n():
 
 
 def test_at_least_counts_what_can_still_come():
-    turns = Turns(4, 1, AtLeast(3))
+    turns = ReadyLanes(4, 1, AtLeast(3))
     turns.back([0, 1])
     assert turns.take() is None
     turns.back([2, 3])
@@ -55,7 +55,7 @@ def test_at_least_counts_what_can_still_come():
 
 @pytest.mark.parametrize("lanes", [slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)])
 def test_only_held_groups_can_be_answered(lanes):
-    turns = Turns(4, 2, Group())
+    turns = ReadyLanes(4, 2, Group())
     turns.back([0, 1])
     turns.take()
     with pytest.raises(ValueError, match="answers"):
@@ -69,12 +69,12 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
     """Random arrivals, answers in random parts (where the rule allows), saving and loading in between."""
     rng, lanes = np.random.default_rng(seed), 6
     groups = 3 if isinstance(batching, All) else 1
-    turns = Turns(lanes, groups, batching)
+    turns = ReadyLanes(lanes, groups, batching)
     out, held, given_away = set(range(lanes)), [], 0
     for _ in range(60):
         if reload:
             state = turns.state()
-            turns = Turns(lanes, groups, batching)
+            turns = ReadyLanes(lanes, groups, batching)
             turns.load(state)
         come = [i for i in sorted(out) if rng.random() < 0.5]
         rng.shuffle(come)
@@ -94,7 +94,7 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
 
 
 def test_a_lane_that_goes_is_waited_for_by_nobody_until_it_is_there_again():
-    turns = Turns(4, 1, AtLeast(2), active=3)
+    turns = ReadyLanes(4, 1, AtLeast(2), active=3)
     assert turns.where.tolist() == [OUT, OUT, OUT, GONE]
     turns.back([0])
     assert turns.take() is None, "two are still out"

@@ -4,7 +4,7 @@ import numpy as np
 
 from polyplay.common.tree import Field
 from polyplay.envs import EnvSpec
-from polyplay.envs.pools.board import BROKEN, FLAGS, NOTE, RESTARTED, Board
+from polyplay.envs.pools.board import BROKEN, FLAGS, NOTE, RESTARTED, SharedRows
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))
@@ -12,21 +12,21 @@ BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))
 
 def test_shapes_follow_the_spec():
     spec = EnvSpec({"a": Field((3,), "uint8"), "b": {"c": Field((), "int64")}}, BOX)
-    board = Board(spec, 4, 2)
+    board = SharedRows(spec, 4, 2)
     assert board.rows["obs"]["a"].shape == (4, 3)
     assert board.rows["obs"]["b"]["c"].dtype == np.int64
     assert board.rows["reward"].dtype == np.float32
     assert all(board.rows[flag].dtype == bool for flag in FLAGS)
     assert board.action.shape == (4, 2)
     assert board.deadline.shape == (2,)
-    assert Board(EnvSpec(Field((1,), "float32"), Discrete(3)), 4, 2).action.dtype == np.int64
+    assert SharedRows(EnvSpec(Field((1,), "float32"), Discrete(3)), 4, 2).action.dtype == np.int64
     assert "mask" not in board.rows
 
 
 def test_actions_and_masks_are_trees_where_the_spec_has_trees():
     action = {"a": MultiDiscrete((2, 1), (2, 3)), "b": {"c": MultiBinary((3,)), "d": BOX}}
     mask = {"a": Field((5,), "bool")}
-    board = Board(EnvSpec(Field((1,), "float32"), action, mask=mask), 4, 1)
+    board = SharedRows(EnvSpec(Field((1,), "float32"), action, mask=mask), 4, 1)
     assert (board.action["a"].shape, board.action["a"].dtype) == ((4, 2, 1), np.int64)
     assert (board.action["b"]["c"].shape, board.action["b"]["c"].dtype) == ((4, 3), np.int8)
     assert board.action["b"]["d"].shape == (4, 2)
@@ -34,7 +34,7 @@ def test_actions_and_masks_are_trees_where_the_spec_has_trees():
 
 
 def test_notes_are_cut_to_their_place():
-    board = Board(EnvSpec(Field((1,), "float32"), Discrete(3)), 2, 1)
+    board = SharedRows(EnvSpec(Field((1,), "float32"), Discrete(3)), 2, 1)
     board.note(0, BROKEN, "ä" * NOTE)
     kind, text = board.read(0)
     assert kind == BROKEN

@@ -4,13 +4,13 @@ import pytest
 
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, HOPELESS, RESTARTED, UNBUILT, Board
+from polyplay.envs.pools.board import BROKEN, HOPELESS, RESTARTED, UNBUILT, SharedRows
 from polyplay.envs.pools.faults import Faults
 from tests.envs import faulty
 
 
-def board(lanes=4) -> Board:
-    return Board(build.describe(faulty.Obedient, {}), lanes, 1)
+def board(lanes=4) -> SharedRows:
+    return SharedRows(build.describe(faulty.Obedient, {}), lanes, 1)
 
 
 def test_faults_are_counted_per_event_and_restarts_per_lane():

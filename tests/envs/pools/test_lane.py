@@ -10,16 +10,16 @@ import pytest
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, FLAGS, HOPELESS, RESTARTED, UNBUILT, Board
-from polyplay.envs.pools.lane import START, Job, Lane
+from polyplay.envs.pools.board import BROKEN, FLAGS, HOPELESS, RESTARTED, UNBUILT, SharedRows
+from polyplay.envs.pools.lane import START, Lane, LaneJob
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
 
 def lane(make, max_restarts=2, lanes=1):
     spec = build.describe(faulty.Obedient, {})
-    board = Board(spec, lanes, 1)
-    job = Job(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5, max_restarts=max_restarts)
+    board = SharedRows(spec, lanes, 1)
+    job = LaneJob(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5, max_restarts=max_restarts)
     allowed: list = []
     return Lane(job, make, board, 0, allowed.append), board, allowed
 

@@ -14,7 +14,7 @@ from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.envs import Envs
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.saved_state import Unsaveable, generator, set_generator
+from polyplay.envs.pools.saved_state import Unsaveable, generator_state, set_generator_state
 
 CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 SAVES, RAISES, HANGS, ENDS, LIES = range(5)
@@ -51,11 +51,15 @@ class Walk(gymnasium.Env):
             os._exit(3)
         if self.how == LIES:
             return {"a": {"b": "text"}}
-        return {"at": np.float64(self.at), "more": {"age": np.array(self.age)}, "random": generator(self.np_random)}
+        return {
+            "at": np.float64(self.at),
+            "more": {"age": np.array(self.age)},
+            "random": generator_state(self.np_random),
+        }
 
     def set_state(self, state):
         self.at, self.age = float(state["at"]), int(state["more"]["age"])
-        set_generator(self.np_random, state["random"])
+        set_generator_state(self.np_random, state["random"])
 
 
 def step(pool, rng) -> dict:
@@ -163,7 +167,7 @@ def test_layers_that_are_not_known_are_named():
 
     def save(env):
         env.reset(seed=1)
-        return saved_state.save(env)
+        return saved_state.save_env(env)
 
     with pytest.raises(Unsaveable, match="Own has no get_state"):
         save(Own(Walk()))
@@ -177,11 +181,11 @@ def test_layers_that_are_not_known_are_named():
     other.reset()
     for _ in range(3):
         env.step(0)
-    kept = tree.nest(dict(tree.leaves(saved_state.save(env))))
-    saved_state.load(other, kept)
+    kept = tree.nest(dict(tree.leaves(saved_state.save_env(env))))
+    saved_state.load_env(other, kept)
     assert [other.step(1)[3] for _ in range(2)] == [False, True]
     with pytest.raises(Unsaveable, match=r"the environment was Quiet of .* and is TimeLimit of Walk"):
-        saved_state.load(wrappers.TimeLimit(Walk(), 5), kept)
+        saved_state.load_env(wrappers.TimeLimit(Walk(), 5), kept)
 
 
 def test_another_environment_does_not_take_it():
@@ -198,7 +202,7 @@ def test_another_environment_does_not_take_it():
 def test_only_the_generator_that_is_known():
     one, other = np.random.default_rng(3), np.random.default_rng(4)
     one.integers(0, 5, dtype=np.int32)  # half of a draw is kept for the next
-    set_generator(other, generator(one))
+    set_generator_state(other, generator_state(one))
     assert one.integers(0, 9, 5, dtype=np.int32).tolist() == other.integers(0, 9, 5, dtype=np.int32).tolist()
     with pytest.raises(Unsaveable, match="MT19937"):
-        generator(np.random.Generator(np.random.MT19937(1)))
+        generator_state(np.random.Generator(np.random.MT19937(1)))

@@ -6,13 +6,13 @@ import torch
 from gymnasium import spaces as gym
 
 import polyplay
-from polyplay.acting.play import play
+from polyplay.acting.play import play_games
 from polyplay.common import tree
 from polyplay.common.errors import Closed, EnvFailure
 from polyplay.envs import Envs, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.inline import InlinePool
-from polyplay.envs.pools.vector import VectorPool, actor
+from polyplay.envs.pools.vector import VectorPool, action_writer
 from tests.envs import faulty, vectors
 from tests.envs.vectors import OFF, Counting
 
@@ -144,7 +144,7 @@ def test_it_is_a_pool_like_the_others():
 
 def test_other_actions_are_put_together_lane_by_lane(monkeypatch):
     monkeypatch.setattr(spaces, "actor", lambda space: lambda row: row + space.start)
-    act = actor(gym.MultiDiscrete([3, 4], start=[1, 2]), 2)
+    act = action_writer(gym.MultiDiscrete([3, 4], start=[1, 2]), 2)
     assert act(np.array([[0, 1], [2, 0]])).tolist() == [[1, 3], [3, 2]]
 
 
@@ -169,7 +169,7 @@ class Still:
 
 
 def test_games_are_played_in_as_many_lanes_as_there_must_be():
-    games = play(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
+    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
     assert sorted(games) == [(3.0, 2), (3.0, 2), (6.0, 3), (6.0, 3), (10.0, 4)]
 
 

@@ -8,47 +8,47 @@ from gymnasium.vector import VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs import AtLeast, Discrete, Envs
-from polyplay.envs.pools.vector_modes import alone, built, mode, words
+from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, factory_keywords, single_lane
 from tests.envs import faulty, vectors
 from tests.envs.vectors import NEXT, OFF, SAME
 
 
 def test_words_are_those_of_the_signature_that_were_not_given_already():
-    assert words(vectors.poles) == {"num_envs", "vector_kwargs"}
-    assert words(partial(gymnasium.make_vec, "CartPole-v1")) == {"num_envs", "vector_kwargs"}
-    assert words(partial(vectors.poles, num_envs=4)) == {"vector_kwargs"}
-    assert words(vectors.obedient) == {"num_envs", "autoreset_mode"}
-    assert words(vectors.Counting) == {"num_envs"}
-    assert words(faulty.Obedient) == words(vectors.three) == words(dict) == set()
+    assert factory_keywords(vectors.poles) == {"num_envs", "vector_kwargs"}
+    assert factory_keywords(partial(gymnasium.make_vec, "CartPole-v1")) == {"num_envs", "vector_kwargs"}
+    assert factory_keywords(partial(vectors.poles, num_envs=4)) == {"vector_kwargs"}
+    assert factory_keywords(vectors.obedient) == {"num_envs", "autoreset_mode"}
+    assert factory_keywords(vectors.Counting) == {"num_envs"}
+    assert factory_keywords(faulty.Obedient) == factory_keywords(vectors.three) == factory_keywords(dict) == set()
 
 
 def test_factories_are_asked_for_lanes_and_for_next_step():
-    assert built(vectors.poles, 5).num_envs == 5
-    assert mode(built(vectors.poles, 2)) is NEXT
-    assert mode(built(vectors.obedient, 2)) is NEXT
-    assert mode(built(partial(vectors.poles, vectorization_mode="vector_entry_point"), 2)) is NEXT
-    assert built(vectors.three, 5).num_envs == 3
-    assert isinstance(built(vectors.misled, 5), faulty.Obedient)
-    assert built(vectors.misled, 5).length == 4
+    assert build_vector(vectors.poles, 5).num_envs == 5
+    assert autoreset_mode(build_vector(vectors.poles, 2)) is NEXT
+    assert autoreset_mode(build_vector(vectors.obedient, 2)) is NEXT
+    assert autoreset_mode(build_vector(partial(vectors.poles, vectorization_mode="vector_entry_point"), 2)) is NEXT
+    assert build_vector(vectors.three, 5).num_envs == 3
+    assert isinstance(build_vector(vectors.misled, 5), faulty.Obedient)
+    assert build_vector(vectors.misled, 5).length == 4
 
     def choosy(num_envs, autoreset_mode=SAME):
         if autoreset_mode is NEXT:
             raise ValueError("not in this mode")
         return vectors.obedient(num_envs, autoreset_mode)
 
-    assert mode(built(choosy, 2)) is OFF
+    assert autoreset_mode(build_vector(choosy, 2)) is OFF
 
 
 def test_modes_are_read_from_words_too():
     env = vectors.Counting()
     for said, meant in (("NextStep", NEXT), (SAME, SAME), ("sometimes", None), (None, None)):
         env.metadata = {"autoreset_mode": said}
-        assert mode(env) is meant
-    assert mode(faulty.Obedient()) is None
+        assert autoreset_mode(env) is meant
+    assert autoreset_mode(faulty.Obedient()) is None
 
 
 def test_what_resets_in_the_same_step_becomes_single_environments():
-    env = alone(vectors.same, "same")
+    env = single_lane(vectors.same, "same")
     assert isinstance(env, gymnasium.Env)
     assert not isinstance(env, VectorEnv)
     env.reset(seed=0)
@@ -71,7 +71,7 @@ class Pooled(vectors.Counting):
 )
 def test_others_are_refused_by_name_in_one_line(make, says):
     with pytest.raises(UserError, match=says) as e:
-        alone(make, "it")
+        single_lane(make, "it")
     assert "\n" not in str(e.value)
 
 

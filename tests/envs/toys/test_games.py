@@ -8,7 +8,7 @@ from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Field
 from polyplay.envs import AtLeast, Box, Discrete, Envs, Greedy
-from polyplay.envs.toys.games import TOYS, draws
+from polyplay.envs.toys.games import TOYS, game_rng
 
 
 def policy(pool, rng, n):
@@ -184,7 +184,7 @@ def test_lanes_have_streams_of_their_own_wherever_they_live():
 
 def test_draws_are_uniform_and_independent():
     counters = np.arange(1000, dtype=np.uint64) * np.uint64(12345)
-    u = np.stack([draws(counters, np.arange(1000)) for _ in range(50)])
+    u = np.stack([game_rng(counters, np.arange(1000)) for _ in range(50)])
     assert 0 <= u.min() < 0.001
     assert 0.999 < u.max() < 1
     assert abs(u.mean() - 0.5) < 0.005

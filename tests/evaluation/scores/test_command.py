@@ -11,8 +11,8 @@ import pytest
 from polyplay.cli import main
 from polyplay.common import files
 from polyplay.common.errors import UserError
-from polyplay.evaluation.scores.command import Options, compared, listed
-from polyplay.evaluation.scores.of_runs import read
+from polyplay.evaluation.scores.command import ScoresOptions, compared, listed
+from polyplay.evaluation.scores.of_runs import scores_of_runs
 from polyplay.runs import directory
 
 
@@ -37,7 +37,7 @@ def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: fl
 
 
 def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path: Path):
-    result = compared([run(tmp_path / "a", null_op=9.3)], Options())
+    result = compared([run(tmp_path / "a", null_op=9.3)], ScoresOptions())
     assert (result["protocol"], result["place"], result["baselines"]["name"]) == ("null-op", "final", "nature")
     [row] = result["games"]
     assert row["game"] == "pong"
@@ -54,20 +54,20 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
 def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     runs = [run(tmp_path / str(i), null_op_30min=x) for i, x in enumerate((10.0, 20.0))]
     runs.append(run(tmp_path / "b", "ALE/VideoPinball-v5", null_op_30min=17667.9))
-    result = compared(runs, Options())
+    result = compared(runs, ScoresOptions())
     pong, pinball = result["games"]
     assert (pong["runs"], pong["score"], pong["episodes"]) == (2, 15.0, 60)
     assert 10.0 <= pong["interval"][0] <= pong["interval"][1] <= 20.0
     assert (pinball["random"], pinball["normalised"]) == (0.0, 100.0)
     assert result["notes"][0].startswith("video_pinball: the raw tables say")
     assert result["aggregates"][0]["games"] == 2
-    table = compared(runs, Options(pinball="table", published=("apex_noop",)))
+    table = compared(runs, ScoresOptions(pinball="table", published=("apex_noop",)))
     assert table["games"][1]["random"] == 16256.9
     assert [a["agent"] for a in table["aggregates"]] == ["these runs", "apex_noop"]
 
 
 def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
-    result = compared([run(tmp_path / "a", human_starts_substitute=3.0)], Options())
+    result = compared([run(tmp_path / "a", human_starts_substitute=3.0)], ScoresOptions())
     assert result["protocol"] == "human-starts (substitute)"
     assert result["baselines"]["name"] == "human-starts"
     assert result["games"][0]["published"] == {}
@@ -77,10 +77,10 @@ def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
 def test_training_returns_are_read_from_the_games(tmp_path: Path):
     path = run(tmp_path / "a", "toy:catch")
     with pytest.raises(UserError, match="has finished no game yet, so it has no training score"):
-        compared([path], Options(place="training"))
+        compared([path], ScoresOptions(place="training"))
     lines = [{"episodic_return": float(i), "frames": i} for i in range(101)]
     (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = compared([path], Options(place="training"))
+    result = compared([path], ScoresOptions(place="training"))
     assert (result["protocol"], result["games"][0]["game"]) == ("training", "toy:catch")
     assert result["games"][0]["score"] == 50.5
     assert result["games"][0]["normalised"] is None
@@ -92,30 +92,30 @@ def test_scores_of_several_protocols_do_not_mix(tmp_path: Path):
     two = run(tmp_path / "a", null_op=1.0, sticky=2.0)
     one = run(tmp_path / "b", null_op_30min=3.0)
     with pytest.raises(UserError, match=r"--protocol: .* has final scores of null-op, sticky; name one"):
-        read([two], "final", None)
-    assert read([two], "final", "sticky")[0].mean == 2.0
+        scores_of_runs([two], "final", None)
+    assert scores_of_runs([two], "final", "sticky")[0].mean == 2.0
     with pytest.raises(
         UserError, match=r"its final scores are of null-op-30min; measure one with `polyplay evaluate .*"
     ):
-        read([one], "final", "sticky")
+        scores_of_runs([one], "final", "sticky")
     with pytest.raises(UserError, match="these runs have scores of null-op-30min, sticky; name one"):
-        read([one, run(tmp_path / "c", sticky=1.0)], "final", None)
+        scores_of_runs([one, run(tmp_path / "c", sticky=1.0)], "final", None)
     with pytest.raises(UserError, match="it has no best score"):
-        read([one], "best", None)
+        scores_of_runs([one], "best", None)
 
 
 def test_what_is_missing_or_damaged_is_said(tmp_path: Path):
     path = run(tmp_path / "a", null_op=1.0)
     (path / "scores.json").write_text("{")
     with pytest.raises(UserError, match=r"scores.json is damaged"):
-        read([path], "final", None)
+        scores_of_runs([path], "final", None)
     (path / "scores.json").unlink()
     with pytest.raises(UserError, match=r"has no scores.json; measure a score with `polyplay evaluate"):
-        read([path], "final", None)
+        scores_of_runs([path], "final", None)
 
 
 def test_all_published_columns_are_listed_with_their_aggregates():
-    rows = {row["column"]: row for row in listed(Options())["columns"]}
+    rows = {row["column"]: row for row in listed(ScoresOptions())["columns"]}
     want = {"protocol": "null-op", "baselines": "nature", "games": 49, "median": 93.5, "mean": 241.1}
     assert {k: rows["dqn_noop"][k] for k in want} == want
     assert rows["apex_humanstarts"]["median"] == 358.1

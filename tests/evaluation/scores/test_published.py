@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polyplay.common.errors import UserError
 from polyplay.common.statistics import aggregate
 from polyplay.evaluation.scores import published
-from polyplay.evaluation.scores.published import BASELINES, column, columns, ends, normalise, normalised
+from polyplay.evaluation.scores.published import BASELINES, baseline_scores, column, columns, normalise, normalised
 
 
 def found(name, baselines, pinball="published"):
@@ -63,11 +63,11 @@ def test_published_aggregates_reproduce(name, baselines, pinball, games, mean, m
 def test_without_the_zero_in_video_pinball_they_do_not():
     assert found("apex_noop", "noop57", "table")[1] == pytest.approx(2321, abs=0.5)
     assert found("r2d2_noop", "noop57", "table")[1] == pytest.approx(5148, abs=0.5)
-    assert ends(BASELINES["noop57"], "table")["video_pinball"] == (16256.9, 17667.9)
-    assert ends(BASELINES["noop57"])["video_pinball"] == (0.0, 17667.9)
-    low, high = ends(BASELINES["human-starts"], "table")["video_pinball"]
+    assert baseline_scores(BASELINES["noop57"], "table")["video_pinball"] == (16256.9, 17667.9)
+    assert baseline_scores(BASELINES["noop57"])["video_pinball"] == (0.0, 17667.9)
+    low, high = baseline_scores(BASELINES["human-starts"], "table")["video_pinball"]
     assert low > high  # there more is less
-    assert ends(BASELINES["nature"])["video_pinball"] == (16256.9, 17297.6)
+    assert baseline_scores(BASELINES["nature"])["video_pinball"] == (16256.9, 17297.6)
 
 
 def test_the_wrong_baselines_change_the_conclusion():
@@ -83,9 +83,9 @@ def test_gorila_beats_dqn_on_41_of_49_games_under_human_starts_alone():
 
 
 def test_three_sets_of_baselines_stay_apart():
-    human = {name: ends(kept)["alien"][1] for name, kept in BASELINES.items()}
+    human = {name: baseline_scores(kept)["alien"][1] for name, kept in BASELINES.items()}
     assert human == {"nature": 6875.4, "noop57": 7127.7, "human-starts": 6371.3}
-    assert {name: len(ends(kept)) for name, kept in BASELINES.items()} == {
+    assert {name: len(baseline_scores(kept)) for name, kept in BASELINES.items()} == {
         "nature": 49,
         "noop57": 57,
         "human-starts": 57,
@@ -95,7 +95,7 @@ def test_three_sets_of_baselines_stay_apart():
 def test_every_column_has_a_protocol_a_source_and_games_of_the_table():
     known = columns()
     assert len(known) == 47 - 8 + 6
-    games = set(ends(BASELINES["noop57"]))
+    games = set(baseline_scores(BASELINES["noop57"]))
     for name, kept in known.items():
         assert kept.protocol in ("null-op", "null-op-30min", "human-starts", "sticky"), name
         assert kept.source, name
@@ -108,7 +108,7 @@ def test_every_column_has_a_protocol_a_source_and_games_of_the_table():
 def test_games_are_named_as_ale_names_them():
     from polyplay.envs.atari.native import games
 
-    assert set(ends(BASELINES["noop57"])) <= set(games().values())
+    assert set(baseline_scores(BASELINES["noop57"])) <= set(games().values())
 
 
 @given(st.floats(-1e5, 1e5), st.floats(-1e4, 1e4), st.floats(1.0, 1e4), st.floats(0.1, 10.0), st.floats(-1e3, 1e3))

@@ -19,7 +19,7 @@ from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box
 from polyplay.learning.losses import dpg
-from polyplay.learning.losses.dpg import DPG
+from polyplay.learning.losses.dpg import DPGLoss
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 BOX = Box((2,), np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
@@ -55,7 +55,7 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
     if not weights:
         batch.pop("weight")
     q, best, raw = (out[k].clone().requires_grad_() for k in ("q", "best", "raw"))
-    result = DPG(clip, rein)({**out, "q": q, "best": best, "raw": raw}, batch, None)
+    result = DPGLoss(clip, rein)({**out, "q": q, "best": best, "raw": raw}, batch, None)
     result.loss.backward()
     bound, critic = clip or float("inf"), 0.0
     for b in range(lanes):
@@ -69,7 +69,7 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
         pulled = [rein * 2.0 * (x - max(-2.0, min(2.0, x))) / lanes for x in out["raw"][b].tolist()]
         assert raw.grad[b].tolist() == pytest.approx(pulled, rel=1e-9, abs=1e-12)
     assert not result.priority.requires_grad
-    assert set(result.metrics) == set(DPG.metrics)
+    assert set(result.metrics) == set(DPGLoss.metrics)
     assert float(result.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-9)
     assert float(result.metrics["policy_value"]) == pytest.approx(float(out["value"].mean()))
     beyond = (out["slope"].abs() > bound).double().mean()
@@ -99,7 +99,7 @@ def transitions(lanes: int) -> dict[str, Any]:
 def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     policy, target = networks()
     batch = transitions(5)
-    out = dpg.outputs(policy, target, batch, {}, key=3)
+    out = dpg.dpg_outputs(policy, target, batch, {}, key=3)
     best = target.act({"obs": batch["obs"][1]}, {})[0]["action"]
     twin = target.unroll({"obs": batch["obs"][1:], "action": best[None]}, {})["chosen"][0]
     torch.testing.assert_close(out["target"], twin, atol=1e-6, rtol=1e-5)
@@ -114,11 +114,11 @@ def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differe
     """The actor's gradient is −d/dθ mean Q(s, μ(s)) where nothing is clipped, the critic's its error's."""
     policy, target = networks()
     batch = transitions(6)
-    out = dpg.outputs(policy, target, batch)
+    out = dpg.dpg_outputs(policy, target, batch)
     clip = float(out["slope"].abs().median()) if limited else 0.0
     if clip:
-        assert 0.0 < float(DPG(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
-    DPG(clip)(out, batch, None).loss.backward()
+        assert 0.0 < float(DPGLoss(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
+    DPGLoss(clip)(out, batch, None).loss.backward()
     goal = (batch["return"] + 0.9 * out["target"]).detach()
     bound = clip or torch.inf
     slope = out["slope"].clamp(-bound, bound)
@@ -152,12 +152,12 @@ def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differe
 def test_an_actor_that_was_driven_to_an_end_comes_back_with_a_rein_alone(rein: float, back: bool) -> None:
     """A young critic says "more" for long, as Pendulum's does, then "less": without a rein tanh has no slope left."""
     policy = networks()[0]
-    batch, loss = transitions(16), DPG(1.0, rein)
+    batch, loss = transitions(16), DPGLoss(1.0, rein)
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 
     def led(slope: float, updates: int) -> torch.Tensor:
         for _ in range(updates):
-            out = dpg.outputs(policy, policy, batch)
+            out = dpg.dpg_outputs(policy, policy, batch)
             optimizer.zero_grad()
             loss({**out, "slope": torch.full_like(out["slope"], slope)}, batch, None).loss.backward()
             optimizer.step()
@@ -169,8 +169,8 @@ def test_an_actor_that_was_driven_to_an_end_comes_back_with_a_rein_alone(rein: f
 
 
 def test_it_is_plain_values_and_refuses_what_it_cannot_be() -> None:
-    assert pickle.loads(pickle.dumps(DPG(0.5))) == DPG(0.5)
+    assert pickle.loads(pickle.dumps(DPGLoss(0.5))) == DPGLoss(0.5)
     with pytest.raises(UserError, match="--slope: -1 given, allowed: 0"):
-        DPG(-1.0)
+        DPGLoss(-1.0)
     with pytest.raises(UserError, match="--rein: -1 given, allowed: 0"):
-        DPG(1.0, -1.0)
+        DPGLoss(1.0, -1.0)

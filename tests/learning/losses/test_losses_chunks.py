@@ -18,7 +18,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning.losses import policy_gradient, returns
 from polyplay.nets.action_heads import Categorical
-from polyplay.nets.log_prob import Guard
+from polyplay.nets.log_prob import LogProbGuard
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 KNOBS = SimpleNamespace(entropy_cost=0.01)
@@ -95,7 +95,7 @@ def test_ga3cs_loss_and_its_gradient_on_logits_and_values() -> None:
     z[1, 3] = -9.0  # chosen there, below ε
     batch = chunk("bootstrap") | {"logp": torch.full((6, 1), -1.0, dtype=torch.float64)}
     logits, value = (torch.tensor(x, requires_grad=True) for x in (z, v))
-    head = Categorical(4, Guard("max", eps))
+    head = Categorical(4, LogProbGuard("max", eps))
     out = {"logp": head.logp(logits, torch.tensor(a)), "entropy": head.entropy(logits), "value": value}
     scored = GA3C({k: x.unsqueeze(1) for k, x in out.items()}, batch, KNOBS)
     scored.loss.backward()

@@ -245,7 +245,7 @@ def test_normalised_advantages_do_not_feel_the_rewards_unit() -> None:
 )
 def test_rewards_are_scaled_then_squashed(how: str, scale: float, expected: list[float]) -> None:
     raw = torch.tensor([-3.0, -0.5, 0.0, 0.25, 7.0])
-    torch.testing.assert_close(base.squash(raw, how, scale), torch.tensor(expected))
+    torch.testing.assert_close(base.squash_rewards(raw, how, scale), torch.tensor(expected))
     assert raw.tolist() == [-3.0, -0.5, 0.0, 0.25, 7.0]
 
 
@@ -273,10 +273,10 @@ def test_metrics_are_named_beforehand_detached_scalars_and_inputs_untouched(loss
 
 def test_knobs_are_read_at_every_call() -> None:
     out, batch = example()
-    knobs = SimpleNamespace(entropy_cost=0.0)
-    first = policy_gradient.a2c()(tensors(out), tensors(batch), knobs)
-    knobs.entropy_cost = 2.0
-    second = policy_gradient.a2c()(tensors(out), tensors(batch), knobs)
+    hyperparameters = SimpleNamespace(entropy_cost=0.0)
+    first = policy_gradient.a2c()(tensors(out), tensors(batch), hyperparameters)
+    hyperparameters.entropy_cost = 2.0
+    second = policy_gradient.a2c()(tensors(out), tensors(batch), hyperparameters)
     assert (first.loss - second.loss).item() == pytest.approx(2.0 * first.metrics["entropy"].item())
 
 
@@ -285,10 +285,10 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     out, batch = example()
     low = {k: v.bfloat16().requires_grad_() for k, v in tensors(out).items()}
     rows = {k: v.float() if v.is_floating_point() else v for k, v in tensors(batch).items()}
-    knobs = SimpleNamespace(entropy_cost=10.0)
-    scored = make()(low, rows, knobs)
+    hyperparameters = SimpleNamespace(entropy_cost=10.0)
+    scored = make()(low, rows, hyperparameters)
     scored.loss.backward()
-    exact = make()({k: v.detach().float() for k, v in low.items()}, rows, knobs)
+    exact = make()({k: v.detach().float() for k, v in low.items()}, rows, hyperparameters)
     assert scored.loss.dtype == torch.float32
     torch.testing.assert_close(scored.loss, exact.loss, rtol=1e-6, atol=1e-6)
     assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())

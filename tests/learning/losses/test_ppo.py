@@ -231,8 +231,8 @@ def test_a_truncated_episode_goes_on_in_its_value_and_a_terminated_one_does_not(
         rows |= {k: torch.tensor([[0.0], [1.0]], dtype=torch.float64) for k in ("reward", "logp", "value")}
         out = {"logp": rows["logp"], "value": torch.tensor([[3.0], [4.0]], dtype=torch.float64)}
         out["entropy"] = torch.zeros(2, 1, dtype=torch.float64)
-        knobs = SimpleNamespace(entropy_cost=0.0)
-        assert loss({**out}, rows, knobs).loss.item() == pytest.approx(-(1.0 + 0.5 * ahead - 3.0))
+        hyperparameters = SimpleNamespace(entropy_cost=0.0)
+        assert loss({**out}, rows, hyperparameters).loss.item() == pytest.approx(-(1.0 + 0.5 * ahead - 3.0))
 
 
 @pytest.mark.parametrize("more", [{}, {"value_clip": True}, {"normalize_advantage": True}], ids=str)
@@ -277,7 +277,7 @@ def test_targets_and_advantages_carry_no_gradient(more):
         advantage = steps.reward + steps.discount * ahead - plain["value"]
 
         def total(given):
-            over = ppo.Over(steps.valid)
+            over = ppo.MaskedMean(steps.valid)
             return ppo._surrogate(loss, given, acted, over, advantage, goal, loss.clip_range, KNOBS).loss.item()
 
         for name in ("logp", "value", "entropy"):

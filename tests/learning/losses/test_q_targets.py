@@ -93,19 +93,19 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
         q_targets.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
     with pytest.raises(ValueError, match=r"mask must be q's \[2, 4\]"):
-        q_values.best(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
+        q_values.greedy_action(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"scores must be \[2\] and \[A\] or \[A, K\] behind; got \[3, 4\]"):
-        q_values.chosen(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
+        q_values.take_action(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
 
 
 def test_chosen_takes_numbers_and_distributions_of_batches_and_sequences() -> None:
     action = torch.tensor([[1, 0], [2, 1], [0, 0]])
     q = randn(3, 2, 4).requires_grad_()
     picked = torch.stack([q[i, j, action[i, j]] for i in range(3) for j in range(2)]).view(3, 2)
-    assert torch.equal(q_values.chosen(q, action), picked)
+    assert torch.equal(q_values.take_action(q, action), picked)
     logits = randn(2, 4, 5)
-    assert torch.equal(q_values.chosen(logits, action[0]), torch.stack([logits[0, 1], logits[1, 0]]))
-    q_values.chosen(q, action).sum().backward()
+    assert torch.equal(q_values.take_action(logits, action[0]), torch.stack([logits[0, 1], logits[1, 0]]))
+    q_values.take_action(q, action).sum().backward()
     assert q.grad.sum() == 6.0
 
 
@@ -152,7 +152,7 @@ def test_an_unmoved_distribution_stays_and_its_mean_moves_with_the_target() -> N
 def test_a_distribution_is_taken_of_the_action_with_the_best_mean() -> None:
     logits = torch.full((1, 2, 3), -20.0)
     logits[0, 0, 0] = logits[0, 1, 2] = 20.0  # action 0 is worth low, action 1 high
-    torch.testing.assert_close(q_values.expected(logits, -1.0, 1.0), torch.tensor([[-1.0, 1.0]]))
+    torch.testing.assert_close(q_values.expected_value(logits, -1.0, 1.0), torch.tensor([[-1.0, 1.0]]))
     made = q_targets.categorical(t(0.0), t(1.0), logits, -1.0, 1.0)
     torch.testing.assert_close(made, torch.tensor([[0.0, 0.0, 1.0]]))
     made = q_targets.categorical(t(0.0), t(1.0), logits, -1.0, 1.0, -logits)  # the other network prefers action 0
@@ -252,7 +252,7 @@ def test_sequence_targets_equal_the_plain_twin(case: Any, eps: float | None, tai
     batch = {k: torch.tensor([f[k] for f in flags]).t() for k in ("terminated", "first", "valid")}
     batch["reward"] = torch.tensor(reward)
     online = torch.tensor(other) if double else None
-    made = q_targets.sequence(batch, torch.tensor(q), 0.9, n, online, eps, tail)
+    made = q_targets.sequence_targets(batch, torch.tensor(q), 0.9, n, online, eps, tail)
     best = (other if double else q).argmax(-1)
     for b in range(width):
         lane = {**flags[b], "reward": reward[:, b], "ahead": [q[i, b, best[i, b]] for i in range(rows)]}
@@ -270,41 +270,41 @@ def plain(rows: int, **more: Any) -> dict[str, Tensor]:
 
 def test_tails_by_name() -> None:
     q = torch.full((6, 1, 2), 10.0)
-    extra, short = (q_targets.sequence(plain(6), q, 0.5, 3, eps=None, tail=tail) for tail in ("extra", "short"))
+    extra, short = (q_targets.sequence_targets(plain(6), q, 0.5, 3, eps=None, tail=tail) for tail in ("extra", "short"))
     three = 1 + 0.5 + 0.25 + 0.125 * 10
     assert extra.valid[:, 0].tolist() == [True, True, True, False, False]
     assert extra.target[:3, 0].tolist() == [three] * 3
     assert short.valid.all()
     assert short.target[:, 0].tolist() == [three] * 3 + [1 + 0.5 + 0.25 * 10, 1 + 0.5 * 10]
     with pytest.raises(ValueError, match=r"3 rows are too few for n = 3, tail = 'extra' \(of extra, short\)"):
-        q_targets.sequence(plain(3), q[:3], 0.5, 3)
+        q_targets.sequence_targets(plain(3), q[:3], 0.5, 3)
     with pytest.raises(ValueError, match="tail = 'repeat'"):
-        q_targets.sequence(plain(6), q, 0.5, 3, tail="repeat")
+        q_targets.sequence_targets(plain(6), q, 0.5, 3, tail="repeat")
     with pytest.raises(ValueError, match=r"must be \[R, B, A\] with \[R, B\] = \[6, 1\]; got \[5, 1, 2\] and None"):
-        q_targets.sequence(plain(6), q[:5], 0.5, 3)
+        q_targets.sequence_targets(plain(6), q[:5], 0.5, 3)
 
 
 def test_a_truncated_window_ends_in_its_real_last_row_and_a_terminated_one_in_nothing() -> None:
     flag = torch.tensor([[False]] * 3 + [[True]] + [[False]] * 3)
     first = flag.roll(1, 0)
     q = torch.arange(7.0).view(7, 1, 1).repeat(1, 1, 2) * 100
-    cut = q_targets.sequence(plain(7, first=first), q, 0.5, 3, eps=None, tail="short")
+    cut = q_targets.sequence_targets(plain(7, first=first), q, 0.5, 3, eps=None, tail="short")
     assert cut.valid[:, 0].tolist() == [True, True, True, False, True, True]
     assert cut.target[2].item() == 1 + 0.5 * 300
-    done = q_targets.sequence(plain(7, first=first, terminated=flag), q, 0.5, 3, eps=None, tail="short")
+    done = q_targets.sequence_targets(plain(7, first=first, terminated=flag), q, 0.5, 3, eps=None, tail="short")
     assert done.target[:3, 0].tolist() == [1.75, 1.5, 1.0]
     q[3] = NAN
-    assert not q_targets.sequence(plain(7, first=first, terminated=flag), q, 0.5, 3).target[:3].isnan().any()
+    assert not q_targets.sequence_targets(plain(7, first=first, terminated=flag), q, 0.5, 3).target[:3].isnan().any()
 
 
 def test_rows_that_fill_up_behind_a_last_row_change_nothing() -> None:
     """As a replay gives them: behind row 3, terminated, copies that are first, and no transition out of row 3."""
     flag, rest = torch.zeros(7, 1, dtype=torch.bool), torch.arange(7).unsqueeze(1)
     batch = plain(7, terminated=rest == 3, first=rest > 3, valid=rest < 3)
-    made = q_targets.sequence(batch, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
+    made = q_targets.sequence_targets(batch, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
     assert made.valid[:, 0].tolist() == [True, True, True, False, False, False]
     assert made.target[:3, 0].tolist() == [1.75, 1.5, 1.0]
-    cut = q_targets.sequence({**batch, "terminated": flag}, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
+    cut = q_targets.sequence_targets({**batch, "terminated": flag}, torch.full((7, 1, 2), 10.0), 0.5, 3, eps=None)
     assert cut.valid.equal(made.valid)
     assert cut.target[:3, 0].tolist() == [3.0, 4.0, 6.0]
 
@@ -331,7 +331,7 @@ def test_divergences_equal_plain_sums(size: int, seed: int) -> None:
 def test_the_mix_of_largest_and_mean_error_counts_valid_rows_only() -> None:
     error = torch.tensor([[1.0, 9.0, 2.0], [-4.0, 9.0, 0.0], [NAN, 9.0, 1.0]])
     valid = torch.tensor([[True, False, True], [True, False, True], [False, False, True]])
-    made = q_targets.mixed(error, valid, 0.9)
+    made = q_targets.sequence_priority(error, valid, 0.9)
     assert made.tolist() == pytest.approx([0.9 * 4 + 0.1 * 2.5, 0.0, 0.9 * 2 + 0.1 * 1])
     with pytest.raises(ValueError, match=r"one \[T, B\] shape; got \[3\], \[3\]"):
-        q_targets.mixed(error[0], valid[0], 0.9)
+        q_targets.sequence_priority(error[0], valid[0], 0.9)

@@ -5,14 +5,14 @@ import os
 import sys
 from typing import Any
 
-from polyplay.runs.reports.nonblocking import Outlet
+from polyplay.runs.reports.nonblocking import NonBlockingWriter
 
 
 def test_pieces_arrive_in_order_and_only_when_flushed():
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as file:
         file.write("before ")
-        outlet = Outlet(file)
+        outlet = NonBlockingWriter(file)
         for i in range(100):
             outlet.write(f"{i} ")
             outlet.write("ü,")
@@ -29,7 +29,7 @@ def test_a_full_pipe_holds_nobody_up_and_nothing_is_lost():
     reading, writing = os.pipe()
     piece = "x" * 9_999 + "\n"
     with os.fdopen(writing, "w") as file:
-        outlet = Outlet(file)
+        outlet = NonBlockingWriter(file)
         for _ in range(50):
             outlet.write(piece)
             outlet.flush()
@@ -47,7 +47,7 @@ def test_when_the_reader_leaves_everything_goes_nowhere():
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as file:
-        outlet = Outlet(file)
+        outlet = NonBlockingWriter(file)
         outlet.write("x")
         outlet.flush()
         outlet.drain(60.0)
@@ -60,7 +60,7 @@ def test_when_the_reader_leaves_everything_goes_nowhere():
 
 def test_a_recording_is_written_at_once_and_may_be_closed():
     file = io.StringIO()
-    outlet = Outlet(file)
+    outlet = NonBlockingWriter(file)
     outlet.write("x")
     assert file.getvalue() == ""
     outlet.flush()
@@ -74,11 +74,11 @@ def test_a_recording_is_written_at_once_and_may_be_closed():
 def test_encoding_is_the_files():
     raw: Any = os.pipe()
     with os.fdopen(raw[1], "w", encoding="latin-1", errors="replace") as file:
-        outlet = Outlet(file)
+        outlet = NonBlockingWriter(file)
         outlet.write("ü█")
         outlet.flush()
         outlet.drain(60.0)
         assert (outlet.encoding, outlet.fileno()) == ("latin-1", raw[1])
     assert os.read(raw[0], 100) == b"\xfc?"
     os.close(raw[0])
-    assert Outlet(sys.stdout).encoding
+    assert NonBlockingWriter(sys.stdout).encoding

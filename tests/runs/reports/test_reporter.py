@@ -278,7 +278,7 @@ def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
         now[0] += 0.25
         return next(looks)
 
-    memory = report.Seldom(look, share=0.01, clock=lambda: now[0])
+    memory = report.Throttled(look, share=0.01, clock=lambda: now[0])
     assert memory() == 10.0  # at 0.25 s: for the next 25 s that is what it says
     now[0] = 25.0
     assert (memory(), now[0]) == (10.0, 25.0)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.counters import Meter
+from polyplay.common.counters import Counters
 from polyplay.runs.reports import service_metrics
-from polyplay.runs.reports.service_metrics import Gauges
+from polyplay.runs.reports.service_metrics import ServiceMetrics
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def crew(monkeypatch):
     act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
     learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
     return SimpleNamespace(
-        meter=Meter(3),
+        counters=Counters(3),
         roles=[act, learn],
         rows=lambda role, past=False: role.at + role.left if past else role.at,
         now=now,
@@ -28,14 +28,14 @@ def crew(monkeypatch):
 
 
 def test_rates_are_of_the_time_since_the_last_look(crew):
-    looks, meter = Gauges(crew), crew.meter
+    looks, counters = ServiceMetrics(crew), crew.counters
     for _ in range(10):
-        meter.row(0).served(4)
+        counters.row(0).served(4)
     for row in (1, 2):
-        meter.row(row).set("updates", 20)  # each trainer knows of all
-        meter.row(row).add("lag_count", 50)
-    meter.row(0).add("depth_sum", 60)
-    meter.row(0).add("depth_count", 10)
+        counters.row(row).set("updates", 20)  # each trainer knows of all
+        counters.row(row).add("lag_count", 50)
+    counters.row(0).add("depth_sum", 60)
+    counters.row(0).add("depth_count", 10)
     crew.now.t += 2.0
     told = looks.read()
     assert told["pps"] == 20.0
@@ -54,9 +54,9 @@ def test_rates_are_of_the_time_since_the_last_look(crew):
 
 
 def test_deciles_are_those_of_the_new_sizes(crew):
-    looks = Gauges(crew)
+    looks = ServiceMetrics(crew)
     for n in (1, 1, 2, 3, 3, 3, 3, 3, 9, 300):
-        crew.meter.row(0).served(n)
+        crew.counters.row(0).served(n)
     crew.now.t += 1.0
     told = looks.read()
     assert (told["predict_batch_p10"], told["predict_batch_p50"], told["predict_batch_p90"]) == (1.0, 3.0, 9.0)
@@ -64,18 +64,18 @@ def test_deciles_are_those_of_the_new_sizes(crew):
 
 
 def test_what_workers_counted_who_have_left_stays_counted(crew):
-    looks, (act, learn) = Gauges(crew), crew.roles
-    crew.meter.row(0).served(4)
-    crew.meter.row(1).set("updates", 7)
+    looks, (act, learn) = ServiceMetrics(crew), crew.roles
+    crew.counters.row(0).served(4)
+    crew.counters.row(1).set("updates", 7)
     crew.now.t += 1.0
     assert (looks.read()["pps"], looks.read()["tps"]) == (4.0, None)
     act.at, act.left, learn.at, learn.left = [], [0], [2], [1]
-    crew.meter.row(2).set("updates", 9)
+    crew.counters.row(2).set("updates", 9)
     crew.now.t += 1.0
     gone = looks.read()
     assert (gone["pps"], gone["tps"]) == (0.0, 2.0)
     act.at, act.left = [0], []
-    crew.meter.row(0).served(5)
+    crew.counters.row(0).served(5)
     crew.now.t += 1.0
     assert looks.read()["pps"] == 5.0
     assert looks.histograms()["predict_batch"] == {4: 1, 5: 1}
@@ -85,7 +85,7 @@ def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
     import subprocess
     import sys
 
-    looks = Gauges(crew)
+    looks = ServiceMetrics(crew)
     looks.read()
     crew.now.t += 1.0
     busy = "import time\nwhile time.process_time() < 0.3: pass"
@@ -94,10 +94,10 @@ def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
 
 
 def test_a_count_that_fell_has_begun_anew(crew):
-    looks = Gauges(crew)
-    crew.meter.row(1).set("updates", 50)
+    looks = ServiceMetrics(crew)
+    crew.counters.row(1).set("updates", 50)
     crew.now.t += 1.0
     looks.read()
-    crew.meter.row(1).set("updates", 10)
+    crew.counters.row(1).set("updates", 10)
     crew.now.t += 1.0
     assert looks.read()["tps"] == 0.0

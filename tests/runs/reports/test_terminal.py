@@ -15,14 +15,14 @@ from polyplay.runs import options as config
 from polyplay.runs.reports.reporter import Reporter
 from polyplay.runs.reports.terminal import (
     BACKLOG,
-    Goal,
+    RunGoal,
     Terminal,
     clock_text,
-    closing,
+    closing_line,
     default_console,
-    evaluated,
-    line,
-    settings,
+    evaluation_line,
+    report_line,
+    settings_lines,
 )
 from tests.fakepage import page
 
@@ -142,7 +142,7 @@ def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Pat
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_settings_fit_any_width(width: int):
     out = io.StringIO()
-    Console(file=out, width=width).print(settings({"a": 1, "long_name": "x" * 30}, {}, {}, width))
+    Console(file=out, width=width).print(settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}, width))
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
@@ -150,7 +150,7 @@ def test_settings_fit_any_width(width: int):
 def test_the_panel_is_at_most_12_lines_whatever_comes(tmp_path: Path, width: int):
     case = Case(tmp_path, live=True, width=width)
     case.begin()
-    case.report(roles=("actor", "learner", "predictor", "trainer", "shard"))
+    case.report(roles=("actor", "learner", "predictor", "trainer", "serve_parameters"))
     case.terminal.warn("something long " * 30)
     with case.terminal.console.capture() as captured:
         case.terminal.console.print(case.terminal.panel())
@@ -222,17 +222,17 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
 
 def test_closing_says_how_to_go_on_after_a_stop():
     summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
-    bare = closing({**summary, "episodic_return_mean": None, "checkpoint": None})
+    bare = closing_line({**summary, "episodic_return_mean": None, "checkpoint": None})
     assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
-    text = closing({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
+    text = closing_line({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
     assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
 
 
 def test_games_beside_training_are_one_line():
     row = {"frames": 2_000_000, "episodic_return_mean": 17.25, "episodes": 10, "protocol": "null-op", "best": True}
     text = "evaluation at 2,000,000 frames: 17.25 over 10 games (null-op)"
-    assert evaluated(row) == f"{text}, the best so far"
-    assert evaluated({**row, "best": False}) == text
+    assert evaluation_line(row) == f"{text}, the best so far"
+    assert evaluation_line({**row, "best": False}) == text
 
 
 def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
@@ -302,15 +302,15 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
 @pytest.mark.parametrize(
     ("goal", "done", "eta"),
     [
-        (Goal(1000), 0.25, 75.0),
-        (Goal(minutes=1.0), 0.5, 30.0),
-        (Goal(1000, minutes=1.0), 0.5, 30.0),
-        (Goal(100), 1.0, 0.0),
-        (Goal(until_return=18.0), None, None),
-        (Goal(), None, None),
+        (RunGoal(1000), 0.25, 75.0),
+        (RunGoal(minutes=1.0), 0.5, 30.0),
+        (RunGoal(1000, minutes=1.0), 0.5, 30.0),
+        (RunGoal(100), 1.0, 0.0),
+        (RunGoal(until_return=18.0), None, None),
+        (RunGoal(), None, None),
     ],
 )
-def test_goal(goal: Goal, done: float | None, eta: float | None):
+def test_goal(goal: RunGoal, done: float | None, eta: float | None):
     assert goal.done(250, 30.0) == done
     assert goal.eta(250, 30.0, 10.0) == eta
 
@@ -323,7 +323,7 @@ def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float |
     case.terminal.refresh()
     assert says in plain(case.text)
     assert "eta" not in plain(case.text)
-    assert "%  eta" not in line(case.reporter.row, Goal(), None, None)
+    assert "%  eta" not in report_line(case.reporter.row, RunGoal(), None, None)
 
 
 def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):

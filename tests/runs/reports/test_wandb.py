@@ -66,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     wandb, warned = Listener(), []
-    tracker = tracking.Tracker("mine", run, warned.append, wandb)
+    tracker = tracking.WandbLogger("mine", run, warned.append, wandb)
     reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
     reporter.episode(3.0, 9, 40, 10, lane=0)
     reporter.report(
@@ -95,7 +95,7 @@ def test_a_resumed_run_is_the_same_one_there(run: Path):
     told = []
     for _ in range(2):
         wandb = Listener(key=True)
-        tracking.Tracker("mine", run, print, wandb).close({"exit_code": 0})
+        tracking.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
         told += wandb.heard("init")
     assert told[0]["id"] == told[1]["id"]
     assert told[0]["mode"] == "online"
@@ -104,7 +104,7 @@ def test_a_resumed_run_is_the_same_one_there(run: Path):
 @pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])
 def test_whatever_fails_is_one_warning(run: Path, breaks: str):
     warned: list[str] = []
-    tracker = tracking.Tracker("mine", run, warned.append, Listener(breaks=breaks))
+    tracker = tracking.WandbLogger("mine", run, warned.append, Listener(breaks=breaks))
     for step in range(5):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 1})
@@ -117,7 +117,7 @@ def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run:
     monkeypatch.setattr(tracking, "LAST", 0.05)
     monkeypatch.setattr(tracking, "BACKLOG", 10)
     free, warned = threading.Event(), []
-    tracker = tracking.Tracker("mine", run, warned.append, Listener(slow=free))
+    tracker = tracking.WandbLogger("mine", run, warned.append, Listener(slow=free))
     for step in range(100):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 0})
@@ -127,10 +127,10 @@ def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run:
 
 
 def test_without_the_package_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch):
-    tracking.check(None)
+    tracking.check_wandb(None)
     for found in (None, types.SimpleNamespace(origin=None)):  # not there; a directory of that name
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
         with pytest.raises(UserError, match=r"--wandb: needs the package wandb; `pip install 'polyplay\[wandb\]'`"):
-            tracking.check("mine")
+            tracking.check_wandb("mine")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: types.SimpleNamespace(origin="wandb/__init__.py"))
-    tracking.check("mine")
+    tracking.check_wandb("mine")

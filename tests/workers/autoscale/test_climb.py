@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.autoscale.climb import Climb, climb, merge
-from polyplay.workers.autoscale.ga3c import Reading
+from polyplay.workers.autoscale.climb import HillClimb, climb, merge
+from polyplay.workers.autoscale.ga3c import RateReading
 from tests.services import SMALL, Noise, Service, best, known, play
 
 ONES = {"agents": 1, "predictors": 1, "trainers": 1}
@@ -20,8 +20,8 @@ MANY = {"agents": 64, "predictors": 12, "trainers": 12}
 BOUNDS = {"a": (1, 64)}
 
 
-def look(rows: float, lag: float = 1.0, seconds: float = 4.0) -> Reading:
-    return Reading(seconds, rows, rows / 5.0, lag, rows, 0.0)
+def look(rows: float, lag: float = 1.0, seconds: float = 4.0) -> RateReading:
+    return RateReading(seconds, rows, rows / 5.0, lag, rows, 0.0)
 
 
 def kept(decided, start):
@@ -60,7 +60,7 @@ def test_the_lag_cap_holds():
 
 
 def test_over_the_cap_is_worse_than_any_rate_within_it():
-    self = Climb({"a": 1}, BOUNDS, random.Random(0), 4.0, 1.0, lag=8.0)
+    self = HillClimb({"a": 1}, BOUNDS, random.Random(0), 4.0, 1.0, lag=8.0)
     assert self.gain(look(1000, lag=9), look(1, lag=8)) == math.inf
     assert self.gain(look(1, lag=8), look(1000, lag=9)) == -math.inf
     assert self.gain(look(10, lag=20), look(1, lag=10)) == pytest.approx(math.log(2))

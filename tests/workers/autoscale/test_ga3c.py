@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.autoscale.ga3c import Reading, annealing, fit, released
+from polyplay.workers.autoscale.ga3c import RateReading, annealing, released, within_bounds
 from polyplay.workers.autoscale.worker import RULES
 
 BOUNDS = {"agents": (1, 64), "predictors": (1, 8), "trainers": (1, 8)}
 START = {"agents": 32, "predictors": 2, "trainers": 2}
 
 
-def reading(tps: float, seconds: float = 20.0, lag: float = 0.0) -> Reading:
-    return Reading(seconds, 5.0 * tps, tps, lag, 5.0 * tps, 0.0)
+def reading(tps: float, seconds: float = 20.0, lag: float = 0.0) -> RateReading:
+    return RateReading(seconds, 5.0 * tps, tps, lag, 5.0 * tps, 0.0)
 
 
 def drive(steps, rates):
@@ -94,7 +94,7 @@ def test_released_never_runs_the_old_numbers_after_a_rejection():
 
 
 def test_numbers_are_put_within_bounds():
-    assert fit({"a": 0, "b": 9, "c": 3}, {"a": (1, 4), "b": (1, 4), "c": (1, 4)}) == {"a": 1, "b": 4, "c": 3}
+    assert within_bounds({"a": 0, "b": 9, "c": 3}, {"a": (1, 4), "b": (1, 4), "c": (1, 4)}) == {"a": 1, "b": 4, "c": 3}
 
 
 @pytest.mark.parametrize("name", RULES)

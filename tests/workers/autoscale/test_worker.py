@@ -11,31 +11,31 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.context import Me
-from polyplay.common.control import Control, Dial
-from polyplay.common.counters import Meter
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Adjustable, RunControl
+from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.runs.session import Session
 from polyplay.systems import impala
 from polyplay.workers.autoscale.climb import climb
-from polyplay.workers.autoscale.ga3c import Decision, Reading, Trial
-from polyplay.workers.autoscale.worker import Totals, between, row, schedule, told
+from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, RateReading
+from polyplay.workers.autoscale.worker import Totals, decision_row, describe_decision, reading_between, schedule
 from polyplay.workers.crew import Crew
 
 
-def worker(said: list) -> Me:
-    me = Me("schedule", 0, 1, 0, 0, Meter(4), Control(), patience=0.0)
-    me.say = lambda kind, text: said.append((kind, json.loads(text)))
-    return me
+def worker(said: list) -> WorkerContext:
+    ctx = WorkerContext("schedule", 0, 1, 0, 0, Counters(4), RunControl(), patience=0.0)
+    ctx.say = lambda kind, text: said.append((kind, json.loads(text)))
+    return ctx
 
 
 class World:
     """Dials that arrive `delay` seconds after they were asked, a clock that goes on by a tenth of a second a turn."""
 
-    def __init__(self, delay: float, me: Me, start: int = 2):
-        self.now, self.n, self.asked, self.since, self.delay, self.me = 0.0, start, start, 0.0, delay, me
+    def __init__(self, delay: float, ctx: WorkerContext, start: int = 2):
+        self.now, self.n, self.asked, self.since, self.delay, self.ctx = 0.0, start, start, 0.0, delay, ctx
         self.asks: list[int] = []
-        self.dial = Dial("agents", 1, 8, self.get, self.set)
+        self.dial = Adjustable("agents", 1, 8, self.get, self.set)
 
     def get(self) -> int:
         if self.now >= self.since + self.delay:
@@ -48,10 +48,10 @@ class World:
 
     def turn(self) -> None:
         self.now += 0.1
-        self.me.meter.add("lag_count", 10.0 * self.get())
-        self.me.meter.add("lag_sum", 30.0 * self.get())
-        self.me.meter.add("updates", 1.0)
-        self.me.meter.add("steps", 20.0)
+        self.ctx.counters.add("lag_count", 10.0 * self.get())
+        self.ctx.counters.add("lag_sum", 30.0 * self.get())
+        self.ctx.counters.add("updates", 1.0)
+        self.ctx.counters.add("steps", 20.0)
 
 
 def fixed(trials, seen):
@@ -66,7 +66,7 @@ def fixed(trials, seen):
 
 
 def run(world: World, rule, seconds: float, **how) -> None:
-    turns = schedule(world.me, dials=[world.dial], rule=rule, clock=lambda: world.now, **how)
+    turns = schedule(world.ctx, dials=[world.dial], rule=rule, clock=lambda: world.now, **how)
     while world.now < seconds:
         next(turns)
         world.turn()
@@ -75,7 +75,7 @@ def run(world: World, rule, seconds: float, **how) -> None:
 def test_a_trial_is_asked_awaited_settled_and_counted():
     seen: list = []
     world = World(1.0, worker([]))
-    run(world, fixed([Trial({"agents": 2}, 0.0, 2.0), Trial({"agents": 5}, 1.0, 2.0)], seen), 12.0)
+    run(world, fixed([ConfigTrial({"agents": 2}, 0.0, 2.0), ConfigTrial({"agents": 5}, 1.0, 2.0)], seen), 12.0)
     assert seen[0] == ({"agents": 2}, {"agents": (1, 8)}, 0)
     first, second = seen[1], seen[2]
     assert (first.rows, first.updates, first.predictions) == pytest.approx((200, 10, 200))
@@ -88,19 +88,23 @@ def test_a_trial_is_asked_awaited_settled_and_counted():
 def test_a_dial_that_never_arrives_holds_nobody_up():
     said: list = []
     decided = Decision({"agents": 2}, {"agents": 5}, 10.0, 20.0, True, "better")
-    trials = [Trial({"agents": 2}, 0.0, 1.0), Trial({"agents": 5}, 0.0, 1.0), Trial({"agents": 5}, 0.0, 1.0, decided)]
+    trials = [
+        ConfigTrial({"agents": 2}, 0.0, 1.0),
+        ConfigTrial({"agents": 5}, 0.0, 1.0),
+        ConfigTrial({"agents": 5}, 0.0, 1.0, decided),
+    ]
     seen: list = []
     run(World(1e9, worker(said)), fixed(trials, seen), 20.0, arrive=3.0)
     assert len(seen) > 10
-    assert said[0] == ("decision", {**row(decided), "late": ["agents"]})
+    assert said[0] == ("decision", {**decision_row(decided), "late": ["agents"]})
     assert [kind for kind, _ in said[1:]] == ["decision"] * len(said[1:])
     assert said[1][1]["late"] == []
 
 
 def test_it_waits_until_something_was_trained():
-    me = worker([])
-    world = World(0.0, me)
-    turns = schedule(me, dials=[world.dial], rule=climb, clock=lambda: world.now)
+    ctx = worker([])
+    world = World(0.0, ctx)
+    turns = schedule(ctx, dials=[world.dial], rule=climb, clock=lambda: world.now)
     for _ in range(50):
         next(turns)
         world.now += 0.1
@@ -120,24 +124,24 @@ def test_our_rule_finds_the_best_number_or_lives_with_what_it_gets(delay):
 
 def test_readings_are_differences():
     old, new = Totals(0, 0, 0, 0, 0, 0, 0), Totals(100, 5, 50, 300, 100, 30, 10)
-    found = between(old, new, 2.0)
+    found = reading_between(old, new, 2.0)
     assert (found.rows, found.updates, found.predictions, found.lag, found.queue) == (50.0, 2.5, 25.0, 3.0, 3.0)
-    assert between(new, new, 1.0) == Reading(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert reading_between(new, new, 1.0) == RateReading(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_decision_in_a_line():
     numbers = {"agents": 8, "trainers": 2}
     decided = Decision(numbers, {**numbers, "agents": 16}, 812.3, 1204.0, True, "better")
-    assert told(row(decided)) == "schedule: agents 8 → 16: 812.3 → 1204, kept (better)"
+    assert describe_decision(decision_row(decided)) == "schedule: agents 8 → 16: 812.3 → 1204, kept (better)"
     worse = Decision(numbers, {**numbers, "agents": 16}, 812.3, 12.0, False, "worse")
-    assert told(row(worse, ["agents"])) == (
+    assert describe_decision(decision_row(worse, ["agents"])) == (
         "schedule: agents 8 → 16: 812.3 → 12, taken back (worse); agents had not arrived"
     )
 
 
 def test_a_run_writes_a_decision_down_and_says_it():
     rows, lines = [], []
-    decision = row(Decision({"act": 1}, {"act": 2}, 10.0, 30.0, True, "better"))
+    decision = decision_row(Decision({"act": 1}, {"act": 2}, 10.0, 30.0, True, "better"))
     session = SimpleNamespace(
         reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
         terminal=SimpleNamespace(note=lines.append),
@@ -152,12 +156,12 @@ def test_a_run_writes_a_decision_down_and_says_it():
 # ------------------------------------------------------------------------------------------------- roles as dials
 
 
-def busy(me):
+def busy(ctx):
     """Each of up to four brings 100 rows a turn, more are in each other's way."""
     while True:
-        me.meter.add("lag_count", 100.0 if me.index < 4 else -30.0)
-        me.meter.add("updates", 1.0)
-        time.sleep(me.patience / 100.0)
+        ctx.counters.add("lag_count", 100.0 if ctx.index < 4 else -30.0)
+        ctx.counters.add("updates", 1.0)
+        time.sleep(ctx.patience / 100.0)
         yield
 
 
@@ -199,13 +203,13 @@ def test_a_number_may_be_asked_for_by_any_thread():
 def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     left: list = []
 
-    def drains(me):
-        while not me.leaving:
+    def drains(ctx):
+        while not ctx.leaving:
             time.sleep(0.001)
             yield
         for _ in range(3):
             yield
-        left.append(me.index)
+        left.append(ctx.index)
 
     crew = Crew(on="thread")
     role = crew.add(drains, n=3, drain=True)
@@ -221,8 +225,8 @@ def test_hundreds_of_changes_leave_nothing_behind():
     """Seats and rows of the meter are used again; a seat that is not empty yet is waited for."""
     began: list = []
 
-    def lives(me):
-        began.append((me.index, me.row, me.incarnation))
+    def lives(ctx):
+        began.append((ctx.index, ctx.row, ctx.incarnation))
         while True:
             time.sleep(0.001)
             yield
@@ -248,12 +252,12 @@ def test_a_process_that_leaves_is_not_lost():
     crew = Crew(say=lambda kind, text: said.append(text))
     role = crew.add(busy, n=2, on_loss="replace")
     crew.start()
-    assert until(crew, lambda: crew.meter.column("updates")[:2].all())
+    assert until(crew, lambda: crew.counters.column("updates")[:2].all())
     role.heads.ask(1)
     assert until(crew, lambda: role.heads.get() == 1)
     role.heads.ask(2)
-    before = crew.meter.column("updates")[1]
-    assert until(crew, lambda: crew.meter.column("updates")[1] > before)
+    before = crew.counters.column("updates")[1]
+    assert until(crew, lambda: crew.counters.column("updates")[1] > before)
     crew.stop()
     assert (said, role.lost) == ([], 0)
 
@@ -284,20 +288,20 @@ def test_impala_learns_on_while_its_actors_come_and_go(tmp_path):
     acting, learning = crew.roles
     dial = crew.dial(acting, 1, 3)
     crew.start()
-    stream, updates = acting.kw["out"], lambda: crew.meter.column("updates").sum()
-    assert (stream.producers, stream.slots) == (3, 6)
+    queue, updates = acting.kw["out"], lambda: crew.counters.column("updates").sum()
+    assert (queue.producers, queue.slots) == (3, 6)
     for n in (1, 3, 2):
         dial.set(n)
         assert until(crew, lambda n=n: dial.get() == n)
-        before, rollouts = updates(), [stream.made(p) for p in range(3)]
+        before, rollouts = updates(), [queue.made(p) for p in range(3)]
         assert until(crew, lambda before=before: updates() > before + 4)
-        grew = [stream.made(p) > was for p, was in enumerate(rollouts)]
+        grew = [queue.made(p) > was for p, was in enumerate(rollouts)]
         assert grew == [p < n for p in range(3)]
     dial.set(1)
     assert until(crew, lambda: dial.get() == 1)
     (row,) = crew.rows(learning)
     began = time.monotonic()
     crew.control.save()
-    assert until(crew, lambda: crew.meter.column("saved")[row] > 0)
+    assert until(crew, lambda: crew.counters.column("saved")[row] > 0)
     assert time.monotonic() - began < 8.0, "actors that have left were awaited"
     crew.stop()
