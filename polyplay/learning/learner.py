@@ -51,7 +51,6 @@ class Learner:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.target_params = FlatParams(self.target_net) if spec.target else None
         self.counts = self.update.counts
-        self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Any = None  # of the rows of the last update, where its loss tells them
         self.saver = ctx.index == 0 or not spec.update.apart
@@ -173,8 +172,7 @@ class Learner:
         """
         before = time.perf_counter()
         scored = score()
-        if self.gate is not None and not self.gate.admit(float(scored.loss.detach())):
-            self.counts.reject()
+        if self.update.gate is not None and not self.update.gate(float(scored.loss.detach())):
             yield from self.rest(learnt)
             return 0.0
         self.vector.zero_grad()
@@ -206,7 +204,8 @@ class Learner:
 
     def _sums(self, learnt: float, kl: float) -> Sums:
         chief, control = self.ctx.index == 0, self.ctx.control
-        return np.array([learnt, chief * control.saves, chief * control.finishing, kl, 1.0], np.float64)
+        finishing = (chief or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
+        return np.array([learnt, chief * control.saves, finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
@@ -280,7 +279,7 @@ class Learner:
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
                 if self.target_net is not None:
                     part.arrays(f"{agent}/target", {k: to_host(v) for k, v in self.target_net.state_dict().items()})
-                counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
+                counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
                 part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
             more(part)
             ctx.counters.set("saved", self.version + 1)
@@ -296,7 +295,7 @@ class Learner:
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
-        self.counts.know(kept)
+        self.counts.load_state(kept)
         for name in kept["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
             self.spec.hyperparameters.set(name, kept["hyperparameters"][name])
 
