@@ -94,5 +94,5 @@ class Semaphores(SharedObject):
         else:
             self._all = self._named or []
 
-    def __getitem__(self, i: int) -> Semaphore | _NamedSemaphore:
+    def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]
