@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from polyplay.common import tree
@@ -52,10 +50,10 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
 
-def mix_random(own: Any, other: Any, which: np.ndarray) -> Any:
+def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
     """`own` actions [B, …], but `other` in the lanes where `which` (bool [B]) says so."""
 
-    def leaf(a: Any, b: Any) -> Any:
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
 
     return tree.map(leaf, own, other)

@@ -1,4 +1,4 @@
-"""Pools driven with random actions: to measure any of them, and to look at the rows of Polyplay's own (Atari, toys)."""
+"""Pools driven with random actions: to measure any of them, and to check the rows of Polyplay's own (Atari, toys)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.common import tree
 from polyplay.common.shared_memory import SharedBlock
-from polyplay.common.tree import Batch
+from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks
 from polyplay.envs.check.trial import CLOCK, TrialFacts, TrialOrder, random_action
 from polyplay.envs.make import factory
@@ -27,22 +27,22 @@ from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary
 
 class SelfPlayingEnv:
     """A Gymnasium environment that draws its actions itself, so that its pool can be driven whatever they look like. It
-    hears masks, and keeps them to itself.
+    reads masks, and does not pass them on.
     """
 
-    def __init__(self, env: Any):
+    def __init__(self, env: gymnasium.Env):
         self.env, self.unwrapped, self.spec = env, getattr(env, "unwrapped", env), getattr(env, "spec", None)
         self.observation_space, self.action_space = masks.without_mask(env.observation_space), gym.Discrete(1)
         self._draws = env.action_space
-        self._last: Any = None
+        self._last: Tree = None
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> object:
         if seed is not None:
             self._draws.seed(seed)
         self._last = self.env.reset(seed=seed)
         return _bare(self._last)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: int) -> object:
         last = self._last
         self._last = self.env.step(random_action(self._draws, last[0], last[-1]))
         return _bare(self._last)
@@ -51,7 +51,7 @@ class SelfPlayingEnv:
         self.env.close()
 
 
-def _bare(given: Any) -> Any:
+def _bare(given: object) -> object:
     """What step or reset gave, without masks."""
     if not isinstance(given, tuple | list):
         return given
@@ -61,14 +61,14 @@ def _bare(given: Any) -> Any:
 def self_playing(envs: Envs) -> Envs:
     """The same environments, to be answered with zeros."""
 
-    def make() -> Any:
+    def make() -> SelfPlayingEnv:
         return SelfPlayingEnv(build(factory(envs.name, envs.options), envs.title))
 
     make.__qualname__ = envs.title  # what messages call it
     return replace(envs, name=make, options={})
 
 
-def action_sampler(pool: Pool, seed: int) -> Callable[[int], Any]:
+def action_sampler(pool: Pool, seed: int) -> Callable[[int], Tree]:
     """A function that draws the actions of some lanes."""
     rng = np.random.default_rng(seed)
     return lambda n: tree.map(lambda leaf: _draw(rng, leaf, n), pool.spec.action)
@@ -106,7 +106,7 @@ def measure_pool(answer: Connection, clock: SharedBlock, trace: SharedBlock, env
 
 
 def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder, envs: Envs) -> None:
-    """A trial of one lane of Polyplay's own pools; says what `envs/trial` says."""
+    """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
     settle(trace)
     times = clock.array(CLOCK, np.float64)
     times[:] = time.monotonic() + START, 0, 0, START

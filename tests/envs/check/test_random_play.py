@@ -9,6 +9,7 @@ from polyplay.envs.check.trial import TrialOrder
 from polyplay.envs.check.watchdog import run_watched
 from polyplay.envs.pools.lane import LaneJob
 from tests.envs import broken
+from tests.envs.toys.traits import NAME as TRAITS
 
 
 def test_a_pool_is_driven_whatever_its_actions_are():
@@ -45,7 +46,7 @@ def test_masks_are_heard_by_the_one_who_draws_alone():
     pool.close()
 
 
-@pytest.mark.parametrize("name", ["toy:traits+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+@pytest.mark.parametrize("name", [f"{TRAITS}+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
     job = LaneJob(b"", name, envs.spec, 3, 0, 60.0, 0)
