@@ -196,20 +196,22 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """`kind(**given)`, a dataclass of options. Raises UserError: an unknown name, or a value of
-    another type.
-    """
-    known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    for name, value in given.items():
-        if name not in known:
-            raise UserError(
-                f"{title}: unknown option {name!r}{closest_names(name, known)}; there are: {', '.join(known)}"
-            )
-        want = type(known[name])
-        right = isinstance(value, int | float) if want is float else isinstance(value, want)
-        if not right or (isinstance(value, bool) and want is not bool):
-            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
+    """`kind(**given)`, a dataclass of options. Raises UserError, see check_options."""
+    check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
+
+
+def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
+    """Raises UserError: an unknown name, or a value of another type than the default."""
+    for name, value in given.items():
+        if name not in defaults:
+            raise UserError(
+                f"{title}: unknown option {name!r}{closest_names(name, defaults)}; there are: {', '.join(defaults)}"
+            )
+        want = type(defaults[name])
+        right = isinstance(value, int | float) if want is float else isinstance(value, want)
+        if want in (bool, int, float, str) and (not right or (isinstance(value, bool) and want is not bool)):
+            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,8 @@
-"""Uniform actions of any space from given uniforms: the random part of an evaluation with ε. Imports no torch."""
+"""Uniform actions of any space: the random part of an evaluation with ε, and the play of checks. Imports no torch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -8,6 +10,8 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf
+
+MOST = 1e6  # a random real number is at most this far from 0
 
 
 def action_width(space: ActionSpec) -> int:
@@ -48,6 +52,26 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
     """int64 [B]: the legal value [B, n] that stands at u of the way through all that are legal."""
     place = (u * legal.sum(1)).astype(np.int64)
     return (legal.cumsum(1) > place[:, None]).argmax(1)
+
+
+def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
+    """A function that draws the actions of n lanes; of those that `mask` allows, where it is given."""
+    rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
+    width = action_width(bounded)
+
+    def draw(n: int, mask: Tree | None = None) -> Tree:
+        return random_actions(bounded, rng.random((n, width)), mask)
+
+    return draw
+
+
+def _bounded(leaf: Leaf) -> Leaf:
+    """A Box with finite bounds: where one is missing, 1 beyond the other or beyond 0."""
+    if not isinstance(leaf, Box):
+        return leaf
+    low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
+    high = np.where(np.isfinite(leaf.high), leaf.high, np.maximum(low, 0) + 1)
+    return Box(leaf.shape, np.maximum(low, -MOST), np.minimum(high, MOST))
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:

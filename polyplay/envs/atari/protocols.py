@@ -32,11 +32,7 @@ _WHOLE: Options = {"start": "noops", "life_start": "", "fire_reset": False, "lif
 _PLAIN: Options = {**_WHOLE, "sticky": 0.0, "noop_min": 0, "noop_max": 31}
 
 
-def _protocols(*given: Protocol) -> dict[str, Protocol]:
-    return {p.name: p for p in given}
-
-
-PROTOCOLS = _protocols(
+ALL = (
     Protocol("run", 30, "as the run's own games start and end", "the run's config.json"),
     Protocol(
         "null-op",
@@ -79,6 +75,7 @@ PROTOCOLS = _protocols(
         {**_WHOLE, "sticky": 0.25, "noop_min": 0, "noop_max": 0, "max_frames": 108_000},
     ),
 )
+PROTOCOLS = {p.name: p for p in ALL}
 
 
 def protocol(name: str) -> Protocol:

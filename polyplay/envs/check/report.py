@@ -98,13 +98,13 @@ class EnvChecker:
     def trial(self, lane: int) -> TrialResult:
         """One lane by itself."""
         envs = self.envs
-        job = LaneJob(
-            b"" if self.own else pickled_factory(envs), envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0
-        )
+        maker = b"" if self.own else pickled_factory(envs)
+        job = LaneJob(maker, envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
         order = TrialOrder(job, self.steps, self.seconds)
-        tried = (
-            run_watched(random_play.run_pool_trial, order, envs) if self.own else run_watched(trial.run_trial, order)
-        )
+        if self.own:
+            tried = run_watched(random_play.run_pool_trial, order, envs)
+        else:
+            tried = run_watched(trial.run_trial, order)
         tried.card = {**envs.spec.describe}
         return tried
 
@@ -119,7 +119,7 @@ class EnvChecker:
             return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
         pool = None
         try:
-            pool = random_play.self_playing(envs).open(self.seed)
+            pool = envs.open(self.seed)
             rate = random_play.steps_per_second(pool, seconds)
         except (EnvFailure, UserError) as e:
             head = str(e).split("\n")[0]

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces as gym
 
 from polyplay.common import tree
 from polyplay.common.shared_memory import SharedBlock
@@ -28,6 +27,7 @@ from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import one_line
 from polyplay.envs.pools.lane import START, Lane, LaneJob
 from polyplay.envs.pools.worker import settle, unpack
+from polyplay.envs.random_actions import action_sampler
 
 STAGES = ("building it", "reset", "step")
 CLOCK = 4  # float64: when what is going on must be done, its stage, steps so far, and how long it may take
@@ -100,10 +100,9 @@ class EnvTrial:
         going = self._build()
         until = time.monotonic() + self.order.seconds
         while going and self.raised < FEW and self.facts.steps < self.order.steps and time.monotonic() < until:
-            begun = self._reset()
-            going = begun is not None
-            if begun is not None:
-                self._episode(*begun, until)
+            going = self._reset()
+            if going:
+                self._episode(until)
         self.clock[0] = 0.0
         self.answer.send(("facts", self.facts))
 
@@ -127,8 +126,8 @@ class EnvTrial:
         self.facts.build = time.perf_counter() - start
         env = self.lane.env
         assert env is not None
-        self.env, self.space, self.draws = env, env.observation_space, env.action_space
-        self.draws.seed(job.seed)
+        self.env, self.space = env, env.observation_space
+        self.draw = action_sampler(job.spec.action, job.seed)
         self.recorders = [RecordingEnv(layer) for layer in layers_of(env)]
         return True
 
@@ -142,28 +141,28 @@ class EnvTrial:
             self.broke(rule, f"{where}{one_line(e)}")
         return None
 
-    def _reset(self) -> tuple[object, object] | None:
-        """The observation and info of a new episode; None: there is none."""
+    def _reset(self) -> bool:
+        """Begin an episode; False: that failed."""
         seed = None if self.facts.resets else self.lane.seed()
         self.facts.resets += 1
         start = self.allow(1, self.limit)
         found = self._try("reset", "", lambda: rules.read_reset(self.env.reset(seed=seed)))
         if found is None:
-            return None
+            return False
         self.facts.reset_most = max(self.facts.reset_most, time.perf_counter() - start)
         if seed is not None:
             self.facts.generator = rules.rng_of(self.env)
         self._check_row(*found, (0.0, False, False))
-        return found
+        return True
 
-    def _episode(self, obs: object, info: object, until: float) -> None:
+    def _episode(self, until: float) -> None:
         length, over = 0, False
         while not over and self.facts.steps < self.order.steps and time.monotonic() < until:
             self.facts.steps += 1
             length += 1
             for recorder in self.recorders:
                 recorder.answer = None
-            action = random_action(self.draws, obs, info)
+            action = self._draw_action()
             start = self.allow(2, self.limit)
             where = f"action {' '.join(str(action).split())[:80]}: "
             parts = self._try("step", where, lambda action=action: rules.step_parts(self.env.step(action)))  # type: ignore[misc]
@@ -177,6 +176,11 @@ class EnvTrial:
             over, terminated = self._check_step(obs, info, reward, terminated, truncated)
         if over:
             self.facts.ends.append((length, terminated))
+
+    def _draw_action(self) -> object:
+        """A random action as the environment takes it; one that the last mask allows, where there is one."""
+        action = self.draw(1, self.board.rows.get("mask"))
+        return self.lane.act(tree.at(action, 0))
 
     def _check_step(
         self, obs: object, info: object, reward: object, terminated: object, truncated: object
@@ -254,17 +258,3 @@ def same_values(a: Tree, b: Tree) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same_values, a, b))
     return np.shape(a) == np.shape(b) and bool(np.all(np.asarray(a) == np.asarray(b)))
-
-
-def random_action(space: gym.Space, obs: object, info: object) -> Any:
-    """A random action; one that is allowed, where the observation or the info has an `action_mask`."""
-    mask = next((x["action_mask"] for x in (obs, info) if isinstance(x, Mapping) and "action_mask" in x), None)
-    if mask is not None:
-        with contextlib.suppress(Exception):
-            if isinstance(space, gym.Discrete):
-                return space.sample(np.asarray(mask, np.int8))
-            if isinstance(space, gym.MultiDiscrete):
-                parts = np.split(np.asarray(mask, np.int8).ravel(), np.cumsum(space.nvec.ravel())[:-1])
-                return space.sample(tuple(parts))
-            return space.sample(mask)
-    return space.sample()

@@ -74,7 +74,6 @@ class EnvProcessHandle:
     def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
         self.index, self.lanes = index, lanes
         self._args = (board, job, index, lanes, each)
-        self._own = np.array(lanes, np.int32).tobytes()
         self.leave_by = math.inf
         self.start()
 
@@ -92,11 +91,6 @@ class EnvProcessHandle:
         back.close()
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()
         os.set_blocking(self.source, False)
-
-    def order_own(self) -> None:
-        """All its lanes."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self.sink, self._own)
 
     def order(self, lanes: np.ndarray) -> None:
         with contextlib.suppress(BrokenPipeError):  # recv notices its end and orders its lanes again

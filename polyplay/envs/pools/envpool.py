@@ -26,7 +26,7 @@ from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.machine import cores
 from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.build import one_line
 from polyplay.envs.pools.local import LocalPool
@@ -76,14 +76,9 @@ def ask(envs: Envs) -> EnvPoolTask:
 
 
 def _check_options(envs: Envs, known: Batch) -> None:
-    for name in envs.options:
-        if name in OURS or name not in known:
-            there = [k for k in known if k not in OURS]
-            hint = ": Polyplay sets it" if name in OURS else closest_names(name, there)
-            raise UserError(f"{envs.title}: option {name!r} cannot be set{hint}; there are: {', '.join(there)}")
-        want = type(known[name])
-        if want in (bool, int, float, str) and type(envs.options[name]) not in (want, int if want is float else want):
-            raise UserError(f"{envs.title}: option {name}={envs.options[name]!r} must be of type {want.__name__}")
+    for name in set(OURS) & set(envs.options):
+        raise UserError(f"{envs.title}: option {name!r} cannot be set: Polyplay sets it")
+    check_options(envs.options, {k: v for k, v in known.items() if k not in OURS}, envs.title)
     if envs.options.get("reward_clip"):
         raise UserError(
             f"{envs.title}: option reward_clip=True loses the score; leave it out, the learner limits rewards"

@@ -83,7 +83,7 @@ class Lane:
             self._reset()
             return
         self.allow(self.job.step_timeout)
-        action = tree.map(lambda a: a[self.lane], self.board.action)
+        action = tree.at(self.board.action, self.lane)
         self.last, self.stage = action, "step"
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.read_step(result)
@@ -209,7 +209,7 @@ class Lane:
             return
         saved_state.load_env(self.env, saved["env"])
         self.over, self.cut = bool(saved["over"]), bool(saved["cut"])
-        self.last = tree.map(lambda a: a[self.lane], self.board.action)
+        self.last = tree.at(self.board.action, self.lane)
 
     def close(self) -> None:
         """Close the environment, whatever it raises."""

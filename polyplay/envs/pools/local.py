@@ -67,7 +67,7 @@ class LocalPool:
             raise Closed
 
     def _rows_of(self, lanes: Lanes) -> Batch:
-        return tree.map(lambda a: a[lanes], self._rows)
+        return tree.at(self._rows, lanes)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         raise NotImplementedError

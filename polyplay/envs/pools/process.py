@@ -91,7 +91,7 @@ class ProcessPool:
                     if lanes is None and self.fixed and self._turns.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
-                    return lanes, self._rows(lanes)
+                    return lanes, tree.at(self._board.rows, lanes)
                 if not self._wait(end) and end is not None and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -243,19 +243,10 @@ class ProcessPool:
                 self._replace_hung(now)
                 return False
 
-    def _rows(self, lanes: Lanes) -> Batch:
-        return tree.map(lambda a: a[lanes], self._board.rows)
-
     def _order(self, numbers: np.ndarray) -> None:
-        if self._apart:
-            for i in numbers.tolist():
-                self._workers[i].order_own()
-            return
         owner = self._owner[numbers]
-        for worker in self._workers.values():
-            mine = numbers[owner == worker.index]
-            if mine.size:
-                worker.order(mine)
+        for i in np.unique(owner).tolist():
+            self._workers[i].order(numbers[owner == i])
 
     def _wait(self, end: float | None) -> bool:
         """Wait for an answer, at most a tick or until `end`; False: none came."""

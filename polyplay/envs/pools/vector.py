@@ -76,7 +76,7 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     one = spaces.action_reader(space)
 
     def several(a: Tree) -> Tree:
-        rows = [one(tree.map(lambda x, i=i: x[i], a)) for i in range(n)]
+        rows = [one(tree.at(a, i)) for i in range(n)]
         return concatenate(space, rows, create_empty_array(space, n))  # type: ignore[arg-type]
 
     return several
@@ -173,8 +173,7 @@ class VectorPool(LocalPool):
             for start in range(0, envs.lanes, width):
                 at = slice(start, start + width)
                 env = self._one(envs, width)
-                rows = tree.map(lambda a, at=at: a[at], self._rows)
-                self._groups.append(VectorLanes(env, rows, envs.title, lane + start))
+                self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + start))
                 self._groups[-1].begin(seeds[at])
         except BaseException:
             self.close()

@@ -23,6 +23,7 @@ from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs.make import imported
 from polyplay.envs.pool import Envs, EnvSpec, closest_names, lane_seeds, options
+from polyplay.envs.pools.board import FLAGS
 from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
 from polyplay.envs.toys.still import Arrays, Draw, Still
@@ -242,21 +243,17 @@ class ToyPool(LocalPool):
         before = {k: v[at] for k, v in self._states.items()}
         after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
         truncated = truncated & ~terminated
-        flags = {"terminated": terminated, "truncated": truncated, "over": terminated | truncated, "first": False}
+        over = terminated | truncated
+        flags = {"terminated": terminated, "truncated": truncated, "over": over, "first": False}
         self._write(at, after, {"reward": reward, **flags})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        flags = {"terminated": False, "truncated": False, "over": False, "first": True}
-        self._write(at, states, {"reward": 0.0, **flags})
+        self._write(at, states, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
-        for key, value in states.items():
-            self._states[key][at] = value
-        tree.write(self._rows["obs"], at, self.game.see(states))
-        if "mask" in self._rows:
-            tree.write(self._rows["mask"], at, self.game.legal(states))  # type: ignore[attr-defined]
-        for key, value in row.items():
-            self._rows[key][at] = value
+        tree.write(self._states, at, states)
+        masks = {"mask": self.game.legal(states)} if "mask" in self._rows else {}  # type: ignore[attr-defined]
+        tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams and turns."""
