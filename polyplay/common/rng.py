@@ -1,7 +1,7 @@
 """Action noise from a counter: uniform numbers keyed by (seed, lane, step), so there is no generator state to save.
 
-The same key gives the same number whatever the grouping of lanes, and saying an action again with newer weights uses
-the same number. Imports no torch.
+The same key gives the same number whatever the grouping of lanes, and drawing an action again with newer weights
+uses the same number. Imports no torch.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def imported(name: str) -> Callable[..., Any]:
 
 
 def _import(module: str, name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
+    if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(module)

@@ -56,12 +56,11 @@ Batching = All | Group | Greedy
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of as many as asked).
+    factory makes vector environments, of `width` lanes (0: of any number).
     """
 
     obs: Spec
     action: ActionSpec
-    seats: int = 1
     frames_per_step: int = 1
     describe: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class Pool(Protocol):
         """End everything; may be called again."""
 
     def state(self) -> Batch | None:
-        """Everything that decides the future of every lane, as arrays; None where the pool can't tell."""
+        """Everything that decides the future of every lane, as arrays; None where it has none, see `unsaved`."""
 
     def load(self, state: Batch) -> None:
         """Go on from such a state, to the bit: also which lanes wait for their answer."""

@@ -75,7 +75,7 @@ def _bounded(leaf: Leaf) -> Leaf:
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
-    """`own` actions [B, …], but `other` in the lanes where `which` (bool [B]) says so."""
+    """`own` actions [B, …], but `other` in the lanes of `which` (bool [B])."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)

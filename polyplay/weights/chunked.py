@@ -115,7 +115,7 @@ class _Chunked:
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
-        if not self.mine.take(chunk):
+        if not self.mine.acquire(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
@@ -126,5 +126,5 @@ class _Chunked:
         self.done[chunk] += 1
         part = self.parts[chunk]
         self.vector.flat[part] = self.shared[part]
-        self.mine.give(chunk)
+        self.mine.release(chunk)
         return True

@@ -111,7 +111,7 @@ class AtariEnv(gymnasium.Env):
         self._lane = number
 
     def _begin(self, number: int) -> Begun:
-        """The game from a start state. Raises UserError: it leads elsewhere than it says."""
+        """The game from a start state. Raises UserError: it leads to another state than the file says."""
         assert self._starts is not None
         start = self._starts.starts[number]
         self._seed(start.seed)

@@ -1,15 +1,15 @@
 """Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
 
-What looks roundabout here answers something ale-py does (read in 0.12's src/ale/vector, pinned by tests):
+Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
 
 - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-- asked for lives, its `terminated` mixes lost lives with the end of the game: we do not ask, and look at the
+- with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
   `lives` count ourselves, so that `over` is exact;
 - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
 - where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
   steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
   observation is the real one;
-- `send` knows no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+- `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
   hang.
 """
 

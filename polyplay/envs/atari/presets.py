@@ -1,6 +1,6 @@
 """How an Atari game is played and shown: the options, and what each paper or its released code chose, by name.
 
-A preset says everything of it that concerns frames and episodes. Rewards stay raw: the loss clips them.
+A preset fixes everything that concerns frames and episodes. Rewards stay raw: the loss clips them.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Atari:
     def beyond(self) -> str:
         """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
         plain = {k: getattr(Atari, k) for k in ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")}
-        asked = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
-        return ", ".join(asked + (["stack_reset='play'"] if self.stack_reset == "play" else []))
+        changed = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
+        return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:

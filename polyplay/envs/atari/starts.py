@@ -6,7 +6,7 @@
 
 A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
 state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
-"ram", where given, must come out again. "kind": "human", or "substitute" for anything else: then every score says so.
+"ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
 The papers' own start states were never released. Imports no torch.
 """
 

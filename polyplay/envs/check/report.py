@@ -22,7 +22,7 @@ from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.rules import RULES
 
-STEPS, SECONDS = 1000, 10.0  # of one trial, where --steps says nothing
+STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
 LANES = 2  # of each process of the pool that is measured
 
 

@@ -1,11 +1,11 @@
 """EnvPool's environments by name, `envpool:Pong-v5`: its threads step; fixed groups get its arrays uncopied.
 
-What is done here answers something EnvPool does (1.2.5, by experiment: bench/epool.py looks again):
+Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; bench/epool.py checks it again):
 
 - it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
   episodic_life=True that row is no reset and `elapsed_step` goes on, so a row is first if the one before it ended;
 - there `terminated` means a lost life, and info["terminated"] that the game is over;
-- `truncated` is set at max_episode_steps even where the episode terminates there: info knows, in Atari;
+- `truncated` is set at max_episode_steps even where the episode terminates there: info is right, in Atari;
 - its seeds are fixed when it is made, reset(seed=) is ignored;
 - num_threads=0 means min(batch_size, cores), one thread with batch_size=1: we always give a number;
 - with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: Greedy receives one by one;
@@ -47,7 +47,7 @@ def _module() -> Any:
 
 
 class EnvPoolTask(NamedTuple):
-    """What EnvPool says of a task, with our options."""
+    """EnvPool's description of a task, with our options."""
 
     config: Batch
     observation_space: gym.Space  # of one environment

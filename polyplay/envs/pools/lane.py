@@ -140,7 +140,7 @@ class Lane:
             )
             raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         set_lane = getattr(env, "polyplay_lane", None)
-        if callable(set_lane):  # an environment that wants to know which lane of the run it is
+        if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
         shown = masks.without_mask(env.observation_space)

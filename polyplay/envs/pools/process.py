@@ -1,6 +1,6 @@
 """Any Gymnasium environment, in processes: several lanes each, rows written in place into shared memory.
 
-Nobody spins and nobody shares a lock: orders and answers are lane numbers on two pipes per process. A
+No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
 process that is killed or hangs is replaced, its lanes begin anew.
 """
 
@@ -28,7 +28,7 @@ from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.pools.saved_state import LOAD, SAVE
 from polyplay.envs.spaces import check_action
 
-TICK = 0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
+TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
 
 
 class ProcessPool:

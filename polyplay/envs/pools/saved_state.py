@@ -31,7 +31,7 @@ UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
 
 
 class Unsaveable(Exception):
-    """An environment that cannot tell its state, or not take it back: why, and what to do."""
+    """An environment whose state cannot be saved or loaded: why, and what to do."""
 
 
 def reason_of(e: BaseException) -> str:

@@ -93,7 +93,7 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
 
 
 def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:
-    """One environment of those that gymnasium.make_vec was asked for."""
+    """One environment of those that gymnasium.make_vec made."""
     found = copy.deepcopy(found)
     kwargs, found.kwargs = found.kwargs, {}
     env = gymnasium.make(found, disable_env_checker=True, **{k: v for k, v in kwargs.items() if k not in OURS})

@@ -1,7 +1,7 @@
 """An environment that costs nothing: every observation is the same.
 
-`polyplay bench` puts it in another's place, so that a system runs without its environment: as toy:still (many lanes in
-one thread) or as a Gymnasium environment (in the processes that the other one was in).
+`polyplay bench` replaces another environment by it, to measure a system without its environment: as toy:still (many
+lanes in one thread) or as a Gymnasium environment (in the processes that the other one was in).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class StillEnv(gymnasium.Env):
 
 
 def still_options(obs: Spec, action: ActionSpec, title: str) -> dict[str, int]:
-    """Options of a Still that looks like another environment. Raises UserError: one that it cannot look like."""
+    """Options of a Still with another environment's spaces. Raises UserError: spaces that it cannot have."""
     if isinstance(obs, Field) and isinstance(action, Discrete):
         if len(obs.shape) == 3 and obs.dtype == "uint8":
             return {**dict(zip(("planes", "height", "width"), obs.shape, strict=True)), "actions": action.n}
