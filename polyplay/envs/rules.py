@@ -25,7 +25,7 @@ MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 class EnvRule:
     says: str
     fix: str
-    run: str  # what a run does when it is broken
+    run: str = ENDS  # what a run does when it is broken
 
 
 RULES = {
@@ -47,17 +47,14 @@ RULES = {
     "keys": EnvRule(
         "A composed observation has the declared keys.",
         "give every declared key at every step, and no others at a reset; or declare what is given",
-        ENDS,
     ),
     "shape": EnvRule(
         "An observation has the declared shape.",
         "declare the shape that is given; pad what varies to a fixed one",
-        ENDS,
     ),
     "dtype": EnvRule(
         "An observation's type fits into the declared one.",
         "return obs.astype(self.observation_space.dtype), or declare the type that is given",
-        ENDS,
     ),
     "bounds": EnvRule(
         "An observation lies within the declared bounds.",
@@ -68,27 +65,22 @@ RULES = {
         "An action mask fits the actions, is there from the first reset on, and leaves one legal.",
         "give it with every observation or info in a form that space.sample(mask) takes; end the episode where no "
         "action is left",
-        ENDS,
     ),
     "finite": EnvRule(
         "An observation holds no NaN and no infinity.",
         "find the division or overflow that makes it: np.seterr(all='raise'); clip, or end the episode there",
-        ENDS,
     ),
     "reward": EnvRule(
         "A reward is one finite number.",
         "return float(reward): no None, no array; bound what can overflow",
-        ENDS,
     ),
     "flags": EnvRule(
         "terminated and truncated are booleans: an end is terminated, a time limit is truncated.",
         "return bool(…) for both; leave time limits to gymnasium.wrappers.TimeLimit",
-        ENDS,
     ),
     "final-observation": EnvRule(
         "A step that ends an episode returns its real last observation.",
         "return the observation at the end too: after a truncation its value is what learning continues from",
-        ENDS,
     ),
     "autoreset": EnvRule(
         "It does not reset itself within step().",
@@ -99,7 +91,6 @@ RULES = {
         "Different seeds make different generators.",
         "begin reset() with super().reset(seed=seed) and draw from self.np_random; for a fixed level make a "
         "generator of its own, np.random.default_rng(0)",
-        ENDS,
     ),
     "determinism": EnvRule(
         "The same seed and the same actions give the same episodes.",

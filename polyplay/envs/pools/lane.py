@@ -62,15 +62,22 @@ class Lane:
         self.stage = "build"  # the rule that an exception breaks now
 
     def turn(self) -> int:
-        """Make the lane's next row: its number, or `~number` with a note on the board."""
+        """Make the lane's next row: its number, or `~number` with a note on the board. An environment that raises is
+        closed, built and reset until that works.
+        """
+        step, fault = self._advance, ""
         try:
-            try:
-                self._advance()
+            while True:
+                try:
+                    step()
+                    break
+                except (spaces.SpaceViolation, Fatal):
+                    raise
+                except BaseException as e:
+                    step, fault = self._reset, self._count_fault(e)
+            if not fault:
                 return self.lane
-            except (spaces.SpaceViolation, Fatal):
-                raise
-            except BaseException as e:
-                self._repair(e)
+            self.board.note(self.lane, RESTARTED, fault)
         except Fatal as e:
             self.board.note(self.lane, e.kind, str(e))
         except spaces.SpaceViolation as e:
@@ -163,23 +170,14 @@ class Lane:
         rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
         rows["first"][lane], rows["over"][lane] = first, self.over
 
-    def _repair(self, e: BaseException) -> None:
-        """Close, build and reset until that works; leaves a note. Raises Fatal (too often), SpaceViolation."""
-        while True:
-            text = self._report(e)
-            self.board.faults[self.lane] += 1
-            if self.board.faults[self.lane] > self.job.max_restarts:
-                raise Fatal(HOPELESS, text) from e
-            self.close()
-            try:
-                self._reset()
-            except (spaces.SpaceViolation, Fatal):
-                raise
-            except BaseException as again:
-                e = again
-                continue
-            self.board.note(self.lane, RESTARTED, text)
-            return
+    def _count_fault(self, e: BaseException) -> str:
+        """Close the environment; the report of `e`. Raises Fatal: too many faults."""
+        text = self._report(e)
+        self.board.faults[self.lane] += 1
+        if self.board.faults[self.lane] > self.job.max_restarts:
+            raise Fatal(HOPELESS, text) from e
+        self.close()
+        return text
 
     def _report(self, e: BaseException) -> str:
         """One clear line, then the end of the environment's own traceback."""

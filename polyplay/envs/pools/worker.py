@@ -142,7 +142,9 @@ def _die_with(sentinel: int) -> None:
 
     def watch() -> None:
         wait([sentinel])
-        _end()
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
 
     if sys.platform == "linux":
         import fcntl
@@ -152,9 +154,3 @@ def _die_with(sentinel: int) -> None:
         fcntl.fcntl(sentinel, set_signal, signal.SIGKILL)
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
-def _end() -> None:
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)
