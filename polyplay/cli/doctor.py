@@ -1,11 +1,10 @@
 """`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
 
-No file of the user's is read, no path and no name of a user or machine is told. Imports no torch at the top.
+It reads no file of the user's and prints no path and no name of a user or machine. Imports no torch at the top.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from polyplay.cli.findings import print_findings
 from polyplay.common.findings import Finding, as_json, status
+from polyplay.common.machine import cores, stamp, version
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
@@ -33,32 +33,22 @@ def versions() -> Iterator[Finding]:
 
     python = f"{platform.python_version()} ({platform.python_implementation()})"
     yield Finding("polyplay", "ok", f"{__version__}, Python {python}")
-    found = {name: _version(name) for name in (*NEEDED, *EXTRAS)}
-    told = ", ".join(f"{name} {v}" for name, v in found.items() if v)
-    lost = [name for name in NEEDED if not found[name]]
-    fix = f"pip install {' '.join(lost)}" if lost else ""
-    yield Finding("packages", "failed" if lost else "ok", told, fix)
+    found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
+    installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
+    missing = [name for name in NEEDED if not found[name]]
+    fix = f"pip install {' '.join(missing)}" if missing else ""
+    yield Finding("packages", "failed" if missing else "ok", installed, fix)
     absent = [name for name in EXTRAS if not found[name]]
     if absent:
         extras = ",".join(EXTRAS[name] for name in absent)
         yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def machine() -> Iterator[Finding]:
-    from polyplay.common.machine import cores
-
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
     quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
-    few = quota is not None and quota < cores()
-    text = f"{_cpu()}; {cores()} of {os.cpu_count()} cores may be used"
-    if few:
+    text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
+    if quota is not None and quota < cores():
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
         yield Finding("cpu", "warning", f"{text}, for {quota:g} cores' time", fix)
     else:
@@ -87,11 +77,6 @@ def memory() -> Finding:
     return Finding("memory", "ok", text)
 
 
-def _cpu() -> str:
-    names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if "model name" in line]
-    return names[0] if names else platform.processor() or "an unknown CPU"
-
-
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
@@ -107,14 +92,14 @@ def limits() -> Iterator[Finding]:
     if Path("/dev/shm").is_dir():
         free = shutil.disk_usage("/dev/shm").free
         text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
-        fix = "docker run --shm-size=1g …"
-        yield Finding("/dev/shm", "ok" if free > 2**26 else "warning", text, "" if free > 2**26 else fix)
+        fix = "" if free > 2**26 else "docker run --shm-size=1g …"
+        yield Finding("/dev/shm", "warning" if fix else "ok", text, fix)
     free = shutil.disk_usage(".").free
     fix = "" if free > GB else "free some, or put the run elsewhere with --run"
     yield Finding("disk", "warning" if fix else "ok", f"{free / GB:.1f} GB free where you are", fix)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
-    told = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    yield Finding("settings", "ok", ", ".join(told) or "no thread or device settings in the environment")
+    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    yield Finding("settings", "ok", ", ".join(given) or "no thread or device settings in the environment")
 
 
 def open_files(soft: int, hard: int) -> Finding:
@@ -177,7 +162,7 @@ def environments() -> Iterator[Finding]:
 def atari() -> Iterator[Finding]:
     from polyplay.envs import Envs
 
-    if not _version("ale-py"):
+    if not version("ale-py"):
         yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
         return
     spec = Envs("ALE/Pong-v5", 1).spec
@@ -201,7 +186,7 @@ def smoke() -> Iterator[Finding]:
 
 
 REPORT = "report it, with all of these lines"
-LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "versions": versions,
     "machine": machine,
     "limits": limits,
@@ -216,9 +201,9 @@ LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
 def examine() -> list[Finding]:
     """Everything; what raises is a finding too."""
     found: list[Finding] = []
-    for name, look in LOOKS.items():
+    for name, check in CHECKS.items():
         try:
-            found.extend(look())
+            found.extend(check())
         except Exception as e:
             text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
             found.append(Finding(name, "failed", text.replace(str(Path.home()), "~"), REPORT))
@@ -237,9 +222,9 @@ def command(words: list[str]) -> int:
     """`polyplay doctor` with these words; the exit status."""
     from polyplay.runs import flags
 
-    o, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
+    options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
     found = examine()
-    if o.json:
+    if options.json:
         print(as_json(found, {}, "lines"))
     else:
         failed = [f.name for f in found if f.level == "failed"]

@@ -9,12 +9,12 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
+from tests.systems import traits_matrix as matrix
 
 NET: Any = {"env": "toy:traits+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0, "steps": 600}
 SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}

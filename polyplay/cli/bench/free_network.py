@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 
-NAME = "polyplay.cli.bench.free_network:few"
+NAME = "polyplay.cli.bench.free_network:tiny_network"
 PIXELS = 64  # at most
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from polyplay.cli.bench import SCHEMA, crowd, settings, watched_run
 from polyplay.cli.bench import measure as measuring
-from polyplay.cli.bench.command import BenchOptions, command
 from polyplay.cli.bench.crowd import MeasureRequest
+from polyplay.cli.bench.main import BenchOptions, command
 from polyplay.cli.bench.measure import Bench
 from polyplay.common.errors import UserError, WorkerLost
 
@@ -57,10 +57,10 @@ def test_a_document_by_hand():
 
 
 def test_the_machine_is_measured_with_every_network_and_precision():
-    found = bench("a2c", network=("mlp", "polyplay.cli.bench.free_network:few"))["machine_limits"]
+    found = bench("a2c", network=("mlp", "polyplay.cli.bench.free_network:tiny_network"))["machine_limits"]
     assert [(r["network"], r["precision"]) for r in found["networks"]] == [
         (network, precision)
-        for network in ("mlp", "polyplay.cli.bench.free_network:few")
+        for network in ("mlp", "polyplay.cli.bench.free_network:tiny_network")
         for precision in ("float32", "bfloat16")
     ]
     first = found["networks"][0]
@@ -89,7 +89,7 @@ def test_a_bottleneck_is_checked_by_removing_it(what: Any, removed: float):
     assert without["predicted"] == pytest.approx(500 / (500 - removed))
     freed = [o.keywords for o in fakes.Crowd.asked][-1]
     assert ("still" in freed["env"]) == (what == "env")
-    assert ("pixels" in freed["network"]) == (what == "network")
+    assert ("free_network" in freed["network"]) == (what == "network")
 
 
 def test_a_freed_run_is_between_two_of_the_systems_own():
