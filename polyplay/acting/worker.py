@@ -46,22 +46,30 @@ def act(
         return
     assert envs is not None
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    vector = FlatParams(net)
-    kept = actor_checkpoint.load_actor(ctx, out.consumers)
-    pool = _open(ctx, envs, kept)
+    flat, version = FlatParams(net), -1
+    saved = actor_checkpoint.load_actor(ctx, out.consumers)
+    pool = open_pool(ctx, envs, saved)
     try:
         producer = out.producer(ctx.index)
-        producer.give(kept.get("flight", {}))
+        producer.give(saved.get("flight", {}))
         actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
         actor.explore = explore
-        if "pool" in kept:
-            actor.load(kept)
-        for slots in actor.rollouts(params, vector, lag):
+        if "pool" in saved:
+            actor.load(saved)
+
+        def pull(k: int) -> int | None:
+            """The weights of round k - lag or later ones, the newest where acting runs free."""
+            nonlocal version
+            if not params.wait(0 if lag is None else max(k - lag, 0), ctx.index, out.patience):
+                return None
+            version = params.pull(flat, version)
+            return version
+
+        for slots in actor.rollouts(pull):
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)
-            ctx.counters.set("restarts", pool.restarts)
-            _tell_faults(ctx, pool)
+            report_faults(ctx, pool)
             yield
             actor_checkpoint.answer_save(ctx, actor, producer)
     finally:
@@ -82,20 +90,20 @@ def _serve(ctx: WorkerContext, desk: AgentTable, policy: Any, weights: Hogwild) 
             ctx.counters.add("rollouts", 1)
         ctx.counters.add("depth_sum", desk.queued)
         ctx.counters.add("depth_count", 1)
-        ctx.counters.set("restarts", desk.pool.restarts if ctx.index == 0 else 0)
-        _tell_faults(ctx, desk.pool)
+        report_faults(ctx, desk.pool, counts=ctx.index == 0)
         yield
 
 
-def _open(ctx: WorkerContext, envs: Envs, kept: Batch) -> Pool:
+def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
     """The worker's lanes: with the seeds they had, if it goes on exactly."""
-    if "pool" in kept:
-        ctx.incarnation = int(kept["incarnation"])
+    if "pool" in saved:
+        ctx.incarnation = int(saved["incarnation"])
     return envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
-def _tell_faults(ctx: WorkerContext, pool: Pool) -> None:
-    """Pass on what a pool repaired, once each."""
+def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
+    """Count what a pool repaired, and pass each on once."""
+    ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread was faster
         while pool.faults:
             ctx.say("warning", pool.faults.pop(0))

@@ -225,6 +225,26 @@ class RolloutQueue:
         self._attach()
 
 
+class RolloutSlots:
+    """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
+
+    committed = 0  # rollouts given away before
+
+    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, patience: float = 0.1):
+        self.T, self.lanes, self.slots, self.patience = T, lanes, slots, patience
+        self.rows: Batch = tree.zeros(rows, (slots, T + 1, lanes))
+        self.state: Batch = tree.zeros(state, (slots, lanes))
+        self._turn = 0
+
+    def slot(self) -> int:
+        self._turn += 1
+        return (self._turn - 1) % self.slots
+
+    def views(self, slot: int) -> tuple[Batch, Batch]:
+        """As Producer.views."""
+        return tree.map(lambda x: x[slot], self.rows), tree.map(lambda x: x[slot], self.state)
+
+
 class Producer:
     """One actor's end of a RolloutQueue."""
 
@@ -245,12 +265,16 @@ class Producer:
             while self._free.look() is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 self.queue.check()
-            slot = take_slot(self._free, self.queue.use, FILLING)
+            slot = self._free.take(self.queue.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots
         if slot is not None:
             self.queue.rows["version"][slot] = UNWRITTEN
         return slot
+
+    @property
+    def patience(self) -> float:
+        return self.queue.patience
 
     @property
     def committed(self) -> int:
@@ -276,16 +300,14 @@ class Producer:
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
             assert slot is not None  # they were in slots of a stream as large as this
-            tree.write(self.row(slot), ..., kept["rows"])
-            tree.write(self.state(slot), ..., kept.get("state", {}))
+            rows, state = self.views(slot)
+            tree.write(rows, ..., kept["rows"])
+            tree.write(state, ..., kept.get("state", {}))
             self.commit(slot, int(kept["by"]))
 
-    def row(self, slot: int) -> Batch:
-        """The slot's rows, [T+1, lanes, …]."""
-        return tree.map(lambda x: x[slot], self.queue.rows)
-
-    def state(self, slot: int) -> Batch:
-        return tree.map(lambda x: x[slot], self.queue.state)
+    def views(self, slot: int) -> tuple[Batch, Batch]:
+        """The slot's rows, [T+1, lanes, …], and the state before them, [lanes, …]."""
+        return tree.map(lambda x: x[slot], self.queue.rows), tree.map(lambda x: x[slot], self.queue.state)
 
     def commit(self, slot: int, by: int = 0) -> None:
         """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
@@ -327,7 +349,7 @@ class RolloutBatches:
                 if not (wait and bell.wait(queue.patience)):
                     yield None
                 continue
-            taken, turn = [take_slot(queue._full[p], queue.use, READING) for p in chosen], after
+            taken, turn = [queue._full[p].take(queue.use, READING) for p in chosen], after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]
@@ -360,15 +382,6 @@ class RolloutBatches:
 
     def close(self) -> None:
         self.queue.close()
-
-
-def take_slot(ring: Ring, use: np.ndarray, holder: int) -> int | None:
-    """The next number of a ring, its holder written first; None: it is empty."""
-    slot = ring.look()
-    if slot is not None:
-        use[slot] = holder
-        ring.get()
-    return slot
 
 
 class Collator:

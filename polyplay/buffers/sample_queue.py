@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, take_slot
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue
 from polyplay.common import tree
 from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
@@ -162,7 +162,7 @@ class SampleWriter:
         """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.m]:
-            while (tray := take_slot(ring, marks[:, _HOLDER], FILLING)) is not None:
+            while (tray := ring.take(marks[:, _HOLDER], FILLING)) is not None:
                 self.bell.wait(0)  # its token
                 self.empty.append(tray)
                 if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
@@ -226,7 +226,7 @@ class SampleReader:
     def _next(self) -> int | None:
         for k in range(self.samples.memories):
             m = (self.turn + k) % self.samples.memories
-            tray = take_slot(self.samples._full[m][self.c], self.samples.marks[:, _HOLDER], READING)
+            tray = self.samples._full[m][self.c].take(self.samples.marks[:, _HOLDER], READING)
             if tray is not None:
                 self.turn = m + 1
                 return tray

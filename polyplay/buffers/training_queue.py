@@ -100,6 +100,12 @@ class TrainingQueue:
             self._rows -= int(self.length[taken].sum())
             return taken
 
+    def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
+        """Copies of n chunks: rows [T+1, n, …] and the state before them [n, …]."""
+        at = np.array(slots)
+        rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), self.rows)
+        return rows, tree.map(lambda x: x[at], self.state)
+
     def give_back(self, slots: list[int]) -> None:
         with self._room:
             self._empty.extend(slots)
@@ -138,8 +144,6 @@ class TrainingBatches:
             if slots is None:
                 yield None
                 continue
-            at = np.array(slots)
-            rows = tree.map(lambda x, at=at: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), queue.rows)
-            state = tree.map(lambda x, at=at: x[at], queue.state)
+            batch = queue.batch(slots)
             queue.give_back(slots)  # copied
-            yield rows, state
+            yield batch

@@ -155,7 +155,7 @@ class SampleSource:
 
     def _tell(self) -> None:
         learner = self.learner
-        self.samples.learnt(learner.left(), learner.version)
+        self.samples.learnt(learner.remaining(), learner.version)
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 
@@ -171,8 +171,8 @@ class SampleSource:
             yield from learner.rest(fresh)
             return
         item = self.samples.item(tray)
-        yield from learner.revise(item, fresh, observe=True)  # the memories have no network that could
-        self.taker.give(tray, learner.judged())
+        yield from learner.step_on_sample(item, fresh, observe=True)  # the memories have no network that could
+        self.taker.give(tray, learner.priorities())
         if self.chief:
             self._tell()
             self.ctx.counters.add("depth_sum", self.samples.waiting)
