@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyplay.cli.findings import print_findings
+from polyplay.cli.output import print_findings
 from polyplay.common.findings import Finding, as_json, status
 from polyplay.common.machine import cores, stamp, version
 

@@ -87,7 +87,7 @@ def _measure(names: list[str], options: BenchOptions, means: Measures | None) ->
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):  # end what was started, remove what was written
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    means = means or Measures(say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
+    means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     return Bench(chosen, options, means).run()
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from itertools import pairwise
-from typing import Any
 
 import psutil
 
+from polyplay.common.files import Row
 from polyplay.runs.reports.reporter import Throttled
 
 SHARE = 0.02  # of the time that looking at memory may take: with 60 processes it is not free
 
-Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
+Mark = tuple[Row, tuple[float, float, float]]  # a line of metrics.jsonl, and ProcessWatch.cpu() when it came
 
 
 class ProcessWatch:
@@ -55,9 +55,7 @@ def started_at(marks: list[Mark]) -> float:
     return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
-def watched_rate(
-    marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1
-) -> dict[str, Any] | None:
+def watched_rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1) -> Row | None:
     """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
     had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
     such window yet. A window may be `slack` seconds short.

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from polyplay.cli.bench.process_watch import ProcessWatch, started_at, watched_rate
+from polyplay.cli.bench.process_watch import Mark, ProcessWatch, started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import read_lines
+from polyplay.common.files import Row, read_lines
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
@@ -28,46 +28,40 @@ FRACTIONS = ("env", "infer", "learn", "replay", "wait")
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
 
 
-def watched(system: str, keywords: Mapping[str, Any], seconds: float, turn: int = 1) -> dict[str, Any]:
+def watched(system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
     """sps, own_cores, others_cores, time (fractions of its workers' wall time), and means of what it reports.
 
-    Raises UserError and WorkerLost, with what the run said. turn: see watch.rate.
+    Raises UserError and WorkerLost, with what the run printed. turn: see process_watch.watched_rate.
     """
-    with tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place:
-        run = Path(place, "run")
+    place = tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True)
+    with place, open(Path(place.name, "output"), "w+") as output:
+        run = Path(place.name, "run")
         often = max(0.25, min(1.0, seconds / 8)) if turn == 1 else 0.1  # several lines while a turn is acted
-        more = {"run": str(run), "report_every": often}
-        asked = json.dumps({"system": system, "keywords": {**keywords, **more}})
-        with open(Path(place, "said"), "w+") as said:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "polyplay.cli.bench.watched_run"],
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            try:
-                with contextlib.suppress(BrokenPipeError):
-                    child.stdin.write(asked + "\n")  # type: ignore[union-attr]
-                    child.stdin.flush()  # type: ignore[union-attr]
-                found = _watch(child, run / "metrics.jsonl", seconds, turn)
-            finally:
-                end(child)
-            if found is not None:
-                return summed(found)
-            said.seek(0)
-            raise _complaint(system, child.returncode, said.read())
+        request = {"system": system, "keywords": {**keywords, "run": str(run), "report_every": often}}
+        words = [sys.executable, "-m", "polyplay.cli.bench.watched_run"]
+        child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                print(json.dumps(request), file=child.stdin, flush=True)
+            found = _watch(child, run / "metrics.jsonl", seconds, turn)
+        finally:
+            end(child)
+        if found is None:
+            output.seek(0)
+            raise _complaint(system, child.returncode, output.read())
+        return summed(found)
 
 
-def _watch(child: subprocess.Popen, log: Path, seconds: float, turn: int) -> dict[str, Any] | None:
-    marks: list[Any] = []
+def _watch(child: subprocess.Popen[str], log: Path, seconds: float, turn: int) -> Row | None:
+    marks: list[Mark] = []
     watch, limit = ProcessWatch(child.pid), time.monotonic() + SLACK + WARM + 2 * seconds
     while child.poll() is None and time.monotonic() < limit:
         rows = list(read_lines(log))
         if len(rows) > len(marks):
-            seen = watch.cpu()
-            marks += [(row, seen) for row in rows[len(marks) :]]
+            times = watch.cpu()
+            marks += [(row, times) for row in rows[len(marks) :]]
             found = watched_rate(marks, started_at(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
             if found is not None and found["sps"] > 0:
                 watch.look()
@@ -76,7 +70,7 @@ def _watch(child: subprocess.Popen, log: Path, seconds: float, turn: int) -> dic
     return None
 
 
-def summed(found: dict[str, Any]) -> dict[str, Any]:
+def summed(found: Row) -> Row:
     """The lines of a window as one."""
     lines = found.pop("lines")[1:]
 
@@ -96,7 +90,7 @@ def _complaint(system: str, status: int | None, text: str) -> Exception:
     return WorkerLost(f"{system}: its run gave no reports (exit status {status}):\n{tail}")
 
 
-def end(child: subprocess.Popen) -> None:
+def end(child: subprocess.Popen[str]) -> None:
     """End a run and all that it started, at once: nothing of it is to be kept."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -120,11 +114,11 @@ def main() -> int:
     import polyplay
     from polyplay.cli.bench.settings import environment
 
-    asked = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     lifeline(sys.stdin)
-    keywords = asked["keywords"]
+    keywords = request["keywords"]
     try:
-        polyplay.train(asked["system"], **{**keywords, "env": environment(keywords["env"])})
+        polyplay.train(request["system"], **{**keywords, "env": environment(keywords["env"])})
     except UserError as e:
         print(f"mistake: {' '.join(str(e).split())}", flush=True)
         return 2

@@ -24,7 +24,7 @@ TOY: dict[str, Any] = {"env": "toy:catch", "precision": "float32", "seconds": 8.
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "cores", lambda: 2)
-    monkeypatch.setattr(measuring, "_half", lambda: True)
+    monkeypatch.setattr(measuring, "is_half", lambda how: how != "float32")
 
 
 def bench(*systems: str, said: list[str] | None = None, **options: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     file = tmp_path / "b.json"
     words = ["a3c", "--env", "toy:catch", "--seconds", "0.25", "--precision", "float32", "--json", str(file)]
     said: list[str] = []
-    assert command(words, measuring.Measures(crowd=Here, say=said.append)) == 0
+    assert command(words, measuring.Measures(crowd=Here, report=said.append)) == 0
     document = json.loads(file.read_text())
     (row,) = document["systems"]
     assert row["sps"] > 0
@@ -173,7 +173,7 @@ def test_a_process_of_a_crowd():
         with pytest.raises(UserError, match="--lanes 3 does not divide"):
             one.measure(MeasureRequest("a2c", {**keywords, "lanes": 3}, 1e-4, lanes=2))
         child.kill()
-        child.wait()
+        child.join()
         with pytest.raises(WorkerLost, match="a process that measures parts"):
             one.measure(MeasureRequest("a2c", keywords, 1e-4, lanes=2))
 

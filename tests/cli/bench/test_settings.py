@@ -20,7 +20,7 @@ def test_every_page_can_be_wired_and_says_its_sizes(system: str):
     assert wired.kind == "toy"
     assert min(wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) >= 1
     assert wired.values["network"] == "mlp"
-    assert wired.told["inputs"] == "raw" if "inputs" in wired.told else True
+    assert wired.changed["inputs"] == "raw" if "inputs" in wired.changed else True
     for key, value in settings.SETTINGS.get(system, lambda n: {})(2).items():
         assert wired.values[key] == value
     free = settings.wire(system, {**wired.keywords, "env": settings.free_environment(wired)})
