@@ -48,4 +48,4 @@ def verdict(report: CheckReport) -> str:
     counts = Counter[str](f.level for f in report.findings)
     words = (("failed", "broken"), ("warning", "doubtful"))
     found = [f"{counts[level]} rule{'s' * (counts[level] > 1)} {word}" for level, word in words if counts[level]]
-    return " and ".join(found) or "keeps to every rule that was seen"
+    return " and ".join(found) or "keeps to every rule that was checked"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def versions() -> Iterator[Finding]:
     found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
     installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
     missing = [name for name in NEEDED if not found[name]]
-    fix = f"pip install {' '.join(missing)}" if missing else ""
-    yield Finding("packages", "failed" if missing else "ok", installed, fix)
+    yield Finding(
+        "packages", "failed" if missing else "ok", installed, f"pip install {' '.join(missing)}" if missing else ""
+    )
     absent = [name for name in EXTRAS if not found[name]]
     if absent:
         extras = ",".join(EXTRAS[name] for name in absent)
@@ -48,11 +50,11 @@ def machine() -> Iterator[Finding]:
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
     quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
     text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
+    fix = ""
     if quota is not None and quota < cores():
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
-        yield Finding("cpu", "warning", f"{text}, for {quota:g} cores' time", fix)
-    else:
-        yield Finding("cpu", "ok", text)
+        text += f", for {quota:g} cores' time"
+    yield _limit("cpu", text, fix)
     yield memory()
 
 
@@ -72,9 +74,13 @@ def memory() -> Finding:
     if limit.isdigit() and int(limit) < free.total:
         text += f"; the container's limit is {int(limit) / GB:.1f} GB"
         least = min(least, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
-    if least < GB:
-        return Finding("memory", "warning", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes")
-    return Finding("memory", "ok", text)
+    fix = "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" if least < GB else ""
+    return _limit("memory", text, fix)
+
+
+def _limit(name: str, text: str, fix: str) -> Finding:
+    """A warning where there is something to do about it."""
+    return Finding(name, "warning" if fix else "ok", text, fix)
 
 
 def _read(path: str) -> str:
@@ -93,10 +99,10 @@ def limits() -> Iterator[Finding]:
         free = shutil.disk_usage("/dev/shm").free
         text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
         fix = "" if free > 2**26 else "docker run --shm-size=1g …"
-        yield Finding("/dev/shm", "warning" if fix else "ok", text, fix)
+        yield _limit("/dev/shm", text, fix)
     free = shutil.disk_usage(".").free
     fix = "" if free > GB else "free some, or put the run elsewhere with --run"
-    yield Finding("disk", "warning" if fix else "ok", f"{free / GB:.1f} GB free where you are", fix)
+    yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     yield Finding("settings", "ok", ", ".join(given) or "no thread or device settings in the environment")
@@ -104,9 +110,8 @@ def limits() -> Iterator[Finding]:
 
 def open_files(soft: int, hard: int) -> Finding:
     text = f"{soft:,} (at most {hard:,})"
-    if 0 <= soft < FILES:
-        return Finding("open files", "warning", text, f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}")
-    return Finding("open files", "ok", text)
+    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
+    return _limit("open files", text, fix)
 
 
 def torch_build() -> Iterator[Finding]:
@@ -120,11 +125,10 @@ def torch_build() -> Iterator[Finding]:
     if torch.cuda.is_available():
         cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
         yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
-    elif Path("/proc/driver/nvidia").exists():
-        fix = "this version computes on the CPU; for other code install the torch that fits the driver"
-        yield Finding("gpu", "ok", f"a driver is there, but torch sees no device; {fix}")
     else:
-        yield Finding("gpu", "ok", "none that torch can use")
+        driver = Path("/proc/driver/nvidia").exists()
+        hint = "; a driver is there: install the torch that fits it to compute on the GPU" if driver else ""
+        yield Finding("gpu", "ok", f"none that torch can use{hint}")
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -149,13 +153,10 @@ def environments() -> Iterator[Finding]:
 
     from polyplay.envs import Envs
 
-    pool = Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)
-    try:
+    with closing(Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)) as pool:
         lanes, _ = pool.recv(60.0)
         pool.send(lanes, np.zeros(1, np.int64))
         pool.recv(60.0)
-    finally:
-        pool.close()
     yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
 
 
@@ -227,8 +228,6 @@ def command(words: list[str]) -> int:
     if options.json:
         print(as_json(found, {}, "lines"))
     else:
-        failed = [f.name for f in found if f.level == "failed"]
-        print_findings(
-            f"polyplay doctor: {', '.join(failed) + ' failed' if failed else 'all works'}", found, {}, "what"
-        )
+        failed = ", ".join(f.name for f in found if f.level == "failed")
+        print_findings(f"polyplay doctor: {failed + ' failed' if failed else 'all works'}", found, {}, "what")
     return status(found)

@@ -1,4 +1,4 @@
-"""`polyplay verify RUN`: plays a recorded evaluation again and says whether its score comes out.
+"""`polyplay verify RUN`: plays a recorded evaluation again: does its score come out?
 
 On the same machine with the same versions every return has to be the same; elsewhere the difference of the means has
 to be none within its bootstrap interval. What is absent or was changed since is named, and fails.
@@ -33,7 +33,7 @@ RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
 class VerificationFailed(Exception):
-    """Why an evaluation is not what it says."""
+    """Why an evaluation does not come out."""
 
 
 def newest_evaluation(directory: Path) -> Path:

@@ -261,6 +261,17 @@ def test_help_and_version_import_nothing_heavy():
     assert f"polyplay {polyplay.__version__}" in done.stdout
 
 
+def test_help_of_a_verb_loads_no_torch():
+    """train and diagram load a system's page, which does."""
+    verbs = [verb for verb in main.VERBS if verb not in ("train", "diagram", "systems")]
+    code = (
+        f"import sys; from polyplay.cli.main import main\nfor verb in {verbs}: main([verb, '--help'])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_python_dash_m_polyplay():
     done = subprocess.run([sys.executable, "-m", "polyplay", "trian"], capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout) == (2, "")

@@ -14,7 +14,7 @@ from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row
 from polyplay.workers.process import no_main
 
-Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those that were asked for
+Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
 
 
 @dataclass(frozen=True)

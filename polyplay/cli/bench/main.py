@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from polyplay.cli.bench.measure import Measures
 
 WIDTH = 100  # columns, at most
-ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is learnt, nothing kept."
+ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is saved."
 
 
 @dataclass(frozen=True)

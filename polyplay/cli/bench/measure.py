@@ -1,8 +1,8 @@
 """What `polyplay bench` measures, in order, and what comes of it: one JSON document.
 
-A system's own run, then, with the batch sizes seen there, its parts, in processes that measure together: right after
-each other, since a machine that others share changes its speed within minutes. `Measures` does all measuring, so that
-tests can put numbers in its place.
+A system's own run comes first; then its parts, with the batch sizes that the run reported, in processes that measure
+together. They follow each other at once, since a machine that others share changes its speed within minutes. `Measures`
+does all measuring, so that tests can put numbers in its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How `polyplay bench` runs each system: its settings for this number of cores, and what its wiring says.
+"""How `polyplay bench` runs each system: its settings for this number of cores, and the sizes of its wiring.
 
 A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
 those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
@@ -40,7 +40,7 @@ NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in th
 
 @dataclass(frozen=True)
 class WiredSystem:
-    """A system as it is going to be run, and the sizes that its wiring says. `keywords` are plain values."""
+    """A system as it is going to be run, and the sizes of its wiring. `keywords` are plain values."""
 
     system: str
     keywords: Row
@@ -78,7 +78,7 @@ def pictures(obs: Spec) -> bool:
 
 
 def wire(system: str, given: Row) -> WiredSystem:
-    """Wire a system with these keywords (`keywords`, perhaps changed), to look at. Raises UserError."""
+    """Wire a system with these keywords (`keywords`, perhaps changed) and read its sizes. Raises UserError."""
     page = systems.load(system)
     settings, options, _ = config.resolve(page, **{**given, "env": environment(given["env"])})
     crew = crew_of(options)
@@ -96,7 +96,7 @@ def wire(system: str, given: Row) -> WiredSystem:
 
 
 def acting(crew: Crew) -> tuple[Envs, int]:
-    """The environments of those who act, and how many lanes they act for at once, as far as the wiring says."""
+    """The environments of those who act, and how many lanes they act for at once, as far as the wiring fixes it."""
     kw = next(r.kw for r in crew.roles if {"envs", "desk"} & r.kw.keys())
     if "envs" in kw:
         return kw["envs"], kw["envs"].lanes // kw["envs"].groups

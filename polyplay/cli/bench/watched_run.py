@@ -1,26 +1,23 @@
-"""How fast a system is: a real run of it, in a process and a directory of its own, watched for a while and ended.
-
-`python -m polyplay.cli.bench.watched_run` is that run: the system and its keywords as a line of JSON. Imports no torch.
-"""
+"""How fast a system is: a real run of it, in a process and a directory of its own, watched for a while and ended."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
 
 from polyplay.cli.bench.process_watch import Mark, ProcessWatch, started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row, read_lines
+from polyplay.workers.process import no_main
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
@@ -33,38 +30,37 @@ def watched(system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
 
     Raises UserError and WorkerLost, with what the run printed. turn: see process_watch.watched_rate.
     """
-    place = tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True)
-    with place, open(Path(place.name, "output"), "w+") as output:
-        run = Path(place.name, "run")
+    with tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place:
+        run, output = Path(place, "run"), Path(place, "output")
         often = max(0.25, min(1.0, seconds / 8)) if turn == 1 else 0.1  # several lines while a turn is acted
-        request = {"system": system, "keywords": {**keywords, "run": str(run), "report_every": often}}
-        words = [sys.executable, "-m", "polyplay.cli.bench.watched_run"]
-        child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        given = {**keywords, "run": str(run), "report_every": often}
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        child = spawn.Process(target=train, args=(system, given, output, theirs))
+        with no_main():
+            child.start()
+        theirs.close()
         try:
-            with contextlib.suppress(BrokenPipeError):
-                print(json.dumps(request), file=child.stdin, flush=True)
             found = _watch(child, run / "metrics.jsonl", seconds, turn)
         finally:
+            status = child.exitcode
             end(child)
         if found is None:
-            output.seek(0)
-            raise _complaint(system, child.returncode, output.read())
+            raise _complaint(system, ours, status, output)
         return summed(found)
 
 
-def _watch(child: subprocess.Popen[str], log: Path, seconds: float, turn: int) -> Row | None:
+def _watch(child: BaseProcess, log: Path, seconds: float, turn: int) -> Row | None:
     marks: list[Mark] = []
-    watch, limit = ProcessWatch(child.pid), time.monotonic() + SLACK + WARM + 2 * seconds
-    while child.poll() is None and time.monotonic() < limit:
+    watch, limit = ProcessWatch(child.pid or 0), time.monotonic() + SLACK + WARM + 2 * seconds
+    while child.is_alive() and time.monotonic() < limit:
         rows = list(read_lines(log))
         if len(rows) > len(marks):
             times = watch.cpu()
             marks += [(row, times) for row in rows[len(marks) :]]
             found = watched_rate(marks, started_at(marks) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
             if found is not None and found["sps"] > 0:
-                watch.look()
+                watch.sample_memory()
                 return {**found, "pss_mb": watch.peak_mb, "processes": watch.processes}
         time.sleep(0.02)
     return None
@@ -82,27 +78,31 @@ def summed(found: Row) -> Row:
     return {**found, "time": times, **{k: mean(k) for k in NUMBERS}}
 
 
-def _complaint(system: str, status: int | None, text: str) -> Exception:
-    for line in text.splitlines():
-        if line.startswith("mistake: "):
-            return UserError(line.removeprefix("mistake: "))
+def _complaint(system: str, pipe: Connection, status: int | None, output: Path) -> Exception:
+    """Why a run gave no reports: the user's mistake that it sent, or the end of what it printed."""
+    with contextlib.suppress(EOFError, OSError):
+        if pipe.poll():
+            return pipe.recv()
+    text = output.read_text() if output.exists() else ""
     tail = "\n".join(text.strip().splitlines()[-20:])
     return WorkerLost(f"{system}: its run gave no reports (exit status {status}):\n{tail}")
 
 
-def end(child: subprocess.Popen[str]) -> None:
-    """End a run and all that it started, at once: nothing of it is to be kept."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with contextlib.suppress(BrokenPipeError):
-        child.communicate()
+def end(child: BaseProcess) -> None:
+    """End a run and all that it started, at once: nothing of it is saved."""
+    if child.pid is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()
 
 
-def lifeline(pipe: IO[str], leave: Callable[[int], object] = os._exit) -> threading.Thread:
+def lifeline(pipe: Connection, leave: Callable[[int], object] = os._exit) -> threading.Thread:
     """If whoever watches this run dies, however, so does the run: its end of the pipe closes."""
 
     def wait() -> None:
-        pipe.read()
+        with contextlib.suppress(EOFError, OSError):
+            pipe.recv()
         leave(1)
 
     thread = threading.Thread(target=wait, daemon=True)
@@ -110,20 +110,17 @@ def lifeline(pipe: IO[str], leave: Callable[[int], object] = os._exit) -> thread
     return thread
 
 
-def main() -> int:
+def train(system: str, keywords: Row, output: Path, pipe: Connection) -> None:
+    """That run, with what it prints in a file; a user's mistake goes through the pipe."""
     import polyplay
     from polyplay.cli.bench.settings import environment
 
-    request = json.loads(sys.stdin.readline())
-    lifeline(sys.stdin)
-    keywords = request["keywords"]
+    os.setsid()
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    lifeline(pipe)
     try:
-        polyplay.train(request["system"], **{**keywords, "env": environment(keywords["env"])})
+        polyplay.train(system, **{**keywords, "env": environment(keywords["env"])})
     except UserError as e:
-        print(f"mistake: {' '.join(str(e).split())}", flush=True)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        pipe.send(e)

@@ -90,10 +90,9 @@ def games_of(scores: Sequence[Score]) -> list[str]:
 
 def _baselines(protocol: str, options: ScoresOptions) -> published.Baselines:
     """Those that the options name, else the protocol's own."""
-    if options.baselines != "auto":
-        return published.baselines(options.baselines)
-    known = PROTOCOLS[protocol].baselines if protocol in PROTOCOLS else ()
-    return published.baselines(known[0] if known else "noop57")
+    own = PROTOCOLS[protocol].baselines if protocol in PROTOCOLS else ()
+    name = options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
+    return published.BASELINES[name]
 
 
 def _row(game: str, of: Sequence[Score], ends: Ends, columns: Sequence[published.Column]) -> Row:

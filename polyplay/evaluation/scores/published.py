@@ -122,13 +122,6 @@ def column(name: str) -> Column:
     return known[name]
 
 
-def baselines(name: str) -> Baselines:
-    """Raises UserError: there is none of that name."""
-    if name not in BASELINES:
-        raise UserError(f"--baselines: {name!r} given{closest_names(name, BASELINES)}; allowed: {', '.join(BASELINES)}")
-    return BASELINES[name]
-
-
 def baseline_scores(baselines: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
     """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
     table = _table("atari_scores.csv")

@@ -63,7 +63,7 @@ def test_turns_are_of_workers_that_act_and_learn_in_passes():
 
 
 def test_who_learns_from_what_acting_computed():
-    assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel", "ppo"}
+    assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel"}
     assert not settings.wire("a2c", {**wire("a2c").keywords, "reuse": False}).reuse
 
 
