@@ -1,4 +1,4 @@
-"""The workers that act: `act` into a stream or at a desk, `replica` for itself."""
+"""The workers that act: `act` into a stream or at a agents, `replica` for itself."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def act(
     out: Any,
     params: Any,
     envs: Envs | None = None,
-    desk: AgentTable | None = None,
+    agents: AgentTable | None = None,
     lag: int | None = None,
     explore: Exploration | None = None,
     nice: int = 0,
 ) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
-    of those that serve its lanes, with the weights that the trainers change. nice: how far other processes of the
-    machine go first, as os.nice has it.
+    """An actor: its own environments, its own copy of the weights, rollouts into a queue. With `agents` a predictor:
+    one of those that serve these lanes, with the weights that the trainers change. nice: how far other processes of
+    the machine go first, as os.nice has it.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
-    if desk is not None:
-        yield from _serve(ctx, desk, policy, params)
+    if agents is not None:
+        yield from _serve(ctx, agents, policy, params)
         return
     assert envs is not None
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
@@ -76,21 +76,21 @@ def act(
         pool.close()
 
 
-def _serve(ctx: WorkerContext, desk: AgentTable, policy: Any, weights: Hogwild) -> Iterator[None]:
+def _serve(ctx: WorkerContext, agents: AgentTable, policy: Any, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     weights.reader(net)
     net = policy_from_cpu(net)
-    desk.open(ctx, net)
-    for chunks in Predictor(ctx, desk, net, lambda: weights.version).chunks():
+    agents.open(ctx, net)
+    for chunks in Predictor(ctx, agents, net, lambda: weights.version).chunks():
         for slot, length in chunks:
-            desk.out.commit(slot, length)
+            agents.out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
-        ctx.counters.add("depth_sum", desk.queued)
+        ctx.counters.add("depth_sum", agents.queued)
         ctx.counters.add("depth_count", 1)
-        report_faults(ctx, desk.pool, counts=ctx.index == 0)
+        report_faults(ctx, agents.pool, counts=ctx.index == 0)
         yield
 
 

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class Semaphores(SharedObject):
     def _attach(self, create: bool = False) -> None:
         if self._block is not None:
             cells = self._block.array((self.n, LINE), np.uint8)
-            self._all: list[Semaphore] | list[_NamedSemaphore] = [Semaphore(c, create) for c in cells]
+            self._all: list[Any] = [Semaphore(c, create) for c in cells]
         else:
             self._all = self._named or []
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.common.locks import RobustLocks
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
@@ -48,6 +49,9 @@ class Chunked(SharedArrays):
 
     def label(self) -> str:
         return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
 
     def title(self) -> str:
         return f"Chunked({self.optim.name}), {self.chunks} parts"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import nn
 
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
@@ -59,6 +60,9 @@ class Params(SharedArrays):
 
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("publish",), ("params",))]
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
         if not self._locked:

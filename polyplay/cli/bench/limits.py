@@ -87,9 +87,9 @@ def split_core_time(cores: int, costs: PartCosts, run: WatchedRun, kind: str = "
 
     What acting and learning cost in the run is their wall time there, less what it is stretched by when more workers
     than cores want to run: the run's CPU time over the time its workers were busy. So of environments that a worker
-    steps itself (kind, see memory_estimate.kind_of: inline); there these three make up its time, so that what surrounds them
-    counts as dearer too, and hardly anything is overhead. With environments in `processes` this cannot be measured,
-    since these compete for the same cores: then all of it is overhead.
+    steps itself (kind, see memory_estimate.kind_of: inline); there these three make up its time, so that what surrounds
+    them counts as dearer too, and hardly anything is overhead. With environments in `processes` this cannot be
+    measured, since these compete for the same cores: then all of it is overhead.
     """
     whole, own = cores * MILLION / run.sps, run.own * MILLION / run.sps
     own = min(own, whole)
