@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +170,7 @@ def atari() -> Iterator[Finding]:
     yield Finding("atari", "ok", f"the ROM of Pong opens: {spec.describe['actions']}")
 
 
-def smoke() -> Iterator[Finding]:
+def training() -> Iterator[Finding]:
     """A short run by the command itself, in a directory that is removed."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         run = os.path.join(place, "run")
@@ -187,27 +187,20 @@ def smoke() -> Iterator[Finding]:
 
 
 REPORT = "report it, with all of these lines"
-CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
-    "versions": versions,
-    "machine": machine,
-    "limits": limits,
-    "torch": torch_build,
-    "shared memory": shared_memory,
-    "environments": environments,
-    "atari": atari,
-    "training": smoke,
-}
+CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
 
 
 def examine() -> list[Finding]:
     """Everything; what raises is a finding too."""
     found: list[Finding] = []
-    for name, check in CHECKS.items():
+    for check in CHECKS:
         try:
             found.extend(check())
         except Exception as e:
             text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
-            found.append(Finding(name, "failed", text.replace(str(Path.home()), "~"), REPORT))
+            found.append(
+                Finding(check.__name__.replace("_", " "), "failed", text.replace(str(Path.home()), "~"), REPORT)
+            )
     return found
 
 

@@ -35,11 +35,11 @@ def test_the_command_tells_all_is_well():
 
 
 def test_what_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    def breaks() -> Iterator[Finding]:
+    def odd() -> Iterator[Finding]:
         yield Finding("first", "ok", "fine")
         raise OSError(f"no\nspace in {Path.home()}/x")
 
-    monkeypatch.setattr(doctor, "CHECKS", {"odd": breaks})
+    monkeypatch.setattr(doctor, "CHECKS", (odd,))
     assert main.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("polyplay doctor: odd failed\n")

@@ -7,8 +7,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row
@@ -48,18 +50,23 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
     return found
 
 
+def spawn(work: Callable[..., None], *given: object) -> tuple[BaseProcess, Connection]:
+    """A new process that does work(*given, pipe), and our end of the pipe; its end closes with it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=work, args=(*given, theirs))
+    with no_main():
+        child.start()
+    theirs.close()
+    return child, ours
+
+
 class MeasureProcesses:
     """The processes; use it as a context."""
 
     def __init__(self, copies: int):
-        spawn = multiprocessing.get_context("spawn")
-        pipes = [spawn.Pipe() for _ in range(copies)]
-        self.pipes = [ours for ours, _ in pipes]
-        self.children = [spawn.Process(target=answer_requests, args=(theirs,)) for _, theirs in pipes]
-        with no_main():
-            for child, (_, theirs) in zip(self.children, pipes, strict=True):
-                child.start()
-                theirs.close()
+        started = [spawn(answer_requests) for _ in range(copies)]
+        self.children, self.pipes = [child for child, _ in started], [pipe for _, pipe in started]
 
     def __enter__(self) -> MeasureProcesses:
         return self

@@ -67,10 +67,6 @@ class CoreTime:
     def whole(self) -> float:
         return sum(getattr(self, f.name) for f in fields(self))
 
-    @property
-    def dearer(self) -> float:
-        return self.dearer_infer + self.dearer_learn + self.dearer_env
-
     def of(self, name: str) -> float:
         """What one of NAMES takes, as the run has it."""
         return float(getattr(self, name)) + float(getattr(self, f"dearer_{name}", 0.0))

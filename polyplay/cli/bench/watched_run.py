@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -14,10 +13,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from polyplay.cli.bench.crowd import spawn
 from polyplay.cli.bench.process_watch import Mark, ProcessWatch, started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row, read_lines
-from polyplay.workers.process import no_main
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
@@ -34,19 +33,14 @@ def watched(system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
         run, output = Path(place, "run"), Path(place, "output")
         often = max(0.25, min(1.0, seconds / 8)) if turn == 1 else 0.1  # several lines while a turn is acted
         given = {**keywords, "run": str(run), "report_every": often}
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        child = spawn.Process(target=train, args=(system, given, output, theirs))
-        with no_main():
-            child.start()
-        theirs.close()
+        child, pipe = spawn(train, system, given, output)
         try:
             found = _watch(child, run / "metrics.jsonl", seconds, turn)
         finally:
             status = child.exitcode
             end(child)
         if found is None:
-            raise _complaint(system, ours, status, output)
+            raise _complaint(system, pipe, status, output)
         return summed(found)
 
 
