@@ -63,7 +63,9 @@ class RolloutSource:
             self.publish()
 
     def publish(self) -> None:
-        self.params.publish(self.learner.vector, self.learner.version, self.slots // self.queue.producers)
+        self.params.publish(
+            self.learner.vector, self.learner.version, self.slots // (self.queue.producers * self.queue.groups)
+        )
 
     def batches(self) -> Iterator[Any]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue

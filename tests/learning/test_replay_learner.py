@@ -138,7 +138,7 @@ def test_beta_moves_to_its_last_value_over_the_run(left, beta):
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
-    monkeypatch.setattr(replay_learner, "REPORT", 5)
+    monkeypatch.setattr("polyplay.learning.replay_learner.REPORT", 5)
     made = replay_learner(Learner())
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))
