@@ -20,7 +20,7 @@ from polyplay.learning import LearnerSpec, learn
 from polyplay.learning.losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -73,7 +73,7 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, **crew.stepping)
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     net = policy()

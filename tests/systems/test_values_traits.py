@@ -9,13 +9,13 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
 from tests.envs.toys.traits import NAME as TRAITS
+from tests.systems import traits_matrix as matrix
 
 NET: Any = {
     "env": f"{TRAITS}+mask+dict",

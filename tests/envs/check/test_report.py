@@ -138,5 +138,5 @@ def test_the_verdict_in_words():
     def of(*kinds: Any) -> str:
         return check_module.verdict(checking.CheckReport("x", [Finding("r", kind, "") for kind in kinds], {}))
 
-    assert of("ok", "unseen") == "keeps to every rule that was seen"
+    assert of("ok", "unseen") == "keeps to every rule that was checked"
     assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"
