@@ -38,7 +38,7 @@ def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         writes.append(data)
         return write(fd, data)
 
-    monkeypatch.setattr(record.os, "write", note)
+    monkeypatch.setattr(files.os, "write", note)
     lines.write({"a": list(range(10_000))})
     assert len(writes) == 1
     assert json.loads(writes[0])["a"][-1] == 9999
@@ -73,7 +73,7 @@ def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
 def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines, write = JsonLines(tmp_path / "a"), os.write
     lines.write({"a": 1})
-    monkeypatch.setattr(record.os, "write", lambda fd, data: write(fd, data[:5]))
+    monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, data[:5]))
     with pytest.raises(OSError, match="No space") as caught:
         lines.write({"a": 2})
     assert caught.value.errno == errno.ENOSPC
@@ -101,7 +101,7 @@ def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(record.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}

@@ -11,8 +11,8 @@ import torch
 
 import polyplay
 from polyplay import nets, systems
-from polyplay.acting import worker
 from polyplay.envs import Envs
+from polyplay.learning import replica
 from polyplay.runs import memory_estimate as memory
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -52,24 +52,24 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
     assert 2**26 < memory.memory_limit() <= memory.psutil.virtual_memory().total
 
 
-def test_streams_between_workers_are_counted_as_they_are():
+def test_rollout_queues_between_workers_are_counted_as_they_are():
     crew, system = wired("impala", lanes=4, batch=8)
     queue = crew.roles[0].kw["out"]
     joined = 2 * queue.block.nbytes / queue.slots
     assert predict(crew, system)["rollouts"] == queue.block.nbytes + joined
 
 
-def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rollout_queues_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = []
 
-    class Spy(worker.Stream):
+    class RecordingQueue(replica.RolloutQueue):
         def __init__(self, *given: Any, **more: Any):
             super().__init__(*given, **more)
             made.append(self.block.nbytes)
 
     crew, system = wired("a2c", lanes=4, replicas=1, groups=2)
     told = predict(crew, system)["rollouts"]
-    monkeypatch.setattr(worker, "Stream", Spy)
+    monkeypatch.setattr(replica, "RolloutQueue", RecordingQueue)
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, groups=2, steps=40, serial=True, run=str(tmp_path / "r"))
     assert told == made[0] * 1.5  # two groups of 4 slots are put together into one batch
 

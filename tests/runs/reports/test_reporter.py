@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from polyplay.common.files import read_lines
-from polyplay.runs import directory as record
 from polyplay.runs.reports import reporter as report
 from polyplay.runs.reports.reporter import Reporter
 from tests.reports import KEYS
@@ -217,7 +216,7 @@ def test_a_full_disk_costs_reports_not_the_run(tmp_path: Path, clock: Clock, mon
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(record.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     reporter.report(snapshot(8))
     reporter.report(snapshot(12))
     reporter.episode(1.0, 1, 1, 1, lane=0)
