@@ -66,4 +66,4 @@ def test_the_last_of_several_bad_ones_does_not_hide_the_first():
     ],
 )
 def test_short_whole_numbers(text: str, plain: str):
-    assert flags._whole(text) == plain
+    assert flags.expand_suffix(text) == plain
