@@ -246,4 +246,6 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-POLICY = "agents/0/policy"  # of a checkpoint
+def policy_name(agent: int) -> str:
+    """What an agent's policy is called in a checkpoint."""
+    return f"agents/{agent}/policy"

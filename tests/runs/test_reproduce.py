@@ -98,7 +98,7 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
     def swap(lines):  # who made a rollout: possible, but not what happened
         lines[5][1][0] = 1 - lines[5][1][0]
 
-    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its replay"):
+    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its reproduction"):
         reproduce(tampered(catch, tmp_path / "a", swap))
 
     def future(lines):

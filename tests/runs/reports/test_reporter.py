@@ -14,7 +14,7 @@ import pytest
 
 from polyplay.common.files import read_lines
 from polyplay.runs.reports import reporter as report
-from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.reports.reporter import Reporter, Snapshot
 from tests.reports import KEYS
 
 
@@ -35,8 +35,8 @@ def make(directory: Path, clock: Clock, **more: Any) -> Reporter:
     return Reporter(directory, **{"tensorboard": False, "clock": clock, **more})
 
 
-def snapshot(frames: int = 4, **more: Any) -> dict[str, Any]:
-    return {"frames": frames, "steps": frames // 4, "updates": frames // 8, "memory_mb": 1.0, **more}
+def snapshot(frames: int = 4, **more: Any) -> Snapshot:
+    return Snapshot(frames, frames // 4, frames // 8, **{"memory_mb": 1.0, **more})
 
 
 def metrics(directory: Path) -> list[dict[str, Any]]:
@@ -99,8 +99,8 @@ def test_times_are_fractions_per_role_and_over_all_workers(tmp_path: Path, clock
     assert reporter.roles["learner"]["learn"] == 0.75
     row = reporter.report(snapshot(time={"actor": {**actor, "env": 3.0}, "learner": learner}))
     assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0, 0.0]
-    row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": learner}))  # actors were replaced
-    assert row["time_infer"] == 1.0
+    row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": {**learner, "wait": 2.0}}))
+    assert row["time_wait"] == 1.0  # a total that fell has begun anew
 
 
 def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
@@ -179,10 +179,10 @@ def test_games_after_the_checkpoint_resumed_from_are_played_again(tmp_path: Path
 
 def test_a_kill_in_the_middle_of_writing_leaves_whole_lines(tmp_path: Path):
     code = (
-        "import sys, os; from pathlib import Path; from polyplay.runs.reports.reporter import Reporter\n"
+        "import sys, os; from pathlib import Path; from polyplay.runs.reports.reporter import Reporter, Snapshot\n"
         "r = Reporter(Path(sys.argv[1]), tensorboard=False)\n"
-        "r.report(dict(frames=4, steps=1, updates=0, memory_mb=1))\n"
-        'os.write(r.metrics.file.fd, b\'{"wall_seconds": 3, "fra\'); os.kill(os.getpid(), 9)'
+        "r.report(Snapshot(4, 1, 0, memory_mb=1))\n"
+        "os.write(r.files['metrics'].file.fd, b'{\"wall_seconds\": 3, \"fra'); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=150)
     assert done.returncode == -9
@@ -295,7 +295,7 @@ def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(report, "memory_mb", look)
     reporter = Reporter(tmp_path, tensorboard=False)
-    rows = [reporter.report({"frames": n, "steps": n, "updates": n}) for n in range(3)]
+    rows = [reporter.report(Snapshot(n, n, n)) for n in range(3)]
     assert [row["memory_mb"] for row in rows] == [7.0] * 3
     assert len(looks) == 1
 

@@ -13,7 +13,7 @@ import pytest
 from polyplay.common.errors import UserError
 from polyplay.runs import directory as record
 from polyplay.runs.reports import wandb as tracking
-from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.reports.reporter import Reporter, Snapshot
 
 
 class Listener:
@@ -69,9 +69,7 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     tracker = tracking.WandbLogger("mine", run, warned.append, wandb)
     reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
     reporter.episode(3.0, 9, 40, 10, lane=0)
-    reporter.report(
-        {"frames": 80, "steps": 20, "updates": 2, "losses": {"policy_loss": 0.5, "value_loss": float("nan")}}
-    )
+    reporter.report(Snapshot(80, 20, 2, losses={"policy_loss": 0.5, "value_loss": float("nan")}))
     reporter.close("done", 0, checkpoint="000000000002")
     [begun] = wandb.heard("init")
     assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
