@@ -133,30 +133,26 @@ def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[s
 def _parse(label: str, words: list[str], hint: object) -> object:
     if get_origin(hint) is tuple:
         words = [part for word in words for part in word.split(",") if part]
-    elif hint is bool:
+        return check_value(label, [Word(word) for word in words], hint, " ".join(words))
+    if hint is bool:
         words = words or ["true"]
-    elif words in ([], [""]):
+    if words in ([], [""]) and hint is not bool:
         raise UserError(f"{label} needs a value: {allowed(hint)}")
-    try:
-        if get_origin(hint) is tuple:
-            kinds = _item_types(hint, len(words))
-            return tuple(_fit(_read(w, kind), kind) for w, kind in zip(words, kinds, strict=True))
-        return _fit(_read(words[0], hint), hint)
-    except (TypeError, ValueError):
-        reject(label, " ".join(words), hint)
+    return check_value(label, Word(words[0]), hint)
 
 
-def _read(text: str, hint: object) -> object:
-    """One word as a value; text that is none is left for `_fit` to refuse, or a ValueError."""
-    kinds = get_args(hint) if _is_union(hint) else (hint,)
-    if NONE in kinds and text.lower() == "none":
-        return None
-    kind = next(k for k in kinds if k is not NONE)
-    if get_origin(kind) is Literal:
-        return next((choice for choice in get_args(kind) if str(choice) == text), text)
-    if kind is bool:
-        return BOOLS.get(text.lower(), text)
-    return int(expand_suffix(text)) if kind is int else float(text) if kind is float else text
+class Word(str):
+    """Text from a command line, where a Python value is still to be read from it."""
+
+    def read(self, hint: object) -> object:
+        """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
+        if hint is NONE:
+            return None if self.lower() == "none" else str(self)
+        if get_origin(hint) is Literal:
+            return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
+        if hint is bool:
+            return BOOLS.get(self.lower(), str(self))
+        return int(expand_suffix(self)) if hint is int else float(self) if hint is float else str(self)
 
 
 def expand_suffix(text: str) -> str:
@@ -172,21 +168,25 @@ def expand_suffix(text: str) -> str:
 # One value against its type
 
 
-def check_value(label: str, value: object, hint: object) -> object:
-    """`value` as `hint` wants it, else UserError. Ints pass as floats, lists as tuples, callables as str."""
+def check_value(label: str, value: object, hint: object, given: object = None) -> object:
+    """`value` as `hint` wants it, else UserError. Ints pass as floats, lists as tuples, callables as str. given: what
+    the message shows, if not the value.
+    """
     try:
         return _fit(value, hint)
     except (TypeError, ValueError):
-        reject(label, value, hint)
+        reject(label, value if given is None else given, hint)
 
 
 def _fit(value: object, hint: object) -> object:
     """ValueError or TypeError where `value` does not fit."""
     if _is_union(hint):
-        return _first(value, get_args(hint))
+        return _first(value, sorted(get_args(hint), key=lambda kind: kind is not NONE))
     origin = get_origin(hint)
     if origin is tuple:
         return _items(value, hint)
+    if isinstance(value, Word):
+        value = value.read(hint)
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
@@ -214,13 +214,9 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
     if isinstance(value, str):
         raise TypeError
     items: tuple[object, ...] = tuple(value)  # type: ignore[arg-type] # TypeError is caught
-    return tuple(_fit(v, kind) for v, kind in zip(items, _item_types(hint, len(items)), strict=True))
-
-
-def _item_types(hint: object, n: int) -> tuple[object, ...]:
-    """The types of a tuple's `n` items; as many as it has to have where that is fixed."""
     kinds = get_args(hint)
-    return (kinds[0],) * n if kinds[-1:] == (...,) else kinds
+    kinds = (kinds[0],) * len(items) if kinds[-1:] == (...,) else kinds
+    return tuple(_fit(v, kind) for v, kind in zip(items, kinds, strict=True))
 
 
 def _first(value: object, kinds: Iterable[object]) -> object:

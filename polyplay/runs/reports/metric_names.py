@@ -41,22 +41,20 @@ SB3 = {
     "explained_variance": "train/explained_variance",
 }
 NEGATED = {("sb3", "entropy")}  # theirs is the loss, −H
-CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes")
-RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
-SERVICE = (
-    "pps",
-    "tps",
-    "predict_batch",
-    "train_batch",
-    "prediction_queue",
-    "agent_wait_ms",
-    "cpu",
-    "agents",
-    "predictors",
-    "trainers",
-)
 KINDS = ("env", "infer", "learn", "replay", "wait")
-GENERAL = ("sps", "fps", "steps", "updates", "wall_seconds", *CHARTS, *(f"time_{k}" for k in KINDS), *RUN)
+CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
+RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
+RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
+SERVICE = (*RATES, "agents", "predictors", "trainers")
+POLYPLAY = {
+    "sps": "charts/SPS",
+    "fps": "charts/FPS",
+    **{k: f"charts/{k}" for k in CHARTS},
+    **{f"time_{k}": f"time/{k}" for k in KINDS},
+    **{k: f"run/{k}" for k in RUN},
+    **{k: f"service/{k}" for k in SERVICE},
+}
+OTHERS = ("steps", "updates", "wall_seconds")  # of a report, not shown under Polyplay's names
 
 Scalars = Mapping[str, float | None]
 
@@ -64,10 +62,10 @@ Scalars = Mapping[str, float | None]
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
     """A line of metrics.jsonl under the names of `style`; `losses`: which of its keys learners report."""
     if style == "polyplay":
-        return _ours(row, losses)
+        return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
-    keys = [*GENERAL, *(k for k in SERVICE if k in row), *(k for k in losses if k not in GENERAL)]
-    return {names.get(k, f"polyplay/{k}"): _signed(style, k, row[k]) for k in keys}
+    shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
+    return {names.get(k, f"polyplay/{k}"): _signed(style, k, v) for k, v in shown.items()}
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
@@ -85,16 +83,3 @@ def of_evaluation(style: str, row: Scalars) -> Scalars:
 
 def _signed(style: str, key: str, value: float | None) -> float | None:
     return -value if value is not None and (style, key) in NEGATED else value
-
-
-def _ours(row: Scalars, losses: Collection[str]) -> Scalars:
-    charts = [*CHARTS, *(k for k in losses if k == "learning_rate")]
-    return {
-        "charts/SPS": row["sps"],
-        "charts/FPS": row["fps"],
-        **{f"charts/{k}": row[k] for k in charts},
-        **{f"losses/{k}": row[k] for k in losses if k not in charts},
-        **{f"time/{k}": row[f"time_{k}"] for k in KINDS},
-        **{f"run/{k}": row[k] for k in RUN},
-        **{f"service/{k}": row[k] for k in SERVICE if k in row},
-    }

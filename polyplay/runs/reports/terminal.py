@@ -149,31 +149,28 @@ class Terminal:
 
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
-        row = self.row
-        if not row:
-            starting = Text(f"starting, {clock_text(self.clock() - self.begun)}")
-            return Panel(starting, title=self.title, title_align="left", border_style="blue")
-        seconds = row["wall_seconds"] + max(0.0, self.clock() - self.at)
-        frames = max(row["frames"], frames or 0)
-        lines: list[RenderableType] = [
-            self._bar(frames, seconds),
-            *map(Text, _numbers(row, frames, self.reporter.return_best)),
-        ]
-        lines += [
-            _shares(name, role, self.console.width) for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
-        ]
-        if self.warning:
-            lines.append(Text(f"warning: {self.warning}", style="yellow"))
+        lines = self._lines(frames or 0) if self.row else [Text(f"starting, {clock_text(self.clock() - self.begun)}")]
         for text in lines:
             if isinstance(text, Text):
                 text.no_wrap, text.overflow = True, "ellipsis"
         return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue")
 
+    def _lines(self, frames: int) -> list[RenderableType]:
+        frames = max(self.row["frames"], frames)
+        numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best))
+        roles = list(self.reporter.roles.items())[:MOST_ROLES]
+        shares = [_shares(name, role, self.console.width) for name, role in roles]
+        warning = [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
+        seconds = self.row["wall_seconds"] + max(0.0, self.clock() - self.at)
+        return [self._bar(frames, seconds), *numbers, *shares, *warning]
+
     def _bar(self, frames: int, seconds: float) -> RenderableType:
         done = self.goal.done(frames, seconds)
         eta = self.goal.eta(frames, seconds, self.speed)
         if done is None:
-            return Text(f"{clock_text(seconds)}  {self._until()}")
+            until = self.goal.until_return
+            end = f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
+            return Text(f"{clock_text(seconds)}  {end}")
         grid = Table.grid(padding=(0, 2), expand=True)
         grid.add_column(ratio=1)
         for _ in range(3):
@@ -181,10 +178,6 @@ class Terminal:
         bar = ProgressBar(total=1.0, completed=done)
         grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
         return grid
-
-    def _until(self) -> str:
-        until = self.goal.until_return
-        return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
 
     def _print(self, what: RenderableType) -> None:
         self.pending.append(what)

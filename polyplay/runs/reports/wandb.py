@@ -20,6 +20,7 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.runs.directory import read_config
 
+Send = Callable[[Any], None]  # a call of a W&B run
 LAST = 20.0  # seconds that the end of a run waits for what is on its way
 BACKLOG = 10_000  # reports on their way at once; further ones are left out
 
@@ -36,29 +37,31 @@ class WandbLogger:
 
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
         self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
-        self.due: queue.Queue[tuple[str, object]] = queue.Queue(BACKLOG)
+        self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
         self.failure, self.warned = "", False
         self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
         self.thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
         """Metrics at an agent step; those without a value are left out."""
-        self._put("log", {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}})
+        row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
+        self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
         """The run's summary, its end, and a wait of some seconds until all is passed on."""
-        self._put("summary", dict(summary))
-        self._put("finish", summary["exit_code"])
+        self._put(lambda run: run.summary.update(dict(summary)))
+        self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
+        self._put(None)
         self.thread.join(LAST)
         if self.thread.is_alive() and not self.failure:
             self.failure = f"not all was passed on within {LAST:.0f} s; `wandb sync {self.directory}/wandb/…` does that"
         self._warn_once()
 
-    def _put(self, kind: str, data: object) -> None:
+    def _put(self, send: Send | None) -> None:
         self._warn_once()
         if not self.failure:
             try:
-                self.due.put_nowait((kind, data))
+                self.due.put_nowait(send)
             except queue.Full:
                 self.failure = "it takes nothing any more"
 
@@ -71,15 +74,8 @@ class WandbLogger:
     def _pass_on(self) -> None:
         try:
             run = self._begin()
-            while True:
-                kind, data = self.due.get()
-                if kind == "log":
-                    run.log(data)
-                elif kind == "summary":
-                    run.summary.update(data)
-                else:
-                    run.finish(exit_code=data)
-                    return
+            while (send := self.due.get()) is not None:
+                send(run)
         except BaseException as e:  # its own SystemExit and KeyboardInterrupt too
             self.failure = " ".join(f"{type(e).__name__}: {e}".split())
 
