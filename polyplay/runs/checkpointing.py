@@ -14,7 +14,7 @@ from polyplay.runs.reports.reporter import Reporter
 
 
 class CheckpointCompleter:
-    """Makes checkpoints of the parts in a run's directory, keeps the newest and the best, and says what was not saved.
+    """Makes checkpoints of the parts in a run's directory, and removes all but the newest and the best.
 
     failure: why the newest could not be saved; empty: it was.
     """

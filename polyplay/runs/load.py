@@ -66,6 +66,6 @@ def crew_of(options: RunOptions) -> Crew:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """SHA-256 of a policy in a checkpoint, by its manifest; "" where that says none."""
+    """SHA-256 of a policy in a checkpoint, by its manifest; "" where that has none."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))

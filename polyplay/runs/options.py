@@ -115,7 +115,7 @@ class RunOptions:
     """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
     replicas and environments' threads, is divided among them"""
     eval_every: int | None = None
-    """play games beside training every so many frames, with the weights of then (none: not); their scores go to
+    """play games during training every so many frames, with the weights of then (none: not); their scores go to
     evaluations.jsonl, the best weights to checkpoints/best-…"""
     eval_episodes: int = 10
     """how many games these are"""

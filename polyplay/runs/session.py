@@ -28,8 +28,8 @@ from polyplay.workers import fault_injection, fault_rules
 from polyplay.workers.autoscale.worker import describe_decision
 from polyplay.workers.crew import Crew
 
-TICK = 0.25  # seconds between two looks at the workers
-PATIENCE = 30.0  # seconds that learners get to save and end once they were asked to
+TICK = 0.25  # seconds between two polls of the workers
+PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
@@ -67,12 +67,12 @@ class RunSetup:
 
 
 class Session:
-    """The main process of a run: everything here happens between two looks at the crew."""
+    """The main process of a run: everything here happens between two polls of the crew."""
 
     def __init__(self, setup: RunSetup):
         self.setup, self.options, self.crew, self.directory = setup, setup.options, setup.crew, setup.directory
         self.exit_code, self.reason = 0, "done"
-        self.finish_asked, self.closing = 0.0, False  # when learners were asked to end; nothing runs any more
+        self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
@@ -124,7 +124,7 @@ class Session:
             self.faults = fault_injection.FaultInjector(rules, self.crew, self.directory)
         while not self.crew.poll(fault_injection.PACE if self.faults else TICK):
             self._tick()
-            if self.finish_asked and time.monotonic() - self.finish_asked > PATIENCE:
+            if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
                 self.exit_code = self.exit_code or 1
                 self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
                 break
@@ -142,15 +142,15 @@ class Session:
             self._report()
             for line in self.metrics.newly_silent(now):
                 self._warn(line)
-        if now >= self.next_save and not self.finish_asked:
+        if now >= self.next_save and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
         minutes, goal = self.options.minutes, self.options.until_return
-        if not self.finish_asked and minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes:
+        if not self.finishing_since and minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes:
             self._finish(f"{minutes:g} minutes are over")
-        if not self.finish_asked and goal is not None and self.reporter.reached(goal):
+        if not self.finishing_since and goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
-        if self.faults and self.finish_asked:
+        if self.faults and self.finishing_since:
             self.faults.release()
         elif self.faults:
             self.faults.tick(saved=self.checkpoints.last > 0)
@@ -158,7 +158,7 @@ class Session:
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
         """Learners save at their next update, and end."""
-        self.finish_asked, self.reason, self.exit_code = time.monotonic(), reason, exit_code
+        self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
         self.crew.control.finish()
 
     def _close(self) -> Row:
@@ -191,7 +191,7 @@ class Session:
             if self.closing:
                 return
             code = 128 + number
-            if self.finish_asked and self.exit_code == code:
+            if self.finishing_since and self.exit_code == code:
                 raise KeyboardInterrupt
             name = signal.Signals(number).name
             self._finish(f"stopped by {name}", code)

@@ -19,7 +19,7 @@ class Few:
     """say less"""
 
 
-def test_read_tells_what_was_given():
+def test_read_flags_returns_which_were_given():
     assert flags.read_flags(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
     assert flags.read_flags(Few, [], "polyplay x") == (Few(), set())
     assert flags.read_flags(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})

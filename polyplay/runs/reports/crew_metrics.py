@@ -1,4 +1,4 @@
-"""What a crew's counters say of a run. Imports no torch."""
+"""The numbers of a run, read from its crew's counters. Imports no torch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CrewMetrics:
             lag_max=self._lag_max(),
             losses=self._losses(),
             queue_depth=self._queue_depth(),
-            gauges=self.services.read(),
+            service=self.services.read(),
             restarts=int(counters.column("restarts").sum()) + sum(role.lost for role in roles),
         )
 

@@ -29,12 +29,12 @@ class Throttled:
 
 
 def _process_tree() -> list[psutil.Process]:
-    here = psutil.Process()
-    return [here, *here.children(recursive=True)]
+    root = psutil.Process()
+    return [root, *root.children(recursive=True)]
 
 
 def memory_mb() -> float:
-    """Megabytes; pages that processes share count once (PSS) where the system tells."""
+    """Megabytes; pages that processes share count once (PSS) where the system counts so."""
     total = 0
     for process in _process_tree():
         with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it

@@ -39,7 +39,7 @@ class Snapshot:
     lag_count: float = 0.0
     lag_max: int | None = None  # since the last report
     losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
-    gauges: Mapping[str, float | None] = field(default_factory=dict)  # see service_metrics
+    service: Mapping[str, float | None] = field(default_factory=dict)  # see service_metrics
     queue_depth: float | None = None
     restarts: int = 0
     memory_mb: float | None = None  # none: the reporter measures it, seldom
@@ -139,7 +139,7 @@ class Reporter:
     def report(self, snapshot: Snapshot) -> Row:
         """Write one report; its line of metrics.jsonl."""
         row = self._metrics(snapshot)
-        more = {**snapshot.gauges, **snapshot.losses}
+        more = {**snapshot.service, **snapshot.losses}
         self.row = self._append("metrics", row | {k: v for k, v in more.items() if k not in row})
         self._event(self.row["steps"], metric_names.of_report(self.style, self.row, snapshot.losses))
         return self.row
