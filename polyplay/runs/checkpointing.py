@@ -63,7 +63,7 @@ class CheckpointCompleter:
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
         parts = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
-        acting = sum(role.n for role in self.metrics.crew.roles if "envs" in role.kw or "desk" in role.kw)
+        acting = sum(role.n for role in self.metrics.crew.roles if role.envs or role.agents)
         if len(parts) < acting:
             return self.metrics.steps, {}
         games = {}

@@ -30,7 +30,7 @@ from polyplay.learning.worker import learn
 from polyplay.runs.load import crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import ROWS, Crew, Role, apart
+from polyplay.workers.crew import ROWS, Crew, Role
 from polyplay.workers.process import tune
 
 Worker = Generator[None, None, None]
@@ -73,7 +73,7 @@ class ActorReplay:
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.params = role, ctx, PastParams(history)
-        self.queue: RolloutQueue = role.kw["out"]
+        self.queue: RolloutQueue = role.out
         self.worker: Worker | None = None
 
     def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class ActorReplay:
         if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            kw = {**self.role.kw, "params": self.params, "lag": None}
+            kw = {**self.role.arguments(self.ctx.index), "params": self.params, "lag": None}
             self.worker = cast(Worker, self.role.work(self.ctx, **kw))
         self.params.due = rollout.version
         before = self.queue.made(rollout.actor)
@@ -131,7 +131,8 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     crew = crew_of(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])
-    spec, source, queue = learning.kw["spec"], learning.kw["source"], learning.kw["source"].queue
+    assert learning.spec is not None
+    spec, source, queue = learning.spec, learning.source, learning.source.edge
     per_batch = 1 if spec.passes is None else spec.passes.updates
     logs = [read_log(directory, c, queue.producers, source.n, per_batch) for c in range(learning.n)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
@@ -151,7 +152,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
-        kw = {**learning.kw, "params": history}
+        kw = {**learning.arguments(0), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
         workers = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
         learners = [cast(Worker, learn(worker, **kw)) for worker in workers]
@@ -162,7 +163,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: why it has none."""
-    if any(apart(role) for role in crew.roles):
+    if any(role.apart for role in crew.roles):
         raise UserError(
             f"RUN: {system}'s workers change the weights without a lock or in any order, and no log has that order: "
             "it cannot be done again; a run with --serial repeats itself exactly with the same seed"

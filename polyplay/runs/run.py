@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import codec, replay_of
+from polyplay.buffers.replay import codec
 from polyplay.common import checkpoint, context
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
@@ -94,7 +94,7 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
     """
     if options.compress != "none":
         codec(options.compress)
-        if not any(replay_of(r.kw) for r in crew.roles):
+        if not any(r.held_replay for r in crew.roles):
             raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def plan_of(other: Settings) -> Plan:

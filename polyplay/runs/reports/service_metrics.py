@@ -82,7 +82,7 @@ class ServiceMetrics:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows["source" in role.kw].extend(self.crew.rows(role, past=True))
+            rows[role.source is not None].extend(self.crew.rows(role, past=True))
         return rows
 
     def _growth(self, column: str, rows: Iterable[int]) -> float:
@@ -97,14 +97,14 @@ class ServiceMetrics:
 
     def _agents(self, acting: list[int]) -> Metrics:
         """Of crews whose agents share tables that predictors serve."""
-        roles = [r for r in self.crew.roles if "desk" in r.kw and r.kw["desk"].pool is not None]
+        roles = [role for role in self.crew.roles if role.agents and role.agents.pool is not None]
         if not roles:
             return {}
-        pools = [role.kw["desk"].pool for role in roles]
+        pools = [role.agents.pool for role in roles if role.agents]
         metrics: Metrics = {
             "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
             "predictors": sum(role.n for role in roles),
-            "trainers": sum(role.n for role in self.crew.roles if "source" in role.kw),
+            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
             "prediction_queue": _ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
         }
         waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
@@ -118,7 +118,7 @@ class ServiceMetrics:
         """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
         stale gradients were that came since the last reading, each at its shard. Sums are over shards.
         """
-        servers = {id(r.kw["server"]): r.kw["server"] for r in self.crew.roles if "server" in r.kw}
+        servers = {id(role.server): role.server for role in self.crew.roles if role.server}
         if not servers:
             return {}
         totals = [server.totals() for server in servers.values()]

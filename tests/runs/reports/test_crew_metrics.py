@@ -9,6 +9,8 @@ import pytest
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.runs.reports.crew_metrics import SILENCE, CrewMetrics
 
+HOLDS = {"source": None, "agents": None, "server": None}
+
 
 @pytest.fixture
 def crew() -> Any:
@@ -16,7 +18,7 @@ def crew() -> Any:
     names = ("act", "learn", "learn_more")
     workers = [{0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)} for row in range(3)]
     roles = [
-        SimpleNamespace(name=name, n=1, learner=row > 0, kw={}, lost=0, workers=workers[row], row=row)
+        SimpleNamespace(name=name, n=1, learner=row > 0, lost=0, workers=workers[row], row=row, **HOLDS)
         for row, name in enumerate(names)
     ]
     counters = Counters(3, ("loss", "entropy"))

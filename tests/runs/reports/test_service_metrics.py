@@ -17,8 +17,9 @@ def crew(monkeypatch):
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(service_metrics.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
-    act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
-    learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
+    agents, none = SimpleNamespace(pool=pool), {"agents": None, "source": None, "server": None}
+    act = SimpleNamespace(**none | {"agents": agents}, name="act", n=1, learner=False, at=[0], left=[])
+    learn = SimpleNamespace(**none | {"source": "chunks"}, name="learn", n=2, learner=True, at=[1, 2], left=[])
     return SimpleNamespace(
         counters=Counters(3),
         roles=[act, learn],
