@@ -97,10 +97,11 @@ class ActorReplay:
 class ReproductionCheck:
     """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
 
-    def __init__(self, directory: Path, scratch: Path, wired: System):
+    def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl")}
         self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
-        self.reproduced, self.wired = read_lines(scratch / "updates.jsonl"), wired  # read on as the file grows
+        self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
+        self.wired, self.agent = wired, agent
         self.losses_equal = self.checkpoints_equal = 0
 
     def check_loss(self, update: int) -> None:
@@ -118,7 +119,7 @@ class ReproductionCheck:
             return
         net = self.wired.policy()
         saved = checkpoint.open_checkpoint(self.saved[update])
-        checkpoint.load_into(net, saved.arrays(checkpoint.policy_name(0)))
+        checkpoint.load_into(net, saved.arrays(checkpoint.policy_name(self.agent)))
         if not np.array_equal(FlatParams(net).read(), history.weights[update]):
             raise Diverged(f"update {update}: the weights are not those of the run's checkpoint")
         self.checkpoints_equal += 1
@@ -134,11 +135,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     assert learning.spec is not None
     spec, source, queue = learning.spec, learning.source, learning.source.edge
     per_batch = 1 if spec.passes is None else spec.passes.updates
-    logs = [read_log(directory, c, queue.producers, source.n, per_batch) for c in range(learning.n)]
-    count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
-    if not count:
-        raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
-    logs = [replace(log, batches=log.batches[:count]) for log in logs]
+    logs = _read_logs(directory, learning, per_batch, updates)
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for r in _batch(logs[c], turn // source.n)]
     history = WeightHistory(logs, per_batch)
@@ -158,7 +155,17 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
         learners = [cast(Worker, learn(worker, **kw)) for worker in workers]
         for close in (*(a.close for a in actors), *(w.close for w in learners)):
             stack.callback(close)
-        return _go(actors, learners, history, logs, ReproductionCheck(directory, scratch, wired))
+        return _go(actors, learners, history, logs, ReproductionCheck(directory, scratch, wired, spec.agent))
+
+
+def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | None) -> list[DeliveryLog]:
+    """The learners' logs, up to the last batch that all of them have, or to the one that `updates` ends in."""
+    source, producers = learning.source, learning.source.edge.producers
+    logs = [read_log(directory, c, producers, source.n, per_batch) for c in range(learning.n)]
+    count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
+    if not count:
+        raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
+    return [replace(log, batches=log.batches[:count]) for log in logs]
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
