@@ -132,7 +132,7 @@ def read_config(directory: Path) -> Row:
 def config_hash(config: Mapping[str, Any]) -> str:
     """Of what decides how an agent was trained and plays: system, configuration, environment. config: config.json."""
     parts = {k: config[k] for k in ("system", "config", "environment")}
-    parts["options"] = {k: config["options"].get(k) for k in ("atari", "precision")}
+    parts["options"] = {k: config["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
