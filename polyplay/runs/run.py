@@ -103,14 +103,16 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
 
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
-    plan = replace(plan, lines=plan.lines + _add_evaluator(crew, wired, options, steps))
+    plan = replace(plan, lines=plan.lines + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
     return plan
 
 
-def _add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:
-    """Its line of the plan. Raises UserError: a protocol that the environment doesn't have."""
+def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:
+    """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: the environment does not have
+    the protocol.
+    """
     if options.eval_every is None:
         return []
     from polyplay.acting.play import PlayOptions

@@ -22,7 +22,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.nets import NetworkFactory
-from polyplay.runs import options
+from polyplay.runs import options, run
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.on_request import WeightsOnRequest
 from polyplay.workers import evaluator
@@ -174,7 +174,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
 
 def test_without_the_option_there_is_none(tmp_path: Path):
     crew = Crew()
-    assert evaluator.add(crew, None, options.RunOptions()) == []
+    assert run.add_evaluator(crew, None, options.RunOptions(), 0) == []
     assert crew.control.show is None
     assert crew.roles == []
 
