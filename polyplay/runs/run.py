@@ -110,8 +110,8 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:
-    """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: a protocol that the environment
-    does not have.
+    """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: a protocol that the
+    environment does not have.
     """
     if options.eval_every is None:
         return []
