@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
-POLICY = "agents/0/policy"  # of a checkpoint
+
+
+def policy_name(agent: int) -> str:
+    """What an agent's policy is called in a checkpoint."""
+    return f"agents/{agent}/policy"
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -114,13 +114,14 @@ def test_a_changed_configuration_is_named(run: Path):
 
 def test_damaged_and_exchanged_weights_are_named(run: Path):
     found = checkpoint.newest(run, print)
-    weights = found / f"{checkpoint.POLICY}.safetensors"
+    name = f"{checkpoint.policy_name(0)}.safetensors"
+    weights = found / name
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
     assert failed(run) == (
         "checkpoint",
-        f"{_name(run)}: checkpoint {found.name}: {checkpoint.POLICY}.safetensors is damaged (its checksum differs)",
+        f"{_name(run)}: checkpoint {found.name}: {name} is damaged (its checksum differs)",
     )
     page, settings, options, _ = load.load_run(run)
     policy = page.build(settings, load.crew_of(options)).policy

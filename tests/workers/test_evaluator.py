@@ -23,7 +23,7 @@ from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
-from polyplay.runs import options
+from polyplay.runs import options, run
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.on_request import WeightsOnRequest
 from polyplay.workers import evaluator
@@ -123,9 +123,9 @@ def test_only_better_weights_are_kept(tmp_path: Path):
 
 def test_a_damaged_best_is_not_taken(tmp_path: Path):
     counters = {"updates": 2, "episodic_return_mean": 1.0}
-    checkpoint.save_best_weights(tmp_path, checkpoint.POLICY, {"x": np.zeros(3, np.float32)}, counters)
+    checkpoint.save_best_weights(tmp_path, checkpoint.policy_name(0), {"x": np.zeros(3, np.float32)}, counters)
     assert checkpoint.best_weights(tmp_path) is not None
-    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.POLICY}.safetensors").write_bytes(b"")
+    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.policy_name(0)}.safetensors").write_bytes(b"")
     assert checkpoint.best_weights(tmp_path) is None
     assert checkpoint.best(tmp_path) is None
 
@@ -175,7 +175,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
 
 def test_without_the_option_there_is_none(tmp_path: Path):
     crew = Crew()
-    assert evaluator.add(crew, None, options.RunOptions()) == []
+    assert run.add_evaluator(crew, None, options.RunOptions(), 0) == []
     assert crew.control.show is None
     assert crew.roles == []
 
