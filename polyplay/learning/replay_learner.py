@@ -55,7 +55,7 @@ class ReplayLearner:
         priority = self.learner.judged()
         if priority is not None:
             before = time.perf_counter()
-            self.memory.feedback(item["id"], priority)
+            self.memory.update_priorities(item["id"], priority)
             self.ctx.counters.add("replay", time.perf_counter() - before)
         self.updates += 1
         if self.updates % REPORT == 0:
@@ -76,9 +76,9 @@ class ReplayLearner:
         """Raises OSError."""
         name = replay_folder(self.ctx)
         self.memory.save(part.folder(name))
-        part.json(f"{name}/replay_learner", {"rows": self.memory.pace.rows, "updates": self.updates})
+        part.json(f"{name}/replay_learner", {"rows": self.memory.limiter.rows, "updates": self.updates})
 
     def _load(self) -> None:
         if restore_replay(self.ctx, self.memory):
             kept = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
-            self.memory.pace.rows, self.updates = int(kept["rows"]), int(kept["updates"])
+            self.memory.limiter.rows, self.updates = int(kept["rows"]), int(kept["updates"])

@@ -9,9 +9,7 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import codec, replay_of
 from polyplay.common import checkpoint, context
-from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 from polyplay.runs import directory as record
 from polyplay.runs import options as config
@@ -94,10 +92,6 @@ def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
 
 def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
     """The plan, refused if it cannot work."""
-    if options.compress != "none":
-        codec(options.compress)
-        if not any(replay_of(r.kw) for r in crew.roles):
-            raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def again(other: Any) -> plan.Plan:
         crew = crew_of(options)

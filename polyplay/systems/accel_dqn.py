@@ -106,7 +106,7 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
+    replay = replay_of_rows(envs, net, lanes, capacity, batch, **drawn)
     loss = q_learning.categorical(-c.bound, c.bound) if many else q_learning.q(reduction="mean")
     optim, (weights, size) = OptimizerSpec("adam", c.eps, clip=c.clip), param_sizes(net)
     together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)

@@ -96,7 +96,7 @@ def build(c: Config, crew: Crew) -> System:
     (batch,) = shares_of(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start}
-    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
+    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, **drawn)
     queue = rollouts_to_memories(envs, net, c.unroll, c.actors, c.memories)
     samples = SampleQueue(replay, queue, c.learners, c.prefetch)
     loss, optim = q_learning.q("mean", clip=0.0), OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip)

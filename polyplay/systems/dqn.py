@@ -105,7 +105,7 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    replay = replay_of_rows(envs, net, lanes, capacity, batch, sampler=sampler, **drawn)
     loss = q_learning.q(c.reduction, replicas=c.replicas)
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update = AllReduce(optim, c.replicas, param_sizes(net)[1]) if c.replicas > 1 else Local(optim)

@@ -93,7 +93,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = nets.NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": c.start}
-    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
+    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, c.batch, **drawn)
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
     server = ParameterServer(
         OptimizerSpec(c.optimizer, c.eps, 0.95), *param_sizes(net), learners, c.shards, stale, outliers

@@ -92,9 +92,7 @@ def build(c: Config, crew: Crew) -> System:
     everyone, state = c.actors * c.lanes, net.state_spec()
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
     drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
-    replay = replay_of_rows(
-        envs, net, everyone, c.capacity, c.batch, compress=crew.compress, start=c.start, ratio=c.ratio, **drawn
-    )
+    replay = replay_of_rows(envs, net, everyone, c.capacity, c.batch, start=c.start, ratio=c.ratio, **drawn)
     loss = q_learning.sequence(c.gamma, c.n_step, rescale=c.rescale)
     update = Local(OptimizerSpec("adam", c.eps, clip=c.clip))
     hyperparameters = Hyperparameters(learning_rate=c.learning_rate)

@@ -106,7 +106,7 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     sampler = Proportional(c.priority, c.weighting, **draws)
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    replay = replay_of_rows(envs, net, lanes, capacity, batch, sampler=sampler, **drawn)
     loss = q_learning.categorical(-c.bound, c.bound, priority=judge)
     optim = OptimizerSpec("adam", c.eps, clip=c.clip)
     update = AllReduce(optim, c.replicas, param_sizes(net)[1]) if c.replicas > 1 else Local(optim)

@@ -107,7 +107,7 @@ def test_sequences_count_the_rows_that_are_learnt(sequence, each):
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = replay_learner(Learner())
     assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.memory.pace.rows == 24
+    assert made.memory.limiter.rows == 24
     assert made.memory.inserted == 16  # row 5's next one is not there yet
 
 

@@ -1,9 +1,8 @@
-"""The pace between acting and learning: how many rows are learnt from for each that comes, bounded on both sides."""
+"""The rate of learning against acting: how many rows are learnt from for each that comes, bounded on both sides."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from polyplay.buffers.replay.spec import Replay
 
@@ -23,15 +22,11 @@ class RateLimiter:
         self.ratio, self.start = replay.ratio, replay.start
         self.each = max(replay.sequence, 1)  # rows of an item
         self.batch, self.slack = replay.batch * self.each, replay.slack
-        self.rows = 0
+        self.rows = 0  # added so far
 
     @property
     def begun(self) -> bool:
         return self.rows >= self.start
-
-    def heard(self, rows: int) -> None:
-        """So many rows were added."""
-        self.rows += rows
 
     def credit(self, sampled: int) -> float:
         """Rows that may be drawn for those that came, less those that were; sampled: items, so far."""
@@ -55,9 +50,3 @@ class RateLimiter:
     def measured(self, sampled: int) -> float:
         """Rows drawn for each that came since the start."""
         return sampled * self.each / max(1, self.rows - self.start) if self.begun else 0.0
-
-    def save(self) -> dict[str, Any]:
-        return {"rows": self.rows}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        self.rows = int(saved.get("rows", 0))  # an early version saved none

@@ -1,12 +1,11 @@
-"""What a replay is to be: plain values, checked, that become a Memory in the worker that has it."""
+"""The description of a replay: plain values, checked, that become a ReplayBuffer in the worker that has it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from polyplay.buffers.replay.storage import CODECS
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
@@ -14,7 +13,7 @@ from polyplay.common.tree import Field, Spec
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
 
-FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
+FLAGS = ("first", "terminated", "truncated")  # of a row: stored as bits of one byte
 BOTH = ("obs", "mask")  # of both ends of a transition
 REWARDS = ("none", "clip", "sign")
 HEADROOM = 8  # a soft capacity has room for an eighth more
@@ -27,8 +26,8 @@ class Uniform(NamedTuple):
 class Proportional(NamedTuple):
     """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
 
-    first: an item's first priority: "max", the greatest ever told; "given" with the rows; "td", |G + D·value - chosen|
-    from what the rows' policy said of them (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
+    first: an item's first priority: "max", the greatest ever given; "td", |G + D·value - chosen| by the outputs of the
+    policy that acted (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -39,27 +38,20 @@ class Proportional(NamedTuple):
     last: float | None = None  # β at the end of the run, whoever samples moves it there; None: it stays
 
 
-class Rank(NamedTuple):
-    """P ∝ (1/rank)^α, ranks from a heap that is sorted now and then (Schaul et al. 2016, appendix B.2.1)."""
-
-    alpha: float = 0.7
-    beta: float = 0.5
-    first: str = "max"
-    stratified: bool = True
-
-
-Sampler = Uniform | Proportional | Rank
+Sampler = Uniform | Proportional
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The last `capacity` transitions of all `lanes` that feed one memory, and how batches are drawn from it.
+    """The last `capacity` transitions of all `lanes` that feed one buffer, and how batches are drawn from it.
 
     An item is a transition of `n_step` steps, or with `sequence` m > 0 that many rows to train on, `burn_in` before
     them and n_step behind. Every item belongs to one episode.
     """
 
-    spec: Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (stream.row_spec)
+    spec: (
+        Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
+    )
     lanes: int
     capacity: int  # transitions, split evenly over the lanes
     batch: int  # items drawn at once
@@ -72,12 +64,11 @@ class Replay:
     start: int = 1  # rows before the first sample
     ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
-    stack: int = 0  # planes of stacked observations, of which only the newest is kept; 0: all is kept
+    stack: int = 0  # planes of stacked observations, of which only the newest is stored; 0: all are
     sequence: int = 0
     burn_in: int = 0
     period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
-    compress: str = "none"  # planes of stacks, or whole observations
-    soft: bool = False  # more than `capacity` are kept until trim()
+    soft: bool = False  # more than `capacity` stay until trim()
     buffers: int = 2  # batches whose arrays are good at a time
 
     def __post_init__(self) -> None:
@@ -128,7 +119,7 @@ class Replay:
 
     @property
     def anchors(self) -> int:
-        """Recurrent states that are kept of each lane."""
+        """Recurrent states that are stored of each lane."""
         return self.rows // self.every + 2 if self.sequence and self.state else 0
 
     def stacked(self, path: str, leaf: Field) -> bool:
@@ -137,15 +128,14 @@ class Replay:
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """RAM once it is full, without what compression saves; batches: with its own arrays for these."""
+        """RAM once it is full; batches: with its own arrays for these."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
             total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
             total += self.lanes * leaf.nbytes * stacked
         total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
-        total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
-        total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
+        total += slots * 10 * isinstance(self.sampler, Proportional)
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
@@ -153,19 +143,19 @@ class Replay:
         B = self.batch
         if self.sequence:
             rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
-            told: dict[str, Any] = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
-            told["valid"] = Field((self.length, B), "bool")
+            extras = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
+            extras["valid"] = Field((self.length, B), "bool")
         else:
             rows = {
                 k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
                 for k, v in self.spec.items()
                 if k not in ("reward", *FLAGS)
             }
-            told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
-        return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
+            extras = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
+        return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
+        """The buffer, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
         it only draws into others'.
         """
         from polyplay.buffers.replay.buffer import ReplayBuffer
@@ -173,31 +163,29 @@ class Replay:
         return ReplayBuffer(self, seed, batches)
 
 
-LEAST: dict[str, Any] = {
+LEAST = {
     "lanes": 1, "capacity": 1, "batch": 1, "n_step": 1, "start": 1, "slack": 1,
     "stack": 0, "sequence": 0, "burn_in": 0, "period": 0, "buffers": 1,
 }  # fmt: skip
 
 
-def _check_sampler(sampler: Any, spec: Any, sequence: bool) -> None:
+def _check_sampler(sampler: Sampler, spec: Spec, sequence: bool) -> None:
     if isinstance(sampler, Uniform):
         return
     for name in ("alpha", "beta", "mixture"):
-        value = getattr(sampler, name, 0.0)
+        value = getattr(sampler, name)
         if not 0 <= value <= 1:
             raise UserError(f"replay: {name}={value} given, allowed: 0 to 1")
-    if sampler.first not in ("max", "given", "td"):
-        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, given, td")
+    if sampler.first not in ("max", "td"):
+        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, td")
     if sampler.first == "td" and (sequence or not {"value", "chosen"} <= spec.keys()):
         raise UserError("replay: first='td' needs single transitions, and value and chosen in the stored rows")
 
 
 def _check_spec(replay: Replay) -> None:
-    lacks = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
-    if lacks:
-        raise UserError(f"replay: the stored rows lack {', '.join(lacks)}")
-    if replay.compress not in CODECS:
-        raise UserError(f"replay: compress={replay.compress!r} given, allowed: {', '.join(CODECS)}")
+    missing = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
+    if missing:
+        raise UserError(f"replay: the stored rows lack {', '.join(missing)}")
     if replay.stack > 127:
         raise UserError(f"replay: stack={replay.stack} given, allowed: up to 127")
     leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
