@@ -18,13 +18,6 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch
 
 
-def empty_batch(replay: Replay) -> Batch:
-    """Arrays for a batch, pages touched."""
-    batch = tree.zeros(replay.drawn())
-    tree.map(lambda a: a.fill(0), batch)
-    return batch
-
-
 class Batches:
     """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
 
@@ -32,7 +25,7 @@ class Batches:
 
     def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, own: int):
         self.replay, self.index, self.columns = replay, index, columns
-        batches = [empty_batch(replay) for _ in range(own)]
+        batches = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(own)]  # pages touched
         self.nbytes, self._turn = sum(a.nbytes for b in batches for _, a in tree.leaves(b)), cycle(batches)
         self.paths = {p: self.rows_of(p.split("/")[0]) for p in columns.arrays if p not in self.left_out}
 
@@ -44,22 +37,17 @@ class Batches:
         """The batch of the items in `slots`, see docs/replay.md."""
         raise NotImplementedError
 
-    def _copy(self, at: np.ndarray, into: Batch | None) -> Batch:
-        """The leaves of the rows in slots `at` [T, B]."""
+    def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
+        """The leaves of the rows in slots `at` [T, B], and what is not in the rows."""
         planes = self.columns.planes(at, self.index.older)
         batch = into or next(self._turn)
         leaves = dict(tree.leaves(batch))
         for path, rows in self.paths.items():
             self.columns.take(path, at[rows], planes, leaves[path])
-        return batch
-
-
-def with_extras(batch: Batch, extras: Batch, own: bool) -> Batch:
-    """The batch with what is not in the rows: where its arrays are the buffer's own, in arrays of their own."""
-    if own:
-        return batch | extras
-    tree.write(batch, ..., extras)
-    return batch
+        if into is None:
+            return batch | extras
+        tree.write(into, ..., extras)
+        return into
 
 
 class TransitionBatches(Batches):
@@ -81,10 +69,9 @@ class TransitionBatches(Batches):
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
-        batch = self._copy(both, into)
         first = self.index.flags[both] & row_kernels.FIRST > 0
         extras = {"return": total, "discount": discount, "weight": weight, "id": self.index.ids(slots), "first": first}
-        return with_extras(batch, extras, into is None)
+        return self._batch(both, extras, into)
 
     def td_errors(self, slots: np.ndarray) -> np.ndarray:
         """|G + D·value - chosen| [n] by the outputs of the policy that acted: Ape-X's first priorities. Raises
@@ -107,11 +94,11 @@ class SequenceBatches(Batches):
         shape = (self.replay.length, len(slots))
         at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
         spans(slots, self.index.R, self.replay.burn_in, self.index.flags, at, real, valid)
-        batch = self._copy(at, into)
-        batch["reward"][~real] = 0
         flags = self.index.flags[at]
         extras: Batch = {n: (flags & getattr(row_kernels, n.upper()) > 0) & real for n in FLAGS}
         extras["first"] |= ~real
         state = self.states.take(at[0], extras["first"][0])
         extras |= {"state": state, "weight": weight, "id": self.index.ids(slots), "valid": valid}
-        return with_extras(batch, extras, into is None)
+        batch = self._batch(at, extras, into)
+        batch["reward"][~real] = 0
+        return batch

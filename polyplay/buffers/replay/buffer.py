@@ -164,8 +164,8 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """What it takes now, its batches' arrays included."""
-        parts = (self.index, self.columns, self.states, self.sampler, self.batches)
-        return sum(int(p.nbytes) for p in parts)
+        parts = (self.index.arrays(), self.columns.arrays, self.columns.last, self.states.arrays)
+        return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
 
     def metrics(self) -> dict[str, float]:
         """Counts since the beginning, and how it stands; ages in agent steps."""

@@ -26,26 +26,22 @@ class Columns:
         self.cells: Leaves = {p: as_cells(a, len(a)) for p, a in self.arrays.items()}
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
 
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for arrays in (self.arrays, self.last) for a in arrays.values())
-
     def kinds(self, rows: Leaves, lanes: np.ndarray, begun: np.ndarray, T: int) -> np.ndarray:
         """See stack_kinds; rows without stacks are all alike."""
         if not self.stacks:
-            return np.full((T, len(lanes)), row_kernels.CONTINUES, np.uint8)
+            return np.zeros((T, len(lanes)), np.uint8)  # CONTINUES
         return stack_kinds([(rows[p], self.last[p]) for p in self.stacks], lanes, begun, T)
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
         """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own: extra [n, 3], see append."""
-        for path in self.whole:
+        slots = slots.reshape(-1)
+        for path in self.arrays:
             self._put(path, slots, rows[path])
         for path in self.stacks:
             stack = rows[path]
-            self._put(path, slots, stack)
             if len(extra):
                 t, b = np.divmod(extra[:, 1], len(lanes))
-                self._put(path, extra[:, 0], stack[t, b, extra[:, 2]])
+                self._put(path, extra[:, 0].copy(), stack[t, b, extra[:, 2]])
             self.last[path][lanes] = stack[-1]
 
     def _put(self, path: str, slots: np.ndarray, values: np.ndarray) -> None:
@@ -60,10 +56,10 @@ class Columns:
 
     def take(self, path: str, slots: np.ndarray, planes: np.ndarray, out: np.ndarray) -> None:
         """Rows in `slots` (any shape) into out [slots.shape, …]; `planes` as planes() says."""
-        gather(self.cells[path], planes if path in self.stacks else slots, out)
+        gather(self.cells[path], (planes if path in self.stacks else slots).reshape(-1), out)
 
 
 def flags_of(rows: Leaves) -> np.ndarray:
     """uint8 [T, B] of bits FIRST, TERMINATED and TRUNCATED."""
-    first, terminated, truncated = (np.asarray(rows[name], bool).view(np.uint8) for name in FLAGS)
-    return first | terminated << 1 | truncated << 2
+    first, terminated, truncated = (np.asarray(rows[name], bool) for name in FLAGS)
+    return row_kernels.flags_of(first, terminated, truncated)

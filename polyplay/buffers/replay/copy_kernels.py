@@ -87,11 +87,10 @@ def as_cells(array: np.ndarray, n: int) -> np.ndarray:
 
 
 def gather(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
-    """out[i] = cells[index[i]]: cells as as_cells() gives them, index int64, out C-contiguous with the same rows.
+    """out[i] = cells[index[i]]: cells as as_cells() gives them, index int64 [n], out C-contiguous with the same rows.
 
     IndexError: an index that is out of range.
     """
-    index = np.ascontiguousarray(index).reshape(-1)
     if len(index):
         assert out.flags.c_contiguous
         assert out.nbytes * len(cells) == cells.nbytes * len(index)
@@ -104,15 +103,12 @@ def scatter(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
 
     values may have longer rows: the last of what they hold is taken (of a stack of planes, the newest).
     """
-    index = np.ascontiguousarray(index).reshape(-1)
-    if not len(index):
-        return
     if cells.ndim == 1 and values.nbytes == cells.itemsize * len(index):
         _scatter_numbers(cells, index, values.reshape(-1).view(cells.dtype))
-        return
-    rows, of = as_bytes(cells, len(cells)), as_bytes(values, len(index))
-    assert of.shape[1] % max(1, rows.shape[1]) == 0
-    _scatter(rows, index, of)
+    elif len(index):
+        rows, of = as_bytes(cells, len(cells)), as_bytes(values, len(index))
+        assert of.shape[1] % max(1, rows.shape[1]) == 0
+        _scatter(rows, index, of)
 
 
 def as_words(array: np.ndarray, lead: int) -> np.ndarray:

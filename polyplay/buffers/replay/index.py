@@ -35,10 +35,6 @@ class ItemIndex:
         self.counts = np.zeros(8, np.int64)
 
     @property
-    def nbytes(self) -> int:
-        return self.lane.nbytes + sum(getattr(self, name).nbytes for name in BY_SLOT)
-
-    @property
     def size(self) -> int:
         """Items that may be drawn."""
         return int(self.counts[row_kernels.SIZE])

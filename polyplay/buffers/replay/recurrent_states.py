@@ -20,10 +20,6 @@ class RecurrentStates:
         leaves = dict(tree.leaves(replay.state)) if replay.sequence and replay.state else {}
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in self.arrays.values())
-
     def _at(self, slots: np.ndarray) -> np.ndarray:
         """int64 [n]: where the state is that belongs to the row in each slot."""
         return slots // self.index.R * self.anchors + self.index.row_numbers(slots) // self.every % self.anchors

@@ -35,6 +35,16 @@ def _slot(base: int, R: int, p: int, back: int) -> int:
 
 
 @compiled
+def flags_of(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
+    """uint8 [T, B] from bools [T, B]."""
+    out = np.empty(first.shape, np.uint8)
+    for t in range(first.shape[0]):
+        for b in range(first.shape[1]):
+            out[t, b] = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2
+    return out
+
+
+@compiled
 def append(
     given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray, lane: np.ndarray,
     flags: np.ndarray, older: np.ndarray, generation: np.ndarray, arrival: np.ndarray, counts: np.ndarray,
@@ -109,6 +119,9 @@ def append(
         if broken >= 0:
             break
     counts[STEPS] = steps
+    counts[SIZE] += n_added - n_removed
+    counts[INSERTED] += n_added
+    counts[EVICTED] += n_removed
     return extras, n_added, n_removed, broken
 
 
@@ -135,8 +148,6 @@ def _complete(
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
             flags[slot] |= LIVE
-            counts[SIZE] += 1
-            counts[INSERTED] += 1
             counts[ARRIVALS] += arrival[slot]
             added[n] = slot
             n += 1
@@ -160,8 +171,6 @@ def _drop(slot: int, flags: np.ndarray, arrival: np.ndarray, counts: np.ndarray,
     """This row is drawn no more."""
     if flags[slot] & LIVE:
         counts[NEVER_SAMPLED] += 0 if flags[slot] & DRAWN else 1
-        counts[SIZE] -= 1
-        counts[EVICTED] += 1
         counts[ARRIVALS] -= arrival[slot]
         flags[slot] &= 255 - LIVE
         removed[n] = slot
@@ -195,6 +204,8 @@ def trim(
         n = _drop(oldest * R + tail[oldest] % R, flags, arrival, counts, removed, n)
         tail[oldest] += 1
         _skip(oldest, R, tail, pending, flags)
+    counts[SIZE] -= n
+    counts[EVICTED] += n
     return n
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from polyplay.common import tree
@@ -72,12 +73,7 @@ class Replay:
     buffers: int = 2  # batches whose arrays are good at a time
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value < least:
-                raise UserError(f"replay: {name}={value} given, allowed: {least} or more")
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"replay: gamma={self.gamma} given, allowed: 0 to 1")
+        _check_limits(self, LIMITS)
         if self.reward not in REWARDS:
             raise UserError(f"replay: reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
         if not (isfinite(self.scale) and self.scale > 0):
@@ -163,19 +159,25 @@ class Replay:
         return ReplayBuffer(self, seed, batches)
 
 
-LEAST = {
-    "lanes": 1, "capacity": 1, "batch": 1, "n_step": 1, "start": 1, "slack": 1,
-    "stack": 0, "sequence": 0, "burn_in": 0, "period": 0, "buffers": 1,
-}  # fmt: skip
+LIMITS = {
+    **dict.fromkeys(("lanes", "capacity", "batch", "n_step", "start", "slack", "buffers"), (1, inf)),
+    **dict.fromkeys(("sequence", "burn_in", "period"), (0, inf)),
+    **{"gamma": (0, 1), "stack": (0, 127)},
+}
+
+
+def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float, float]]) -> None:
+    for name, (least, most) in limits.items():
+        value = getattr(owner, name)
+        if not least <= value <= most:
+            allowed = f"{least} or more" if most == inf else f"{least} to {most}"
+            raise UserError(f"replay: {name}={value} given, allowed: {allowed}")
 
 
 def _check_sampler(sampler: Sampler, spec: Spec, sequence: bool) -> None:
     if isinstance(sampler, Uniform):
         return
-    for name in ("alpha", "beta", "mixture"):
-        value = getattr(sampler, name)
-        if not 0 <= value <= 1:
-            raise UserError(f"replay: {name}={value} given, allowed: 0 to 1")
+    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture"), (0, 1)))
     if sampler.first not in ("max", "td"):
         raise UserError(f"replay: first={sampler.first!r} given, allowed: max, td")
     if sampler.first == "td" and (sequence or not {"value", "chosen"} <= spec.keys()):
@@ -186,8 +188,6 @@ def _check_spec(replay: Replay) -> None:
     missing = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
     if missing:
         raise UserError(f"replay: the stored rows lack {', '.join(missing)}")
-    if replay.stack > 127:
-        raise UserError(f"replay: stack={replay.stack} given, allowed: up to 127")
     leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
     if replay.stack and not any(replay.stacked(p, f) for p, f in leaves):
         shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
