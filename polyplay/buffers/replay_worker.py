@@ -10,16 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from polyplay.buffers import actor_checkpoint
+from polyplay.buffers import actor_checkpoint, replay_store
 from polyplay.buffers.replay.row_kernels import SAMPLED
-from polyplay.buffers.replay_store import (
-    REPORT,
-    importance_exponent,
-    insert_rollout,
-    replay_folder,
-    report_replay,
-    restore_replay,
-)
 from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.checkpoint import CheckpointPart
@@ -39,8 +31,8 @@ class ReplayShard:
             self.queue.reclaim(ctx.index)
             ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, the rows of the lost one are gone")
         elif ctx.resume is not None:
-            restore_replay(ctx, self.buffer)
-            learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue, 0, 1)
+            replay_store.restore_replay(ctx, self.buffer)
+            learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)
             own = slice(ctx.index, None, self.queue.consumers)
             self.queue.base[own] = learnt[own]
         self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
@@ -56,17 +48,17 @@ class ReplayShard:
         if self.filler.empty and self.buffer.due:
             self.filler.fill(self._draw)
             busy, self.drawn = True, self.drawn + 1
-            if self.drawn % REPORT == 0:
-                report_replay(self.ctx, self.buffer)
+            if self.drawn % replay_store.REPORT == 0:
+                replay_store.report_replay(self.ctx, self.buffer)
         taken = next(self.rollouts) if self.buffer.room else None
         if taken is not None:
-            self.filler.heard(insert_rollout(self.buffer, *taken, lane=self.lane))
+            self.filler.heard(replay_store.insert_rollout(self.buffer, *taken, lane=self.lane))
             busy = True
         self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy
 
     def _draw(self, into: Batch) -> None:
-        self.buffer.sample(importance_exponent(self.buffer.replay, self.samples.left), into)
+        self.buffer.sample(replay_store.importance_exponent(self.buffer.replay, self.samples.left), into)
 
     def update_priorities(self) -> bool:
         """Take the learners' priorities, and every `trim` updates drop what exceeds the capacity; whether any came."""
@@ -104,7 +96,7 @@ class ReplayShard:
         counts, away = self.buffer.index.counts, self.filler.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
-            self.buffer.save(part.folder(replay_folder(self.ctx)))
+            self.buffer.save(part.folder(replay_store.replay_folder(self.ctx)))
         finally:
             counts[SAMPLED] += away
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)

@@ -74,7 +74,7 @@ def test_a_part_says_what_is_lost_and_what_was_counted(tmp_path):
 
 
 def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 60.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 60.0)
     queue = stream_of()
     ends = [queue.producer(p) for p in range(2)]
     ctx, heard = me_of(tmp_path, role="learn")
@@ -85,7 +85,7 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     actor_checkpoint.answer_save(two, actor_of(None, between=False), ends[1])
     next(waiting)
     assert queue.late(0, 5) == [1]
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 0.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
     assert finish(actor_checkpoint.wait_for_actors(ctx, queue, 5)) == [1]
     assert "without what actors 1 do" in heard[0]
     actor_checkpoint.answer_save(two, actor_of(None), ends[1])  # too late
@@ -93,7 +93,7 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     actor_checkpoint.save_queue_end(ctx, checkpoint.CheckpointPart(tmp_path, 5), queue, [1])
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert actor_checkpoint.load_actor(two, consumers=1) == {}
-    assert actor_checkpoint.rollouts_learnt(one, queue, batches=5, n=1) == [0, 0]
+    assert actor_checkpoint.rollouts_learnt(one, queue) == [0, 0]
 
 
 def test_an_actor_that_cannot_write_is_left_out(tmp_path):
@@ -105,11 +105,6 @@ def test_an_actor_that_cannot_write_is_left_out(tmp_path):
     actor_checkpoint.answer_save(ctx, actor_of(None), end)
     assert finish(waiting) == [0]
     assert "without what actor 0 does" in heard[0]
-
-
-def test_what_was_taken_in_a_run_of_an_early_version_is_guessed_by_rounds(tmp_path):
-    ctx, _ = me_of(tmp_path)
-    assert actor_checkpoint.rollouts_learnt(ctx, stream_of(2), batches=10, n=2) == [10, 10]
 
 
 def test_actors_that_were_not_saved_are_named(tmp_path):
@@ -131,10 +126,10 @@ def test_who_goes_without_an_actor_leaves_others_theirs(tmp_path, monkeypatch):
     queue = RolloutQueue(SPEC, {}, T=2, lanes=1, slots=4, producers=2, consumers=2)
     ends = [queue.producer(p) for p in range(2)]
     one, two = (me_of(tmp_path, role="serve_replay", index=i, n=2)[0] for i in range(2))
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 60.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 60.0)
     waiting = actor_checkpoint.wait_for_actors(two, queue, 5)
     next(waiting)
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 0.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
     assert finish(actor_checkpoint.wait_for_actors(one, queue, 5)) == [0]
     assert [end.asked() for end in ends] == [None, 5]
     actor_checkpoint.answer_save(me_of(tmp_path, index=1)[0], actor_of({"acts": np.arange(3)}), ends[1])

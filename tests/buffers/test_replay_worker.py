@@ -255,7 +255,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     assert loaded.buffer.limiter.rows == shards[1].buffer.limiter.rows
     assert loaded.buffer.sampled == sampled - 2 * 8
     assert again.queue.base[1] == 3
-    assert actor_checkpoint._stream(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
+    assert actor_checkpoint._queue_end(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
 
 
 def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import cycle
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,17 +20,13 @@ from polyplay.common.tree import Batch
 class Batches:
     """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
 
-    left_out: ClassVar[tuple[str, ...]] = ()  # paths that are not copied
-
     def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, own: int):
         self.replay, self.index, self.columns = replay, index, columns
         batches = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(own)]  # pages touched
         self.nbytes, self._turn = sum(a.nbytes for b in batches for _, a in tree.leaves(b)), cycle(batches)
-        self.paths = {p: self.rows_of(p.split("/")[0]) for p in columns.arrays if p not in self.left_out}
-
-    def rows_of(self, name: str) -> slice | int:
-        """Which rows of an item hold a leaf of this name in a batch."""
-        return slice(None)
+        drawn, whole = dict(tree.leaves(replay.drawn())), bool(replay.sequence)
+        paths = [p for p in columns.arrays if p in drawn]
+        self.rows = {p: slice(None) if whole or p.split("/")[0] in BOTH else 0 for p in paths}  # of an item
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """The batch of the items in `slots`, see docs/replay.md."""
@@ -42,7 +37,7 @@ class Batches:
         planes = self.columns.planes(at, self.index.older)
         batch = into or next(self._turn)
         leaves = dict(tree.leaves(batch))
-        for path, rows in self.paths.items():
+        for path, rows in self.rows.items():
             self.columns.take(path, at[rows], planes, leaves[path])
         if into is None:
             return batch | extras
@@ -52,11 +47,6 @@ class Batches:
 
 class TransitionBatches(Batches):
     """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
-
-    left_out = ("reward",)
-
-    def rows_of(self, name: str) -> slice | int:
-        return slice(None) if name in BOTH else 0
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""

@@ -80,7 +80,7 @@ class ReplayBuffer:
         self.columns.put(rows, at, slots, extra)
         if state is not None:
             self.states.put(state, slots[0])
-        self._remove(removed)  # first: what was added may have the place of what was removed
+        self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
         self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may be gone again
 
     def _prioritize(self, added: np.ndarray) -> None:
@@ -95,14 +95,10 @@ class ReplayBuffer:
                 raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {e}") from None
         self.sampler.put(added, priority)
 
-    def _remove(self, removed: np.ndarray) -> None:
-        if len(removed):
-            self.sampler.put(removed, 0.0)
-
     def trim(self) -> int:
         """Drop the oldest items beyond the capacity, for a soft one; how many."""
         removed = self.index.trim(self.index.size - self.replay.capacity)
-        self._remove(removed)
+        self.sampler.put(removed, 0.0)
         return len(removed)
 
     # ---------------------------------------------------------------------------------------- sampling

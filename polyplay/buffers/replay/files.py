@@ -44,12 +44,8 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         write_file(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data
-    numbers = {
-        "rng": buffer.rng.save(),
-        "rows": buffer.limiter.rows,
-        "max_priority": buffer.max_priority,
-        "beta": buffer.beta,
-    }
+    numbers = {"rng": buffer.rng.save(), "rows": buffer.limiter.rows}
+    numbers |= {"max_priority": buffer.max_priority, "beta": buffer.beta}
     head = {"schema": SCHEMA, "replay": _description(buffer), "numbers": numbers, "files": files}
     write_json(directory / INDEX, head)
 
@@ -110,8 +106,8 @@ def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
     """Part, key, first row, and the rows of each file."""
-    lanes = enumerate(buffer.index.used.tolist())
-    used = [(lane * buffer.index.R, lane * buffer.index.R + count) for lane, count in lanes]
+    R, heads = buffer.index.R, buffer.index.lane[0].tolist()
+    used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():
         for key, array in arrays.items():
             step = max(1, PIECE // max(1, array[:1].nbytes))

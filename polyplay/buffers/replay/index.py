@@ -44,11 +44,6 @@ class ItemIndex:
         """Slots of all items that may be drawn."""
         return np.flatnonzero(self.flags & row_kernels.LIVE)
 
-    @property
-    def used(self) -> np.ndarray:
-        """int64 [L]: slots of each lane that hold a row, from the lane's first."""
-        return np.minimum(self.lane[0], self.R)
-
     def append(self, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool) -> tuple[np.ndarray, ...]:
         """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], added, removed), as
         row_kernels.append does.

@@ -69,6 +69,8 @@ class ProportionalSampler(UniformSampler):
         return self.tree.nbytes
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        if not len(slots):
+            return
         alpha = self.sampler.alpha
         mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
         self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
