@@ -1,12 +1,12 @@
-"""The part that acting workers have in a checkpoint, so that a resumed run goes on as if it had never stopped.
+"""The part of a checkpoint that acting workers write, so that a resumed run continues as if it had never stopped.
 
 `workers/ROLE-I.safetensors`  all that decides worker I's future, where its pool can save itself, and its rollouts
                               that were still on their way to a learner
 `workers/ROLE-I.json`         its counters; where no state was saved why, and the episodes that are lost by it
 `workers/stream-C.json`       what learner C had taken of every actor, and the actors that did not write their part
 
-A learner that saves stands still until every actor has come to the end of its rollout and written its part. So what
-actors hold, what is in flight and what was learnt fit together, however far acting runs ahead. Imports no torch.
+A learner that saves waits until every actor has finished its rollout and written its part. So the actors' states, the
+rollouts in flight and the learner's state belong together, however far acting runs ahead. Imports no torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
-    """If a learner waits for this actor's part, and it is between two rollouts, write it."""
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts."""
     version = producer.asked()
     if version is None or ctx.directory is None or not actor.between:
         return
@@ -58,7 +58,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """What this worker saved in the checkpoint that the run goes on from; empty: nothing, or it is a replacement.
+    """What this worker saved in the checkpoint of a resumed run; empty if it saved nothing, or is a replacement.
 
     `consumers`: of its queue, if it has one.
     """
@@ -71,19 +71,19 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
 
 def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
-    """Rollouts of each producer that were learnt up to the checkpoint that the run goes on from."""
+    """Rollouts of each producer that were learnt from before the checkpoint of a resumed run."""
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """What learner `c` saved of its end of the queue."""
+    """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 
 
 def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Generator[None, None, list[int]]:
-    """Have this learner's actors write their parts for `version`; those that did not."""
+    """Ask this learner's actors to write their parts for `version`; returns those that did not."""
     if ctx.directory is None:
         return []
     queue.ask(ctx.index, version)
@@ -95,7 +95,9 @@ def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Ge
     if late:
         queue.ask(ctx.index, -1)  # the actors of others may still be asked
         actors = ", ".join(map(str, late))
-        ctx.say("warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {SAVE_TIMEOUT:.0f} s")
+        ctx.say(
+            "warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {SAVE_TIMEOUT:.0f} s"
+        )
     return sorted(late + queue.failed(ctx.index))
 
 

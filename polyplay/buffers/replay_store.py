@@ -29,8 +29,8 @@ def importance_exponent(replay: Replay, left: float) -> float | None:
 
 
 def insert_rollout(buffer: ReplayBuffer, rows: Batch, state: Batch, lane: int = 0) -> float:
-    """Add a rollout [T+1, B] of lanes from `lane` on, but for its last row, which is the next one's first; how many
-    agent steps it has.
+    """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns its
+    agent steps.
     """
     first = rows["first"]
     stored = {k: tree.map(lambda x: x[:-1], rows[k]) for k in buffer.replay.spec}

@@ -1,5 +1,5 @@
-"""A replay in a worker of its own: stores what its share of the actors do, keeps drawn batches ready for the learners,
-and takes new priorities from them. Imports no torch.
+"""A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
+learners, and takes new priorities from them. Imports no torch.
 
 A lost one is replaced by an empty one, which begins to sample once it has `start` rows; the other replays, and the
 batches that the lost one had handed out, are learnt from meanwhile.
@@ -38,7 +38,7 @@ class ReplayShard:
         self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
-        """The producer of the slot that comes next is one of ours: its number among them, times the lanes of each."""
+        """The first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
@@ -80,7 +80,7 @@ class ReplayShard:
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Stand still until this replay's actors have written their parts, then write its own."""
+        """Wait until this replay's actors have written their parts, then write its own."""
         ctx, failed = self.ctx, False
         self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version)

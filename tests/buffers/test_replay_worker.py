@@ -31,7 +31,7 @@ SPEC: Any = {"obs": Field((1, 2, 2), "uint8"), **ROWS, "value": Field((), "float
 
 
 class Valued(Plain):
-    """The twin, with what the policy said of both ends of a transition."""
+    """The twin, with the policy's outputs at both ends of a transition."""
 
     def transition(self, rows, t, m):
         made = super().transition(rows, t, m)
@@ -57,8 +57,8 @@ class Shop:
 
     def _rows(self, p: int, n: int) -> dict[str, np.ndarray]:
         rows = self.worlds[p].rows(n, np.arange(LANES))
-        said = {k: self.rng.normal(size=(n, LANES)).astype(np.float32) for k in ("value", "chosen")}
-        return rows | said
+        outputs = {k: self.rng.normal(size=(n, LANES)).astype(np.float32) for k in ("value", "chosen")}
+        return rows | outputs
 
     def play(self, p: int) -> dict[str, np.ndarray] | None:
         """A rollout of actor `p`: the rows that are to be remembered; None: there is no slot for it."""
@@ -75,11 +75,11 @@ class Shop:
         return {k: v[:-1] for k, v in rows.items()}
 
     def ctx(self, index: int, **more: Any) -> WorkerContext:
-        heard: list[str] = []
+        warnings: list[str] = []
         given = {"role": "serve_replay", "index": index, "n": 2, "row": index, "seed": 7} | more
         ctx = WorkerContext(**given, all_counters=Counters(4), control=RunControl(), patience=0.0)
-        ctx.say = lambda kind, text: heard.append(text)
-        ctx.heard = heard  # type: ignore[attr-defined]
+        ctx.say = lambda kind, text: warnings.append(text)
+        ctx.warnings = warnings  # type: ignore[attr-defined]
         return ctx
 
     def shard(self, index: int, trim: int = 0, **more: Any) -> ReplayShard:
@@ -218,7 +218,7 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     before = shop.samples.waiting
     assert before
     new = shop.shard(0, incarnation=1)
-    assert "begins empty" in new.ctx.heard[0]  # type: ignore[attr-defined]
+    assert "begins empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
     assert new.buffer.index.size == 0
     assert shop.samples.waiting == before, "what was drawn is learnt"
     assert len(shop.queue._free[0]) == 2, "its slots went back to the actor"
@@ -305,7 +305,7 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(shard.buffer, "save", full)
     finish(shard.save(3))
     assert shop.samples.failed() == [0]
-    assert "No space left" in shard.ctx.heard[0]  # type: ignore[attr-defined]
+    assert "No space left" in shard.ctx.warnings[0]  # type: ignore[attr-defined]
 
 
 def test_the_worker_takes_turns_until_all_is_closed():

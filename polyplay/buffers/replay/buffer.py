@@ -1,7 +1,7 @@
 """ReplayBuffer: rows of experience of many lanes, from which batches are drawn again and again.
 
-For one thread. Rows come as the acting loop wrote them (docs/rows.md); what is drawn are items, each with an id that
-tells one from whoever has its place later. See docs/replay.md.
+For one thread. Rows are added as the acting loop wrote them (docs/rows.md). Batches are of items; an item's id differs
+from that of every later item in its slot. See docs/replay.md.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class ReplayBuffer:
     # ------------------------------------------------------------------------------------------ adding
 
     def add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None) -> None:
-        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call goes on behind them.
+        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them.
 
-        state [B, …]: recurrent state before row 0. Raises ValueError: lanes that come twice, stacks that do not go on;
+        state [B, …]: recurrent state before row 0. Raises ValueError: a lane given twice, stacks that do not continue;
         NotFinite: first priorities that are made of the rows.
         """
         at = self._lanes(lanes)
@@ -81,7 +81,7 @@ class ReplayBuffer:
         if state is not None:
             self.states.put(state, slots[0])
         self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may be gone again
+        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may have been removed since
 
     def _prioritize(self, added: np.ndarray) -> None:
         """Rows that became items get their first priority."""
@@ -96,7 +96,7 @@ class ReplayBuffer:
         self.sampler.put(added, priority)
 
     def trim(self) -> int:
-        """Drop the oldest items beyond the capacity, for a soft one; how many."""
+        """Remove the oldest items beyond a soft capacity; returns how many."""
         removed = self.index.trim(self.index.size - self.replay.capacity)
         self.sampler.put(removed, 0.0)
         return len(removed)
@@ -114,7 +114,7 @@ class ReplayBuffer:
 
     @property
     def ready(self) -> bool:
-        """There is enough to begin."""
+        """Whether there are enough rows to sample from."""
         return self.limiter.begun and self.index.size > 0
 
     @property
@@ -124,7 +124,7 @@ class ReplayBuffer:
 
     @property
     def room(self) -> int:
-        """Rows that may be added before learning is behind; while it is above 0, add as many as come at once."""
+        """Rows that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
         return max(self.limiter.room(self.sampled), int(not self.index.size))
 
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
@@ -141,8 +141,8 @@ class ReplayBuffer:
         return self.batches.fill(slots, weight, into)
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """New priorities [B] of items by id [B]; the last counts where an id comes twice. How many came too late: their
-        items are gone, and nothing is changed for them. Raises BadPriority, nothing changed.
+        """Set the priorities [B] of items by id [B]; of an id given twice the last counts. Returns how many were late:
+        their items were removed before, and are ignored. Raises BadPriority, and changes nothing.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -159,12 +159,12 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """What it takes now, its batches' arrays included."""
+        """Bytes it takes now, its batches' arrays included."""
         parts = (self.index.arrays(), self.columns.arrays, self.columns.last, self.states.arrays)
         return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the beginning, and how it stands; ages in agent steps."""
+        """Counts since the beginning, and the present state; ages in agent steps."""
         counts, evicted = self.index.counts, int(self.index.counts[row_kernels.EVICTED])
         metrics = {
             "size": self.index.size,
@@ -184,16 +184,16 @@ class ReplayBuffer:
         return metrics | self._priorities(self.replay.sampler.beta if self.beta is None else self.beta)
 
     def _priorities(self, beta: float) -> dict[str, float]:
-        """Quantiles of some items' priorities: chosen by a generator of its own, so that asking changes nothing."""
+        """Quantiles of some items' priorities: chosen by a generator of its own, so that the metrics change nothing."""
         slots = self.index.pick(CounterRng(int(self.rng.used)), min(QUANTILES_OF, 4 * self.index.size))
         quantiles = np.quantile(self.sampler.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
         return dict(zip(names, quantiles, strict=True)) | {"priority_new": self.max_priority, "beta": beta}
 
     def save(self, directory: Path) -> None:
-        """Everything that decides what is drawn from now on, as files of `directory`. Raises OSError."""
+        """Write all that decides what is drawn from now on into `directory`. Raises OSError."""
         files.save_buffer(self, directory)
 
     def load(self, directory: Path) -> None:
-        """Go on from there, to the bit. Raises UserError: damaged, or saved of another description."""
+        """Restore what was saved, to the bit. Raises UserError: damaged files, or another description."""
         files.load_buffer(self, directory)

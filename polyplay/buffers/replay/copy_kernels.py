@@ -1,4 +1,4 @@
-"""Copies of rows from all over a large array, each one memcpy. And which planes of a stack are new."""
+"""Gather and scatter rows of a large array by memcpy; and find out which planes of a stack are new."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _kinds(obs: np.ndarray, last: np.ndarray, lanes: np.ndarray, begun: np.ndarr
 def stack_kinds(
     stacks: list[tuple[np.ndarray, np.ndarray]], lanes: np.ndarray, begun: np.ndarray, T: int
 ) -> np.ndarray:
-    """uint8 [T, B]: how the older planes of each row can be had again: CONTINUES, ZEROS, REPEAT or STORED.
+    """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
 
     stacks: pairs of a leaf's rows [T, B, k, …] and every lane's last row so far [L, k, …]; all leaves agree on a kind.
     begun bool [B]: there is a last row.

@@ -35,7 +35,7 @@ FREE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "buffers
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     """See ReplayBuffer.save."""
     directory.mkdir(parents=True, exist_ok=True)
-    for left in directory.glob("*.safetensors"):  # by one that was killed while it wrote
+    for left in directory.glob("*.safetensors"):  # by a process that was killed while it wrote
         left.unlink()
     files = []
     for i, (part, key, begin, rows) in enumerate(_pieces(buffer)):

@@ -1,4 +1,4 @@
-"""What lies in which slot of a buffer, which items may be drawn, and their ids. See row_kernels."""
+"""The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ItemIndex:
         return out
 
     def trim(self, excess: int) -> np.ndarray:
-        """Drop the oldest items; their slots."""
+        """Remove the oldest `excess` items; their slots."""
         removed = np.empty(max(excess, 0), np.int64)
         n = row_kernels.trim(excess, self.R, self.lane, self.flags, self.arrival, self.counts, removed)
         return removed[:n]

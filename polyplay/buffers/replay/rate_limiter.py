@@ -1,4 +1,4 @@
-"""The rate of learning against acting: how many rows are learnt from for each that comes, bounded on both sides."""
+"""The rate of learning to acting: rows learnt from for each row added, bounded on both sides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RateLimiter:
         return self.rows >= self.start
 
     def credit(self, sampled: int) -> float:
-        """Rows that may be drawn for those that came, less those that were; sampled: items, so far."""
+        """Rows that may be drawn for those added, less those drawn; sampled: items drawn so far."""
         return (self.ratio or 0.0) * (self.rows - self.start) - sampled * self.each
 
     def due(self, sampled: int) -> int:
@@ -48,5 +48,5 @@ class RateLimiter:
         return max(0, -int(-(behind - self.credit(sampled)) // self.ratio))
 
     def measured(self, sampled: int) -> float:
-        """Rows drawn for each that came since the start."""
+        """Rows drawn for each row added since the start."""
         return sampled * self.each / max(1, self.rows - self.start) if self.begun else 0.0

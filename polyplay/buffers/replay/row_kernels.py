@@ -1,4 +1,4 @@
-"""What rows are: flags, episodes, which of them may be drawn. Compiled loops over per-lane rings of rows.
+"""The flags of rows, and which rows may be drawn. Compiled loops over per-lane rings of rows.
 
 A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
 complete: `window` more rows of its episode are there, or the episode's end. Its window never leaves its episode:
@@ -50,14 +50,14 @@ def append(
     flags: np.ndarray, older: np.ndarray, generation: np.ndarray, arrival: np.ndarray, counts: np.ndarray,
     slots: np.ndarray, extra: np.ndarray, added: np.ndarray, removed: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Add rows; where they went.
+    """Add rows; their slots, and what changed by it.
 
     given uint8 [T, B]: FIRST, TERMINATED, TRUNCATED of the rows; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
     lane int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor. By slot: flags uint8, older
     uint8 (planes of the row's stack in the slots before), generation uint32 (how many rows had the slot), arrival
     int64. Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
-    `added`, and no more, `removed`: one that is in both has a new row, or one that came and went: flags tell (LIVE).
+    `added`, and no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE).
     Returns (extra rows, added, removed, row of [T·B] whose stack does not follow the one before or -1).
     """
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -159,7 +159,7 @@ def _retire(
     base: int, R: int, u: int, p: int, tail: int, last: int, flags: np.ndarray, arrival: np.ndarray,
     counts: np.ndarray, removed: np.ndarray, n: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Drop rows tail … last; the new tail."""
+    """Drop rows tail … last; the new tail, and n."""
     while tail <= last:
         n = _drop(_slot(base, R, p, u - tail), flags, arrival, counts, removed, n)
         tail += 1
@@ -168,7 +168,7 @@ def _retire(
 
 @inlined
 def _drop(slot: int, flags: np.ndarray, arrival: np.ndarray, counts: np.ndarray, removed: np.ndarray, n: int) -> int:
-    """This row is drawn no more."""
+    """This row may not be drawn any longer."""
     if flags[slot] & LIVE:
         counts[NEVER_SAMPLED] += 0 if flags[slot] & DRAWN else 1
         counts[ARRIVALS] -= arrival[slot]
@@ -188,7 +188,7 @@ def trim(
     counts: np.ndarray,
     removed: np.ndarray,
 ) -> int:
-    """Drop the `excess` rows that may be drawn and came first; how many there were."""
+    """Remove the oldest `excess` rows that may be drawn; how many there were."""
     tail, pending, n = lane[1], lane[3], 0
     for at in range(tail.size):
         _skip(at, R, tail, pending, flags)

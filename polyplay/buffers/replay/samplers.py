@@ -40,8 +40,7 @@ class UniformSampler:
         return 0
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Priorities (float64 [n], or one of all; 0: none) of slots that came, went or were learnt from; the last one
-        counts."""
+        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
 
     def pick(self, n: int, beta: float | None) -> Picked:
         return self.index.pick(self.rng, n), np.ones(n, np.float32)
@@ -50,11 +49,11 @@ class UniformSampler:
         return np.ones(len(slots))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved of it, to be filled in place."""
+        """What is saved, to be filled in place."""
         return {}
 
     def restored(self) -> None:
-        """arrays() were filled: make what follows from them."""
+        """arrays() were filled: rebuild what depends on them."""
 
 
 class ProportionalSampler(UniformSampler):

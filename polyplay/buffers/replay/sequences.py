@@ -1,4 +1,4 @@
-"""Sequences: which rows belong to an item, and what stands where its episode has none.
+"""Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
 
 The rows that are trained on begin where one of these is true (row_kernels.append):
 
@@ -6,7 +6,7 @@ The rows that are trained on begin where one of these is true (row_kernels.appen
 - the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
 
 So every transition of every episode is in some item. Rows before the episode, and behind its end, are copies of its
-nearest row, `first`, with no reward: nobody's transition, and a recurrent state starts from 0 behind them.
+nearest row, `first`, with no reward: part of no transition, and a recurrent state starts from 0 after them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def spans(
         back = 0
         while back < burn_in and not flags[base + (slots[b] - base - back) % R] & FIRST:
             back += 1
-        slot, going = base + (slots[b] - base - back) % R, True
+        slot, inside = base + (slots[b] - base - back) % R, True
         for t in range(T):
-            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and going, False
-            if t >= burn_in - back and going:
+            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and inside, False
+            if t >= burn_in - back and inside:
                 follows = base + (slot + 1 - base) % R
-                going = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
-                if going and t + 1 < T:
+                inside = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
+                if inside and t + 1 < T:
                     valid[t, b] = True
                     slot = follows

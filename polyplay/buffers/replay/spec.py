@@ -36,7 +36,7 @@ class Proportional(NamedTuple):
     mixture: float = 0.0
     stratified: bool = False
     first: str = "max"
-    last: float | None = None  # β at the end of the run, whoever samples moves it there; None: it stays
+    last: float | None = None  # β at the end of the run, moved there by the learner; None: constant
 
 
 Sampler = Uniform | Proportional
@@ -69,7 +69,7 @@ class Replay:
     sequence: int = 0
     burn_in: int = 0
     period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
-    soft: bool = False  # more than `capacity` stay until trim()
+    soft: bool = False  # more than `capacity` is stored until trim()
     buffers: int = 2  # batches whose arrays are good at a time
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ Parents are summed anew, never corrected by differences, always in the same orde
 was written before, and a tree is saved by its leaves. All draws go down a level at a time, without branches, so that
 their waits for memory overlap: comparisons are made on the bits of the numbers, since compilers make jumps of anything
 else, and jumps of random draws are guessed wrong half of the time. Rounding may lead such a descent to a leaf of 0;
-then it is made once more, carefully: to the right only where there is something.
+then it is repeated with checks: to the right only where the sum is not 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class SumTree:
         while sizes[-1] > WIDTH:
             sizes.append(-(-sizes[-1] // WIDTH**2) * WIDTH)
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # leaves first, the root last
-        memory = np.zeros(self.offsets[-1] + 2 * WIDTH)
-        skip = -memory.ctypes.data % 64 // 8
-        self.nodes = memory[skip : skip + self.offsets[-1] + 1]
+        array = np.zeros(self.offsets[-1] + 2 * WIDTH)
+        skip = -array.ctypes.data % 64 // 8
+        self.nodes = array[skip : skip + self.offsets[-1] + 1]
         self.leaves = self.nodes[:n]
         self._work = np.zeros(64, np.uint64)
 

@@ -103,7 +103,7 @@ def test_uniform_draws_every_item_equally_often_and_nothing_else():
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
-def test_a_late_priority_is_told_and_changes_nothing(sampler):
+def test_a_late_priority_is_counted_and_changes_nothing(sampler):
     world, buffer = small(sampler)
     lanes = np.arange(2)
     buffer.add(world.rows(20, lanes), lanes)
@@ -140,7 +140,7 @@ def test_a_stack_that_does_not_go_on_within_an_episode_is_refused():
         buffer.add(rows, slice(None))
 
 
-def test_nothing_to_sample_is_said():
+def test_nothing_to_sample_is_refused():
     world, buffer = small()
     with pytest.raises(ValueError, match="nothing to sample"):
         buffer.sample()
@@ -170,12 +170,12 @@ def test_metrics_count_what_was_never_sampled_and_age():
     world, buffer = small(n_step=1)
     lanes = np.arange(2)
     buffer.add(world.rows(15, lanes), lanes)
-    told = buffer.metrics()
-    assert told["size"] == told["inserted"] == buffer.index.size
+    metrics = buffer.metrics()
+    assert metrics["size"] == metrics["inserted"] == buffer.index.size
     live = buffer.index.live
-    assert told["age"] == pytest.approx(told["steps"] - buffer.index.arrival[live].mean())
+    assert metrics["age"] == pytest.approx(metrics["steps"] - buffer.index.arrival[live].mean())
     for _ in range(10):
         buffer.add(world.rows(15, lanes), lanes)
-    told = buffer.metrics()
-    assert told["never_sampled"] == 1.0
-    assert told["evicted"] == told["inserted"] - told["size"] > 0
+    metrics = buffer.metrics()
+    assert metrics["never_sampled"] == 1.0
+    assert metrics["evicted"] == metrics["inserted"] - metrics["size"] > 0

@@ -57,8 +57,8 @@ def test_what_is_drawn_after_loading_is_the_same_to_the_bit(sampler, options, tm
             buffer.save(tmp_path)
             buffer = replay.open(99)
             buffer.load(tmp_path)
-        told = buffer.metrics()
-        runs.append((play(buffer, world, 20, rng), buffer.metrics(), told))
+        metrics = buffer.metrics()
+        runs.append((play(buffer, world, 20, rng), buffer.metrics(), metrics))
     assert same(runs[0][0], runs[1][0])
     assert runs[0][1:] == runs[1][1:]
     assert len(list(tmp_path.iterdir())) > 20
@@ -72,7 +72,7 @@ def saved(tmp_path: Path) -> tuple[World, Replay]:
     return world, buffer.replay
 
 
-def test_damage_is_told(tmp_path: Path):
+def test_damage_is_reported(tmp_path: Path):
     _, replay = saved(tmp_path)
     file = next(tmp_path.glob("*rows*"))
     data = bytearray(file.read_bytes())
@@ -85,11 +85,11 @@ def test_damage_is_told(tmp_path: Path):
         replay.open(0).load(tmp_path)
 
 
-def test_another_description_is_told_by_name(tmp_path: Path):
+def test_another_description_is_refused_by_name(tmp_path: Path):
     world, _ = saved(tmp_path)
     with pytest.raises(UserError, match="n_step=2 there, 3 here"):
         description(world, n_step=3).open(0).load(tmp_path)
-    description(world, ratio=4.0).open(0).load(tmp_path)  # a matter of pace
+    description(world, ratio=4.0).open(0).load(tmp_path)  # of the rate limiter
     head = json.loads((tmp_path / "replay.json").read_text())
     (tmp_path / "replay.json").write_text(json.dumps(head | {"schema": 0}))
     with pytest.raises(UserError, match="schema"):

@@ -28,7 +28,7 @@ def test_a_million_transitions_by_arithmetic():
     assert 7056e6 < atari(1_000_000).bytes() < LIMIT * 1_000_000
     small = atari(3_000)
     for own in (True, False):
-        assert small.bytes(own) == pytest.approx(small.open(0, own).nbytes, rel=0.002)  # what was said is what is taken
+        assert small.bytes(own) == pytest.approx(small.open(0, own).nbytes, rel=0.002)  # as much is allocated
 
 
 FILL = """
@@ -69,10 +69,10 @@ def test_pages_touched_by_a_full_memory():
     small = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}  # pages of 2 MB would be many of so few
     done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True, env=small)
     assert done.returncode == 0, done.stderr
-    touched, told, size = (float(x) for x in done.stdout.split())
+    touched, reported, size = (float(x) for x in done.stdout.split())
     fixed = (8 * 28_224 + 2 * 4 * 2 * 28_224 + 2**19) / size  # and half a MB for what Python does meanwhile
     assert touched - fixed < LIMIT
-    assert told - fixed < LIMIT
+    assert reported - fixed < LIMIT
 
 
 def test_a_tree_of_observations_some_of_them_stacks():

@@ -15,7 +15,7 @@ from polyplay.common.tree import Field
 from tests.buffers.replay.plain import World
 
 
-def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
+def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
     world = World(np.random.default_rng(1), 2, 0, "zeros")
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
     buffer = Replay(spec, 2, 200, batch, sampler=sampler, **options).open(3)
@@ -27,7 +27,7 @@ def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> 
     return buffer
 
 
-def everything(buffer: ReplayBuffer) -> np.ndarray:
+def all_ids(buffer: ReplayBuffer) -> np.ndarray:
     return buffer.index.ids(buffer.index.live)
 
 
@@ -41,8 +41,8 @@ def everything(buffer: ReplayBuffer) -> np.ndarray:
 )
 def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
     """P(i) = p^α/Σp^α with 0^α = 0, or the mixture with 1/N; w = (1/(N·P))^β over the batch's maximum."""
-    buffer, rng = memory_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
-    ids = everything(buffer)
+    buffer, rng = buffer_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
+    ids = all_ids(buffer)
     priority = np.where(rng.random(len(ids)) < 0.3, 0, rng.random(len(ids)) * 10 ** rng.uniform(-3, 3, len(ids)))
     priority[0] = 1.0
     assert buffer.update_priorities(ids, priority) == 0
@@ -58,8 +58,8 @@ def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
 
 
 def test_draws_are_in_proportion():
-    buffer = memory_of(Proportional(alpha=0.5, mixture=0.1))
-    ids = everything(buffer)
+    buffer = buffer_of(Proportional(alpha=0.5, mixture=0.1))
+    ids = all_ids(buffer)
     priority = np.arange(len(ids), dtype=float)
     buffer.update_priorities(ids, priority)
     n = 1500
@@ -73,20 +73,20 @@ def test_draws_are_in_proportion():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_where_all_priorities_are_zero_the_draw_is_uniform(alpha):
-    buffer = memory_of(Proportional(alpha))
-    ids = everything(buffer)
+    buffer = buffer_of(Proportional(alpha))
+    ids = all_ids(buffer)
     buffer.update_priorities(ids, np.zeros(len(ids)))
     batches = [buffer.sample() for _ in range(300)]
     assert all((b["weight"] == 1).all() for b in batches)
     assert set(np.concatenate([b["id"].copy() for b in batches]).tolist()) == set(ids.tolist())
 
 
-def test_new_items_have_the_greatest_priority_ever_told():
-    buffer = memory_of(Proportional(alpha=1.0))
+def test_new_items_have_the_greatest_priority_ever_given():
+    buffer = buffer_of(Proportional(alpha=1.0))
     live = buffer.index.live
     assert set(buffer.sampler.priorities(live).tolist()) == {1.0}
-    buffer.update_priorities(everything(buffer)[:2], [7.0, 0.5])
-    buffer.update_priorities(everything(buffer)[:2], [0.25, 0.5])
+    buffer.update_priorities(all_ids(buffer)[:2], [7.0, 0.5])
+    buffer.update_priorities(all_ids(buffer)[:2], [0.25, 0.5])
     world = World(np.random.default_rng(5), 2, 0, "zeros")
     rows = world.rows(5, np.arange(2)) | {k: np.zeros((5, 2), np.float32) for k in ("value", "chosen")}
     buffer.add(rows, slice(None))
@@ -95,7 +95,7 @@ def test_new_items_have_the_greatest_priority_ever_told():
 
 
 def test_first_priorities_by_the_policys_outputs():
-    buffer = memory_of(Proportional(alpha=1.0, first="td"), n_step=3, gamma=0.9)
+    buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=3, gamma=0.9)
     live = buffer.index.live
     end, total, discount = buffer.batches.windows(live)
     value, chosen = (buffer.columns.arrays[k] for k in ("value", "chosen"))
@@ -105,7 +105,7 @@ def test_first_priorities_by_the_policys_outputs():
 
 
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
-    buffer = memory_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
+    buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
     live = buffer.index.live
     end, _, discount = buffer.batches.windows(live)
     value = buffer.columns.arrays["value"]
@@ -117,7 +117,7 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"sampler": Proportional(alpha=1.5)}, "alpha=1.5"),
         ({"sampler": Proportional(first="best")}, "max, td"),
@@ -134,14 +134,14 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_wrong_descriptions_are_refused_by_name(options, said):
+def test_wrong_descriptions_are_refused_by_name(options, message):
     spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Replay(**{"spec": spec, "lanes": 1, "capacity": 100, "batch": 4, **options})
 
 
 def test_uniform_weights_are_one():
-    assert (memory_of(Uniform()).sample()["weight"] == 1).all()
+    assert (buffer_of(Uniform()).sample()["weight"] == 1).all()
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -19,7 +19,7 @@ STATE = {"core": {"h": Field((2,), "float32")}}
 
 
 class Known(Plain):
-    """The twin, with the recurrent states that were told with rows."""
+    """The twin, with the recurrent states that were given with rows."""
 
     def __init__(self, replay: Replay):
         super().__init__(replay)
@@ -47,10 +47,10 @@ class Known(Plain):
             for t in range(len(rows)):
                 e = self.begin(lane, t)
                 early = e is not None and (t - e) % r.every == 0 and t - e <= r.burn_in
-                told = (lane, t - r.burn_in) in self.state and (e is None or t - r.burn_in >= e)
+                anchored = (lane, t - r.burn_in) in self.state and (e is None or t - r.burn_in >= e)
                 steps = self.stretch(lane, t)
                 done = steps >= r.window or (steps and self.closed(lane, t))
-                if (early or told) and done and self.there(lane, t):
+                if (early or anchored) and done and self.there(lane, t):
                     found[self.id(lane, rows[t]["number"])] = (lane, t)
         return found
 
