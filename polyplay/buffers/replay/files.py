@@ -20,7 +20,7 @@ from safetensors.numpy import save as packed
 
 from polyplay.common.checkpoint import write_json
 from polyplay.common.errors import UserError
-from polyplay.common.files import write_file
+from polyplay.common.files import write_bytes
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
@@ -41,7 +41,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     for i, (part, key, begin, rows) in enumerate(_pieces(buffer)):
         data = packed({"rows": np.ascontiguousarray(rows), "at": np.array([begin])})
         name = f"{i:05d}-{part}.safetensors"
-        write_file(directory / name, data)
+        write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data
     numbers = {"rng": buffer.rng.save(), "rows": buffer.limiter.rows}
