@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
+from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.rollout_queue import ROWS
 from polyplay.common.tree import Field
 from polyplay.learning.replay_learner import ReplayLearner
@@ -150,13 +150,6 @@ def test_the_memory_is_told_of_now_and_then(monkeypatch):
 def test_a_replay_without_a_ratio_is_refused():
     with pytest.raises(ValueError, match="ratio"):
         replay_learner(Learner(), ratio=None)
-
-
-def test_who_draws_is_found_in_its_wiring():
-    replay = Replay(SPEC, 4, capacity=100, batch=8)
-    assert replay_of({"replay": replay}) is replay
-    assert replay_of({"source": SimpleNamespace(replay=replay)}) is replay
-    assert replay_of({"source": SimpleNamespace()}) is None
 
 
 def test_who_takes_a_lost_ones_place_draws_others():
