@@ -25,7 +25,7 @@ class ReplayShard:
     def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
         self.buffer = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
-        self.filler = samples.filler(ctx.index, ctx.incarnation)
+        self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
             self.queue.reclaim(ctx.index)
@@ -45,14 +45,14 @@ class ReplayShard:
         """Take priorities, draw a batch, insert a rollout, whichever of these there is; False: none of them."""
         before = time.perf_counter()
         busy = self.update_priorities()
-        if self.filler.empty and self.buffer.due:
-            self.filler.fill(self._draw)
+        if self.writer.empty and self.buffer.due:
+            self.writer.fill(self._draw)
             busy, self.drawn = True, self.drawn + 1
             if self.drawn % replay_store.REPORT == 0:
                 replay_store.report_replay(self.ctx, self.buffer)
         taken = next(self.rollouts) if self.buffer.room else None
         if taken is not None:
-            self.filler.heard(replay_store.insert_rollout(self.buffer, *taken, lane=self.lane))
+            self.writer.heard(replay_store.insert_rollout(self.buffer, *taken, lane=self.lane))
             busy = True
         self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy
@@ -63,7 +63,7 @@ class ReplayShard:
     def update_priorities(self) -> bool:
         """Take the learners' priorities, and every `trim` updates drop what exceeds the capacity; whether any came."""
         busy = False
-        for ids, priority in self.filler.back():
+        for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
             busy = True
         if self.trim and self.samples.version // self.trim > self.trimmed:
@@ -90,10 +90,10 @@ class ReplayShard:
             except OSError as e:
                 failed = True
                 ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {e.strerror or e}")
-        self.filler.answer(version, failed)
+        self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:
-        counts, away = self.buffer.index.counts, self.filler.away * self.buffer.replay.batch
+        counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
             self.buffer.save(part.folder(replay_store.replay_folder(self.ctx)))
@@ -110,7 +110,7 @@ def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue
     shard = ReplayShard(ctx, source, out, trim)
     while True:
         busy = shard.step()
-        version = shard.filler.asked()
+        version = shard.writer.asked()
         if version is not None:
             yield from shard.save(version)
         elif not busy:

@@ -1,6 +1,6 @@
 """Replay: what a RolloutQueue becomes when samples are drawn more than once. Imports no torch.
 
-`Replay` describes one, `Replay.open` makes its `ReplayBuffer`; docs/replay.md.
+`Replay` describes one, `Replay.open` makes its `ReplayBuffer`; docs/concepts/replay.md.
 """
 
 from polyplay.buffers.replay.buffer import ReplayBuffer

@@ -29,7 +29,7 @@ class Batches:
         self.rows = {p: slice(None) if whole or p.split("/")[0] in BOTH else 0 for p in paths}  # of an item
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        """The batch of the items in `slots`, see docs/replay.md."""
+        """The batch of the items in `slots`, see docs/concepts/replay.md."""
         raise NotImplementedError
 
     def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
