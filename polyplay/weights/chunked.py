@@ -119,7 +119,7 @@ class _Chunked(BoundUpdate):
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
-        if not self.lock.take(chunk):
+        if not self.lock.acquire(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
@@ -130,5 +130,5 @@ class _Chunked(BoundUpdate):
         self.done[chunk] += 1
         part = self.parts[chunk]
         self.vector.flat[part] = self.shared[part]
-        self.lock.give(chunk)
+        self.lock.release(chunk)
         return True

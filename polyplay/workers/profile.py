@@ -23,7 +23,7 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
-from polyplay.envs.check.random_play import action_sampler
+from polyplay.envs.random_actions import action_sampler
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
@@ -97,7 +97,7 @@ class CostProfile:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            drawn = [action_sampler(pool, seed)(lanes) for seed in range(DRAWN)]
+            drawn = [action_sampler(pool.spec.action, seed)(lanes) for seed in range(DRAWN)]
             return cpu_cost(step, seconds, self.clock)
         finally:
             with contextlib.suppress(EnvFailure):

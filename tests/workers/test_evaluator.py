@@ -21,6 +21,7 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
 from polyplay.runs import options
 from polyplay.weights.flat import FlatParams, param_sizes
@@ -166,7 +167,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     with meanwhile(stop):
         assert main.main(words) == 143
     best = [row for row in rows(run / "evaluations.jsonl") if row["best"]][-1]
-    result = evaluate.evaluate(run, 12, 5, which="best")
+    result = evaluate.evaluate(run, EvaluateOptions(episodes=12, seed=5, checkpoint="best"))
     assert result["returns"] == best["returns"]
     assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
     assert result["checkpoint"] == f"best-{best['updates']:012d}"
