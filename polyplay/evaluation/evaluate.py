@@ -25,6 +25,7 @@ from polyplay.envs.atari.starts import Starts
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -66,7 +67,7 @@ class EvaluateOptions:
         fraction(self, "epsilon")
 
 
-def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: object = None) -> Row:
+def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: Settings | None = None) -> Row:
     """Play full games with a checkpoint's weights, and write the evaluation beside them. settings: the run's Config,
     where config.json cannot hold it (an environment that is a function).
     """

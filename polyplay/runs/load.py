@@ -57,7 +57,6 @@ def crew_of(options: RunOptions) -> Crew:
         frames=options.frames,
         steps=options.steps,
         step_timeout=options.step_timeout,
-        compress=options.compress,
         precision=options.precision,
         where=Placement(options.device, options.actors_on),
         reuse=options.reuse,

@@ -83,8 +83,6 @@ class RunOptions:
     """what workers are"""
     step_timeout: float = 60.0
     """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
-    compress: Literal["none", "lz4", "zlib"] = "none"
-    """pack the frames that a replay keeps, each by itself, with this library: less memory, slower"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0

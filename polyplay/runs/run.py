@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import codec
 from polyplay.common import checkpoint, context
-from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, rewind, write_config
@@ -92,10 +90,6 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
     """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
     resumed run has behind it. Raises UserError: what cannot work.
     """
-    if options.compress != "none":
-        codec(options.compress)
-        if not any(r.held_replay for r in crew.roles):
-            raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def plan_of(other: Settings) -> Plan:
         crew = crew_of(options)

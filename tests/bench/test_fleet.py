@@ -107,7 +107,7 @@ def test_what_actors_send_is_what_a_memory_takes_whatever_gets_lost():
     assert 8 <= lost <= 30
     assert f.seen.ages.sum() == sent
     assert memory.metrics()["steps"] <= 8 * sent
-    assert memory.ledger.size > 4 * sent
+    assert memory.index.size > 4 * sent
     item = memory.sample()
     whole = item["obs"][0, :, :, 0, 0].astype(int)
     assert ((np.diff(whole, axis=1) == 1) | (whole[:, :-1] == 0)).all(), "planes that follow each other"

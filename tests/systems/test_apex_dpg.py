@@ -111,7 +111,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     with torch.no_grad():
         out = policy.learnt(obs[0], torch.from_numpy(drawn["action"]))
         goal = torch.from_numpy(drawn["return"] + drawn["discount"] * policy.value(obs[1]).numpy())
-    found = memory.picker.priorities(drawn["id"] & (2**32 - 1))
+    found = memory.sampler.priorities(drawn["id"] & (2**32 - 1))
     np.testing.assert_allclose(found, (goal - out["q"]).abs().numpy(), rtol=1e-3, atol=1e-4)
 
 
