@@ -124,7 +124,7 @@ class Half(TorchFunctionMode):
 
 @contextlib.contextmanager
 def mixed(like: torch.Tensor) -> Iterator[None]:
-    """In the place of precision.mixed."""
+    """In the place of precision.mixed_precision."""
     with torch.autocast("cuda", torch.bfloat16), Half():
         yield
 
@@ -137,7 +137,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     mode = Pretend()
     queue = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
-    patch.setattr(actor_critic, "mixed", mixed)
+    patch.setattr(actor_critic, "mixed_precision", mixed)
     for name, what in {
         "amp.common.amp_definitely_not_available": lambda: False,
         "is_bf16_supported": lambda **_: True,

@@ -12,12 +12,14 @@ from polyplay.nets.factory import (
     make_deterministic,
     make_values,
 )
+from polyplay.nets.policy import Policy
 
 __all__ = [
     "NETS",
     "ActorCritic",
     "DPGNetwork",
     "NetworkFactory",
+    "Policy",
     "QNetwork",
     "make",
     "make_deterministic",

@@ -18,7 +18,7 @@ from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.nets.action_heads import ActionHead
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, initialise
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.precision import mixed_precision
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize, ReturnScale
 
@@ -151,7 +151,7 @@ class ActorCritic(nn.Module):
         """Observations as the torso takes them."""
         if self.inputs is None or not self.bf16:
             return obs if self.inputs is None else self.inputs(obs)
-        with is_mixed(self.value.weight):
+        with mixed_precision(self.value.weight):
             return self.inputs(obs)
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
@@ -172,7 +172,7 @@ class ActorCritic(nn.Module):
         self, torso: Any, obs: Tree, chunk: int | None = None, tape: Tape | None = None, recall: bool = False
     ) -> Tensor:
         """float32 [N, features], whatever they were computed in."""
-        with is_mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
+        with mixed_precision(self.value.weight) if self.bf16 else contextlib.nullcontext():
             made = torso.recall if recall else torso
             x = chunked(torso, obs, chunk) if tape is None else made(obs, tape)
         return x.float() if self.bf16 else x

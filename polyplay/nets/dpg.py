@@ -19,7 +19,7 @@ from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import chunked
 from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.precision import mixed_precision
 
 
 class DPGNetwork(nn.Module):
@@ -110,7 +110,7 @@ class DPGNetwork(nn.Module):
 
     def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
         """float32 [N, features]."""
-        with is_mixed(self.low) if self.bf16 else contextlib.nullcontext():
+        with mixed_precision(self.low) if self.bf16 else contextlib.nullcontext():
             x = chunked(torso, obs, chunk)
         return x.float() if self.bf16 else x
 

@@ -32,6 +32,7 @@ from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages
 from polyplay.nets.log_prob import LogProbGuard
 from polyplay.nets.mlp import mlp
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
@@ -250,8 +251,8 @@ class NetworkFactory:
     values: bool = False
     deterministic: bool = False
 
-    def __call__(self) -> Any:
-        made: Callable[..., Any] = make_deterministic if self.deterministic else make_values if self.values else make
+    def __call__(self) -> Policy:
+        made: Callable[..., Policy] = make_deterministic if self.deterministic else make_values if self.values else make
         return made(self.name, self.spec, **self.options)
 
 
@@ -337,7 +338,9 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
 _building = threading.Lock()
 
 
-def build_network(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+def build_network(
+    policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
+) -> Policy:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
     with _building:
         torch.manual_seed(seed)

@@ -19,7 +19,7 @@ from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets import noisy, q_values
 from polyplay.nets.actor_critic import chunked, shifted
 from polyplay.nets.layers import CentredImages, Linear, SignedImages
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.precision import mixed_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize
@@ -170,7 +170,7 @@ class QNetwork(nn.Module):
                 layer.held = weight
 
     def _context(self) -> Any:
-        return is_mixed(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
+        return mixed_precision(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
 
     def _features(self, rows: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
         """What the head hears of rows [R, B]: [R · B, inputs], and the core's state behind them."""

@@ -11,12 +11,12 @@ import time
 
 import numpy as np
 import torch
-from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import Mirror
+from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays
@@ -54,12 +54,12 @@ class AllReduce(SharedArrays):
     def title(self) -> str:
         return f"AllReduce({self.optim.name}) of {self.replicas}"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         """Gradients and statistics are shared, and weights too where there are no buffers."""
         weights, size = param_sizes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         gradients, state = self.arrays()[:2]
         grad, (weights, size) = gradients[ctx.index], param_sizes(module)
         if weights < size or next(module.parameters()).device.type != "cpu":

@@ -24,6 +24,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphore, Semaphores
 from polyplay.nets.device import Mirror
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.outlier_losses import OutlierRule
@@ -116,10 +117,10 @@ class ParameterServer(SharedArrays):
     def title(self) -> str:
         return f"Server({self.optim.name}), {self.shards} shards"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         return 2.0 * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 from torch import nn
@@ -16,6 +15,7 @@ from torch import nn
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
+from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays
 
@@ -39,10 +39,10 @@ class Params(SharedArrays):
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
-    def of(cls, policy: nn.Module | Callable[[], nn.Module], readers: int = 1) -> Params:
+    def of(cls, policy: nn.Module | PolicyFactory, readers: int = 1) -> Params:
         """Of a network, or of those that a NetworkFactory makes."""
-        module = policy if isinstance(policy, nn.Module) else policy()
-        return cls(param_sizes(module)[1], readers)
+        network = policy if isinstance(policy, nn.Module) else policy()
+        return cls(param_sizes(network)[1], readers)
 
     def _attach(self) -> None:
         self._head, self._waiting, self._copies = self._arrays()
