@@ -4,6 +4,8 @@ networks of action values the core's input and the head's hidden layers, being a
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -39,6 +41,8 @@ def set_precision(policy: Policy, how: str) -> Policy:
     return policy
 
 
-def mixed_precision(like: Tensor) -> torch.autocast:
-    """The context to compute in, where `like` lies: convolutions and products of bfloat16, added up in float32."""
-    return torch.autocast(like.device.type, torch.bfloat16)
+def precision_of(like: Tensor, bf16: bool) -> AbstractContextManager[object]:
+    """The context to compute in, where `like` lies: with bf16, convolutions and products of such numbers, added up in
+    float32.
+    """
+    return torch.autocast(like.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()

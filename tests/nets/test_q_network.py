@@ -240,16 +240,16 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
         half.hold()
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), half.scores({"obs": obs}, {}))
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), half.scores({"obs": obs}, {}))
         step = {"obs": obs[0]}
         kept = half.act(step, {})[0]["value"]
         half.head.advantage.hidden.weight.mul_(2.0)
         assert torch.equal(half.act(step, {})[0]["value"], kept), "old until told"
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), near)
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near)
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.hold()
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), changed)
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
     assert set(q_learning.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
@@ -270,11 +270,11 @@ def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
     assert half.core.input.weight.grad.abs().sum() > 0
     with torch.no_grad():
         half.hold()
-        assert half.core.input.held is not None
-        assert torch.equal(half.scores(batch, state, held=True), near)
+        assert half.core.input.half_weight is not None
+        assert torch.equal(half.scores(batch, state, cached=True), near)
         half.core.input.weight.mul_(2.0)
         assert not torch.equal(half.scores(batch, state), near)
-    assert full.core.input.held is None
+    assert full.core.input.half_weight is None
 
 
 def test_inputs_and_user_torsos() -> None:
