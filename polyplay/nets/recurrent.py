@@ -7,7 +7,8 @@ episode begins, before that row is consumed. Acting is an unroll of one row, so 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ class Core(nn.Module):
         return y.squeeze(0), state
 
     def unroll(
-        self, x: Tensor, first: Tensor, state: Batch, context: Any = contextlib.nullcontext()
+        self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
     ) -> tuple[Tensor, Batch]:
         """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
         the input's product is computed in; all else is float32.

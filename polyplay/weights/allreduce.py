@@ -6,7 +6,6 @@ Applying an update is a generator, so that a run in one thread can let others ta
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 import numpy as np
@@ -19,7 +18,7 @@ from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, UpdateCounts, clipped_step
 
 _LINE = 16  # float32 of a cache line
@@ -91,7 +90,6 @@ class _Meeting(BoundUpdate):
         self.gradients, self.state, self.sums, self.arrived = reduce.arrays()
         self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
         self.turn, self.counts = 0, UpdateCounts()
-        self._fence = threading.Lock()  # taken only for its memory barrier
 
     def agree(self, sums: Sums) -> Agree:
         """In fixed order. All have arrived when one goes on."""
@@ -99,8 +97,9 @@ class _Meeting(BoundUpdate):
         self.turn += 1
         mine = self.turn % 2
         self.sums[mine, self.rank, : len(sums)] = sums
-        with self._fence:  # what others read from now on is there
-            self.arrived[self.rank] = self.turn
+        memory_barrier()  # what others read from now on is there
+        self.arrived[self.rank] = self.turn
+        memory_barrier()
         for other in range(self.n):
             if other != self.rank:
                 self.bells[other].post()
@@ -112,8 +111,9 @@ class _Meeting(BoundUpdate):
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)
         self.waited += time.perf_counter() - before
-        with self._fence:
-            return self.sums[mine, :, : len(sums)].sum(0)
+        memory_barrier()
+        total: np.ndarray = self.sums[mine, :, : len(sums)].sum(0)
+        return total
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""

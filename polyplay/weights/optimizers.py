@@ -145,14 +145,13 @@ def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tenso
 
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
-    numbers = (np.float32(x) for x in (group["lr"], *_weights(group), *where))
-    arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *mean, state["square"])]
-    if out is None:
-        loop = rmsprop_kernels.rmsprop_centred if group["centred"] else rmsprop_kernels.rmsprop
-    else:
-        loop = rmsprop_kernels.rmsprop_centred_into if group["centred"] else rmsprop_kernels.rmsprop_into
-        arrays.insert(0, out.numpy())
-    loop(*arrays, *numbers)
+    rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
+    targets = [] if out is None else [out]
+    arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
+    in_place = rmsprop_kernels.rmsprop, rmsprop_kernels.rmsprop_centred
+    into = rmsprop_kernels.rmsprop_into, rmsprop_kernels.rmsprop_centred_into
+    loops: tuple[Callable[..., None], ...] = in_place if out is None else into
+    loops[group["centred"]](*arrays, rule)
 
 
 def make_optimizer(

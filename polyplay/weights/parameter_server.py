@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -28,7 +27,7 @@ from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 # cells of the header, int64
@@ -69,7 +68,7 @@ class ParameterServer(SharedArrays):
     """
 
     apart, copy, whole = True, True, True
-    _local = ("cells", "_fence", "parts", "_views")
+    _local = ("cells", "parts", "_views")
 
     def __init__(
         self,
@@ -102,7 +101,6 @@ class ParameterServer(SharedArrays):
 
     def _attach(self) -> None:
         self.cells = ServerCells(*self._arrays())
-        self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
         self._views = [[torch.from_numpy(copy[part]) for copy in self.cells.copies] for part in self.parts]
@@ -182,9 +180,9 @@ class ParameterServer(SharedArrays):
             self.check()
             at = int(mine[ACTIVE])
             mark = int(mine[DONE + at])
-            self.barrier()
+            memory_barrier()
             into.copy_(self._views[k][at])  # perhaps torn: then nobody uses it, it is copied again
-            self.barrier()
+            memory_barrier()
             if mine[BEGIN + at] == mark == mine[DONE + at]:
                 return mark - 1
 
@@ -196,7 +194,7 @@ class ParameterServer(SharedArrays):
         cells.shard[:, ACTIVE] = 0
         cells.shard[:, BEGIN] = cells.shard[:, DONE] = cells.shard[:, VERSION] + 1  # zero means never written
         cells.head[BEGUN], cells.head[LEARNT] = version, learnt
-        self.barrier()
+        memory_barrier()
         cells.head[READY] = 1
         self.ring()
 
@@ -214,10 +212,6 @@ class ParameterServer(SharedArrays):
     def check(self) -> None:
         if self.cells.head[CLOSED]:
             raise Closed
-
-    def barrier(self) -> None:
-        with self._fence:
-            pass
 
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
@@ -288,12 +282,12 @@ class _Server(BoundUpdate):
         marks, part = self.mine[k], self.what.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
-        self.what.barrier()
+        memory_barrier()
         end = min(part.stop, self.what.weights)
         self.slots[part.start : end] = gradient[part.start : end]
         self.slots[end : part.stop] = buffers[: part.stop - end]
         self.rate[k], marks[BASE] = learning_rate, self.counts.held[k]
-        self.what.barrier()
+        memory_barrier()
         marks[WRITTEN] += 1
         self.what.bell(k).post()
         return True
@@ -303,7 +297,7 @@ class _Server(BoundUpdate):
         """No shard changes anything meanwhile, and this worker's weights are what they all have."""
         cells = self.what.cells
         cells.head[HOLD] = 1
-        self.what.barrier()
+        memory_barrier()
         try:
             while cells.shard[:, BUSY].any():
                 self.ctx.control.check()
@@ -318,7 +312,7 @@ class _Server(BoundUpdate):
 
     def _release(self) -> None:
         self.what.cells.head[HOLD] = 0
-        self.what.barrier()
+        memory_barrier()
         self.what.ring()
 
 
