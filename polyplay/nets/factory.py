@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,42 +41,12 @@ from polyplay.nets.running_stats import Normalize, ReturnScale
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
 
-__all__ = [
-    "NETS",
-    "ActorCritic",
-    "DPGNetwork",
-    "NetworkFactory",
-    "QNetwork",
-    "make",
-    "make_deterministic",
-    "make_values",
-]
-
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 INPUTS = ("raw", "centre", "signed", "normalize")
-POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
-
-
-class Net(NamedTuple):
-    build: Builder
-    init: str  # its publication's
-
-
-NETS = {
-    "nature": Net(atari.nature, "orthogonal"),
-    "a3c": Net(atari.a3c, "torch"),
-    "accel": Net(atari.accel, "orthogonal"),
-    "accel_large": Net(atari.accel_large, "orthogonal"),
-    "ga3c": Net(atari.ga3c, "torch"),
-    "ga3c_large4": Net(atari.ga3c_large4, "torch"),
-    "ga3c_large3": Net(atari.ga3c_large3, "torch"),
-    "ga3c_large2": Net(atari.ga3c_large2, "torch"),
-    "ga3c_large1": Net(atari.ga3c_large1, "torch"),
-    "impala": Net(atari.impala, "torch"),
-    "dqn": Net(atari.dqn, "torch"),
-    "mlp": Net(mlp, "orthogonal"),
-}
+IMAGES = ("nature", "a3c", "accel", "accel_large", "ga3c", "ga3c_large4", "ga3c_large3", "ga3c_large2", "ga3c_large1")
+# by name; the default of `init` is its publication's
+NETS: dict[str, Builder] = {name: getattr(atari, name) for name in (*IMAGES, "impala", "dqn")} | {"mlp": mlp}
 
 
 def make(
@@ -107,7 +77,7 @@ def make(
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _call(build, title, spec, options), LogProbGuard(guard, log_eps)
-    if _is_policy(torso):
+    if isinstance(torso, Policy):
         if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
             others = "core, previous, inputs, guard and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
@@ -207,14 +177,10 @@ def _set_exact(policy: M, exact: bool) -> M:
     return policy
 
 
-def _is_policy(module: nn.Module) -> bool:
-    return all(hasattr(module, k) for k in POLICY)
-
-
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
     """A torso, tried. Raises UserError, for a whole policy too."""
     torso = _call(build, title, spec, options)
-    if _is_policy(torso):
+    if isinstance(torso, Policy):
         raise UserError(f"--network: {title!r} is a whole policy; {need} (a module with `features`)")
     _probe(torso, title, spec.obs)
     return torso
@@ -268,9 +234,9 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
         return getattr(name, "__qualname__", repr(name)), name, "orthogonal" if init == "auto" else init
     known = _auto(spec.obs) if name == "auto" else name
     if known in NETS:
-        build, published = NETS[known]
+        published: str = inspect.signature(NETS[known]).parameters["init"].default
         style = published if init == "auto" else init
-        return name, partial(build, init=style), style
+        return name, partial(NETS[known], init=style), style
     if ":" in name:
         return name, _load(name), "orthogonal" if init == "auto" else init
     from polyplay.envs.pool import closest_names

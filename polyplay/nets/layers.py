@@ -87,7 +87,7 @@ def pixels(obs: Tensor) -> Tensor:
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
     the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
     """
-    if obs.is_floating_point():  # what came through Centre or Signed, or a user's own: in their numbers
+    if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if _four_planes(obs):
         return _fused(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
@@ -157,8 +157,8 @@ class CentredImages(nn.Module):
         if float(self.count) >= self.ROWS:
             return
         rows = obs.flatten(0, -4)
-        seen = rows.to(torch.float32).mean(0).permute(1, 2, 0)
-        self.mean += (seen - self.mean) * (len(rows) / (self.count + len(rows)))
+        mean = rows.to(torch.float32).mean(0).permute(1, 2, 0)
+        self.mean += (mean - self.mean) * (len(rows) / (self.count + len(rows)))
         self.count += len(rows)
 
 

@@ -95,8 +95,8 @@ class _Meeting(BoundUpdate):
         """In fixed order. All have arrived when one goes on."""
         # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
         self.turn += 1
-        mine = self.turn % 2
-        self.sums[mine, self.rank, : len(sums)] = sums
+        row = self.turn % 2
+        self.sums[row, self.rank, : len(sums)] = sums
         memory_barrier()  # what others read from now on is there
         self.arrived[self.rank] = self.turn
         memory_barrier()
@@ -112,7 +112,7 @@ class _Meeting(BoundUpdate):
                 self.bells[self.rank].wait(self.reduce.patience)
         self.waited += time.perf_counter() - before
         memory_barrier()
-        total: np.ndarray = self.sums[mine, :, : len(sums)].sum(0)
+        total: np.ndarray = self.sums[row, :, : len(sums)].sum(0)
         return total
 
     def _buffers(self) -> None:

@@ -47,16 +47,16 @@ class ParameterShard:
     def __init__(self, server: ParameterServer, k: int):
         cells, part = server.cells, server.parts[k]
         self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
-        self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
+        self.cells, self.counters, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
         own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
         self.copies = [torch.from_numpy(copy)[own] for copy in cells.copies]
-        self.weights = nn.Parameter(self.copies[int(self.mine[at.ACTIVE])])
+        self.weights = nn.Parameter(self.copies[int(self.counters[at.ACTIVE])])
         self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
         self.weights.grad = self.gradients[0]
         self.optimizer = server.optim.make(self.weights)
         optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
         self.step = optimizers.optimizer_state(self.optimizer).get("step")  # Adam's count of updates: this part's
-        self.version = int(self.mine[at.VERSION])
+        self.version = int(self.counters[at.VERSION])
         self.averaged = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
@@ -64,49 +64,49 @@ class ParameterShard:
         server, head = self.server, self.cells.head
         while self.bell.wait(0.0):
             pass
-        self.mine[at.BUSY] = 1
+        self.counters[at.BUSY] = 1
         memory_barrier()  # seen by who wants all to stand still, before we look whether somebody does
-        there = [] if head[at.HOLD] else np.flatnonzero(self.slots[:, at.WRITTEN] != self.slots[:, at.TAKEN]).tolist()
+        waiting = [] if head[at.HOLD] else np.flatnonzero(self.slots[:, at.WRITTEN] != self.slots[:, at.TAKEN]).tolist()
         memory_barrier()
         before = self.version
-        for w in there:
+        for w in waiting:
             self._take(w, first=self.version == before)
         if self.version > before:
             self._publish()
-        for w in there:
+        for w in waiting:
             self.slots[w, at.TAKEN] = self.slots[w, at.WRITTEN]
         memory_barrier()
-        self.mine[at.BUSY] = 0
+        self.counters[at.BUSY] = 0
         memory_barrier()
-        for w in there:
+        for w in waiting:
             server.reply(w).post()
         if head[at.HOLD]:
             server.reply(0).post()
-        return len(there)
+        return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
         """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
         lag = self.version - int(self.slots[w, at.BASE])
         self.lags[min(lag, at.LAGS - 1)] += 1
-        self.mine[at.LAG_SUM] += lag
-        self.mine[at.LAG_MAX] = max(int(self.mine[at.LAG_MAX]), lag)
+        self.counters[at.LAG_SUM] += lag
+        self.counters[at.LAG_MAX] = max(int(self.counters[at.LAG_MAX]), lag)
         if self.server.stale and lag > self.server.stale:
-            self.mine[at.STALE] += 1
+            self.counters[at.STALE] += 1
             return
         self.weights.grad = self.gradients[w]
         if self.step is not None:
             self.step.fill_(self.version)
         self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
-        active = int(self.mine[at.ACTIVE])
+        active = int(self.counters[at.ACTIVE])
         if first:
-            self.mine[at.BEGIN + 1 - active] = self.version + 2  # whoever still reads there reads again
+            self.counters[at.BEGIN + 1 - active] = self.version + 2  # whoever still reads there reads again
             memory_barrier()
             optimizers.step_into(self.optimizer, self.copies[1 - active])
         else:
             self.optimizer.step()
         self._average(w, of=active if first else 1 - active, into=1 - active)
         self.version += 1
-        self.mine[at.APPLIED] += 1
+        self.counters[at.APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
         """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
@@ -117,10 +117,10 @@ class ParameterShard:
         self.cells.copies[into, self.tail] = mean + (self.cells.gradient[w, self.tail] - mean) / len(self.averaged)
 
     def _publish(self) -> None:
-        mine, into = self.mine, 1 - int(self.mine[at.ACTIVE])
-        mine[at.BEGIN + into] = self.version + 1
+        counters, into = self.counters, 1 - int(self.counters[at.ACTIVE])
+        counters[at.BEGIN + into] = self.version + 1
         memory_barrier()
-        mine[at.DONE + into] = self.version + 1
-        mine[at.ACTIVE] = into
-        mine[at.VERSION] = self.version
+        counters[at.DONE + into] = self.version + 1
+        counters[at.ACTIVE] = into
+        counters[at.VERSION] = self.version
         memory_barrier()

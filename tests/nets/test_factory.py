@@ -112,7 +112,7 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
 
 
 def test_a_function_may_stand_for_its_name(custom):
-    net = nets.make(lambda spec: nets.NETS["mlp"].build(spec, hidden=(2,)), discrete(vector(3)))
+    net = nets.make(lambda spec: nets.NETS["mlp"](spec, hidden=(2,)), discrete(vector(3)))
     assert net.torso.features == 2
 
 
