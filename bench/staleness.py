@@ -111,10 +111,10 @@ def crew_of(case: str, seed: int) -> Crew:
     late, d, limit, k, broken = CASES[case]
     page, crew = systems.load("gorila"), Crew(seed, serial=True, steps=10**9)
     page.build(page.Config(**CATCH, stale=limit, outlier=k), crew)
-    kw = crew.roles[0].kw
-    spec = kw["spec"]
+    role = crew.roles[0]
+    spec = role.spec
     outputs = Broken(spec.outputs) if broken else spec.outputs
-    kw["spec"] = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
+    role.spec = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
     crew.start(())
     return crew
 
@@ -123,7 +123,7 @@ def run(given: tuple[str, int, int]) -> Row:
     """One run until its shards had so many gradients: its games, and what became of gradients."""
     case, seed, updates = given
     crew = crew_of(case, seed)
-    server, games, last = crew.roles[1].kw["server"], list[tuple[int, float]](), deque[float](maxlen=GAMES)
+    server, games, last = crew.roles[1].server, list[tuple[int, float]](), deque[float](maxlen=GAMES)
     row: Row = {"case": case, "seed": seed, "updates": updates, "learnt at": None, "steps then": None}
     try:
         for told in finished(crew, server, updates):

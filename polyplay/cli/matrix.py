@@ -17,7 +17,7 @@ MARKS = {"learns": "L", "trains": "t", "untried": "-"}
 @dataclass(frozen=True)
 class Trait:
     title: str
-    switches: tuple[str, ...] = ()  # of toy:traits
+    switches: tuple[str, ...] = ()  # of the game in tests/envs/toys/traits.py
     core: str = "none"
 
 
@@ -44,7 +44,7 @@ class Case:
     @property
     def env(self) -> str:
         switches = dict.fromkeys(s for name in self.traits for s in TRAITS[name].switches)
-        return "+".join(["toy:traits", *switches])
+        return "+".join(["toy:tests.envs.toys.traits:Traits", *switches])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _caption() -> str:
     learn = sum(c.goal is not None for c in CASES)
     return (
         f"First as {', then as '.join(HOW.values())}; proved by {TEST}:\n"
-        f"{len(CASES)} runs of toy:traits with these traits on.\n"
+        f"{len(CASES)} runs of the game in tests/envs/toys/traits.py with these traits on.\n"
         f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
         "t trains: some updates without error, weights finite and changed.\n"
         f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/systems/test_values_traits.py.\n"

@@ -8,26 +8,23 @@ replica:  envs, group 0 ─┐
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from polyplay import nets
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Epochs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.losses import ppo as clipped
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import Epochs, LearnerSpec, replica
+from polyplay.learning.losses import A2C, PPO
+from polyplay.learning.losses.base import Loss
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.chunked import Chunked
+from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
+from polyplay.workers.role import OnLoss
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Config:
     """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), one replica's 16 environments."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "accel"  # Atari preset, unless --atari names another
+    atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
     lanes: int = 16  # environments over all replicas
@@ -66,35 +63,29 @@ def chunked() -> Config:
     return Config(sync="chunked", lanes=32, replicas=2)
 
 
-def ppo(**more: Any) -> Config:
+def ppo() -> Config:
     """accel_rl's PPO, table 2's 8 environments a replica. Its horizon is ours: then a rollout is a minibatch of 512."""
-    loss: Any = {"algo": "ppo", "lam": 0.95, "anneal": "linear", "value_cost": 1.0, "minibatches": 1}
-    optim: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 0.0}
-    return Config(**{"lanes": 8, "replicas": 1, "unroll": 64, **loss, **optim, **more})
+    optim = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=0.0, anneal="linear")
+    loss = replace(optim, algo="ppo", lam=0.95, value_cost=1.0, minibatches=1)
+    return replace(loss, lanes=8, replicas=1, unroll=64)
 
 
 def ppo_chunked() -> Config:
     """The same asynchronously, which the paper calls APPO: two replicas of 8."""
-    return ppo(sync="chunked", lanes=16, replicas=2)
+    return replace(ppo(), sync="chunked", lanes=16, replicas=2)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
-    passes: Any = {"epochs": 3, "minibatches": 4, "clip_range": 0.1, "normalize_advantage": True, "value_cost": 0.5}
-    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "lanes": 16, "replicas": 0, "unroll": 32}
-    return ppo(learning_rate=7e-4, clip=0.5, budget=4_000_000, **passes, **seen)
+    passes = replace(ppo(), epochs=3, minibatches=4, clip_range=0.1, normalize_advantage=True, value_cost=0.5)
+    inputs = replace(passes, atari="baselines", network="a3c", inputs="centre", lanes=16, replicas=0, unroll=32)
+    return replace(inputs, learning_rate=7e-4, clip=0.5, budget=4_000_000)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
-ROW = {
-    "envs": "one pool per replica, 2 groups in turn",
-    "policy runs": "learner's own",
-    "between": "nothing",
-    "pace": "inline",
-    "update": "AllReduce of replicas, or Chunked",
-    "weights travel": "same object; chunked: with each update",
-    "source": "Stooke & Abbeel 2018; astooke/accel_rl",
-}
+ROW = {"envs": "one pool per replica, 2 groups in turn", "policy runs": "learner's own", "between": "nothing"}
+ROW |= {"pace": "inline", "update": "AllReduce of replicas, or Chunked"}
+ROW |= {"weights travel": "same object; chunked: with each update", "source": "Stooke & Abbeel 2018; astooke/accel_rl"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -102,22 +93,21 @@ def build(c: Config, crew: Crew) -> System:
     replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
-    options = atari_options(c.env, c.screen, crew.atari)
-    share = max(1, cores() // replicas)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
-    policy = nets.NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
-    ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
-    loss = ppo if c.algo == "ppo" else policy_gradient.a2c(c.gamma, c.lam, **one)
-    optim = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
-    weights, size = param_sizes(policy())
-    together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
-    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None
-    spec = LearnerSpec(
-        policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True
-    )
-    lost: Any = "replace" if c.sync == "chunked" else "fail"
+    steppers = max(1, cores() // replicas)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
+    loss: Loss = A2C(c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward="sign")
+    passes = None
+    if c.algo == "ppo":
+        surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
+        loss = replace(surrogate, normalize_advantage=c.normalize_advantage)
+        passes = Epochs(c.epochs, c.minibatches)
+    optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
+    chunked = c.sync == "chunked"
+    update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    steps = crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, acted=True)
+    lost: OnLoss = "replace" if chunked else "fail"
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -1,4 +1,4 @@
-"""Asynchronous PPO (Sample NetworkFactory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
+"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
 
 act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: epochs × minibatches:
                           ▲                                                clipped loss on V-trace ─► update
@@ -7,34 +7,30 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from polyplay import nets
-from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec, slots_per_batch
+from polyplay.acting import act
+from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Epochs
-from polyplay.learning.losses import ppo
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import Epochs, LearnerSpec, learn
+from polyplay.learning.losses import APPO
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Sample NetworkFactory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
+    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
     lanes: int = 4  # environments of one actor; a slot of the stream is one rollout of all of them
     learners: int = 1  # synchronous learners; their gradients are averaged
@@ -63,20 +59,14 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    acting: Any = {"actors": 0, "lanes": 8, "unroll": 20, "batch": 16, "epochs": 2, "minibatches": 2}
-    return Config(network="a3c", inputs="centre", learning_rate=7e-4, budget=20_000_000, **acting)
+    acting = Config(actors=0, lanes=8, unroll=20, batch=16, epochs=2, minibatches=2, budget=20_000_000)
+    return replace(acting, network="a3c", inputs="centre", learning_rate=7e-4)
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU",
-    "between": "Stream",
-    "pace": "free + V-trace, several passes",
-    "update": "Local, or AllReduce of learners",
-    "weights travel": "pull each rollout",
-    "source": "Petrenko et al. 2020; Sample Factory",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
+ROW |= {"pace": "free + V-trace, several passes", "update": "Local, or AllReduce of learners"}
+ROW |= {"weights travel": "pull each rollout", "source": "Petrenko et al. 2020; Sample Factory"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -84,29 +74,29 @@ def build(c: Config, crew: Crew) -> System:
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
-    options = atari_options(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=options, **crew.stepping)
-    features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
-    features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
+    features = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
+    returns = c.gamma if c.reward == "scale" else None
+    policy = NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
     net = policy()
-    size = param_sizes(net)[1]
-    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
-    more: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
-    loss = ppo.appo(c.gamma, c.lam, c.clip_range, **more)
-    update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    loss = APPO(
+        *(c.gamma, c.lam, c.clip_range),
+        value_cost=c.value_cost,
+        normalize_advantage=c.normalize_advantage,
+        reward=c.reward,
+    )
+    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, net)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
     if not c.actors and c.lag < 0:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    room = crew.places("act", n) if c.lag < 0 else n  # in turn, an actor that has left would be awaited
-    queue = RolloutQueue(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, n)
-    batches = queue.batches(slots, in_turn=c.lag >= 0)
-    params = Params(size, readers=room)
-    lag = c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": queue, "params": params, "lag": lag}
-    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
-    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params, round_slots=n)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
+    params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
+    threads = int(lag is None)
+    crew.add(
+        act, n=n, on_loss="replace", threads=threads, envs=envs, policy=policy, out=rollouts, params=params, lag=lag
+    )
+    batches = rollouts.batches(slots, in_turn=lag is not None)
+    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.common.locks import RobustLocks
 from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
@@ -49,6 +50,9 @@ class Chunked(SharedArrays):
 
     def label(self) -> str:
         return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
 
     def title(self) -> str:
         return f"Chunked({self.optim.name}), {self.chunks} parts"
@@ -116,7 +120,7 @@ class _Chunked(BoundUpdate):
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
-        if not self.lock.take(chunk):
+        if not self.lock.acquire(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
@@ -127,5 +131,5 @@ class _Chunked(BoundUpdate):
         self.done[chunk] += 1
         part = self.parts[chunk]
         self.vector.flat[part] = self.shared[part]
-        self.lock.give(chunk)
+        self.lock.release(chunk)
         return True

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.nets.device import to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
@@ -46,6 +47,9 @@ class Hogwild(SharedArrays):
 
     def label(self) -> str:
         return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
 
     def title(self) -> str:
         return f"Hogwild({self.optim.name}), no lock"

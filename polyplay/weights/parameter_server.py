@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphore, Semaphores
 from polyplay.nets.device import Mirror
@@ -108,9 +109,16 @@ class ParameterServer(SharedArrays):
     def label(self) -> str:
         return f"{self.weights:,} weights, in {self.shards} parts of a version each"
 
-    def gradients_label(self) -> str:
-        """What goes the other way, from learners to shards."""
-        return "gradients, a slice for each part, with the version it was made with"
+    def describe(self) -> list[str]:
+        """What one worker that serves it has, a line each for the diagram."""
+        most = max(p.stop - p.start for p in self.parts)
+        rows = [f"part    {most:,} weights, {self.optim.name}'s {', '.join(self.optim.statistics)}"]
+        return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
+
+    def arrows(self) -> list[Arrow]:
+        gradients = "gradients, a slice for each part, with the version it was made with"
+        down = Arrow(self.label(), ("server",), ("update", "params"))
+        return [Arrow(gradients, ("update",), ("server",)), down]
 
     def title(self) -> str:
         return f"Server({self.optim.name}), {self.shards} shards"

@@ -11,10 +11,11 @@ import time
 import numpy as np
 from torch import nn
 
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
-from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 
@@ -38,9 +39,9 @@ class Params(SharedArrays):
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
-    def of(cls, policy: nn.Module | PolicyFactory, readers: int = 1) -> Params:
+    def of(cls, policy: nn.Module | Policy | PolicyFactory, readers: int = 1) -> Params:
         """Of a network, or of those that a NetworkFactory makes."""
-        network = policy if isinstance(policy, nn.Module) else policy()
+        network = policy if isinstance(policy, nn.Module | Policy) else policy()
         return cls(param_sizes(network)[1], readers)
 
     def _attach(self) -> None:
@@ -57,6 +58,9 @@ class Params(SharedArrays):
 
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("publish",), ("params",))]
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
         if not self._locked:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from polyplay.common.edges import Arrow
 from polyplay.common.shared_memory import Layout
 
 _FENCE = threading.Lock()
@@ -24,6 +25,7 @@ class SharedArrays:
     `_local`: attributes that `_attach` makes anew in each process.
     """
 
+    memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
     _local: ClassVar[tuple[str, ...]] = ()
 
@@ -40,6 +42,10 @@ class SharedArrays:
     def label(self) -> str:
         """What a diagram calls it."""
         return type(self).__name__
+
+    def arrows(self) -> list[Arrow]:
+        """The lines of a diagram that it is."""
+        return []
 
     @property
     def nbytes(self) -> int:

@@ -23,7 +23,7 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
-from polyplay.envs.check.random_play import action_sampler
+from polyplay.envs.random_actions import action_sampler
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
@@ -98,7 +98,7 @@ class CostProfile:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            drawn = [action_sampler(pool, seed)(lanes) for seed in range(DRAWN)]
+            drawn = [action_sampler(pool.spec.action, seed)(lanes) for seed in range(DRAWN)]
             return cpu_cost(step, seconds, self.clock)
         finally:
             with contextlib.suppress(EnvFailure):
@@ -139,7 +139,7 @@ class CostProfile:
                 for _ in run_epochs(self, batch, state, rows["version"]):
                     pass
                 return
-            for _ in self.descend(score):
+            for _ in self.apply_gradient(score):
                 pass
 
         return cpu_cost(update, seconds, self.clock)
@@ -153,7 +153,7 @@ class CostProfile:
                 _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
         return join_tapes(tapes)
 
-    def descend(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
+    def apply_gradient(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
         """An update as `several` asks its learner for one, of nothing but what must be computed."""
         scored = score()
         self.vector.zero_grad()

@@ -91,12 +91,12 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)
-    assert crew.roles[0].kw["spec"].loss == q_learning.q("sum", replicas=2)
+    assert crew.roles[0].spec.loss == q_learning.q("sum", replicas=2)
 
 
 def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
     settings = {"steps": 700, "start": 250, "network": "a3c", "env": "ALE/Pong-v5", "lanes": 4, "batch": 16}
-    made = [trained(tmp_path / how, **settings, screen="baselines", seed=3, compress=how) for how in ("none", "zlib")]
+    made = [trained(tmp_path / how, **settings, atari="baselines", seed=3, compress=how) for how in ("none", "zlib")]
     assert losses(made[0].directory) == losses(made[1].directory)
     assert len(losses(made[0].directory)) > 100
     sizes = [

@@ -8,6 +8,7 @@ import pytest
 
 from polyplay.cli.bench import crowd, settings
 from polyplay.workers import profile
+from tests.envs.toys.traits import NAME as TRAITS
 
 
 def test_learning_from_what_acting_computed():
@@ -43,7 +44,7 @@ def test_between_two_sizes_lies_a_straight_line():
 @pytest.mark.parametrize("system", settings.MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
-    for env in ("toy:catch", "toy:traits+mask+dict"):
+    for env in ("toy:catch", f"{TRAITS}+mask+dict"):
         keywords = settings.keywords(system, env, "mlp", "float32", 2)
         wired = settings.wire(system, keywords)
         order = crowd.MeasureRequest(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
@@ -61,8 +62,8 @@ def test_learning_changes_the_weights():
     wired = settings.wire("ppo", settings.keywords("ppo", "toy:catch", "mlp", "float32", 2))
     found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
-    descend = found.descend
-    found.descend = lambda *a: (heard.append(1), descend(*a))[1]  # type: ignore[assignment,method-assign]
+    apply_gradient = found.apply_gradient
+    found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]
     found.learn(wired.T, wired.B, 0.0)
     assert not before.equal(found.vector.parameter.detach())
     assert len(heard) % (3 * 4) == 0  # epochs × minibatches

@@ -76,10 +76,10 @@ class PPO:
 
 @dataclass(frozen=True)
 class APPO:
-    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample NetworkFactory, Petrenko
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
     et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
     and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
-    before it (Sample NetworkFactory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
+    before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
     UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
@@ -145,8 +145,8 @@ def _surrogate(
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
     squared = (target - value).square()
     if loss.value_clip:
-        said = over.only(acted["value"])
-        near = said + (value - said).clamp(-reach, reach)
+        before = over.only(acted["value"])
+        near = before + (value - before).clamp(-reach, reach)
         squared = torch.maximum(squared, (target - near).square())
     value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
     total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
