@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
 from polyplay.nets.activation_reuse import join_tapes
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import TapedPolicy
 from polyplay.weights.flat import FlatParams
 
 BLOCK = 0.02  # CPU seconds measured at once
@@ -149,7 +150,7 @@ class CostProfile:
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in POLICY_INPUTS if k in batch}
-                _, state = self.policy.act(row, state, tape)
+                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
         return join_tapes(tapes)
 
     def apply_gradient(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
