@@ -133,7 +133,7 @@ def _starts(record: Row, given: str | None) -> str | None:
         return None
     file = given or record["starts"]["path"]
     with _failing():
-        digest = starts_file.load(file).digest
+        digest = starts_file.load_starts(file).digest
     _same("the digest of its start states", record["starts"]["digest"], digest, f"{file} has")
     return file
 

@@ -153,7 +153,7 @@ class ActorCritic(nn.Module):
         with precision_of(self.value.weight, self.bf16):
             obs = obs if self.inputs is None else self.inputs(obs)
             if tape is None:
-                x = chunked(self.torso, obs, chunk)
+                x = in_chunks(self.torso, obs, chunk)
             else:
                 x = cast("Conv", self.torso).recall(obs, tape) if recall else self.torso(obs, tape)
         return x.float() if self.bf16 else x
@@ -164,7 +164,7 @@ def shifted(before: Tensor, action: Tensor) -> Tensor:
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
-def chunked(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
+def in_chunks(net: nn.Module, obs: Tree, chunk: int | None) -> Tensor:
     """net(obs) in pieces of `chunk` rows."""
     if chunk is None:  # first: an exported graph has any number of rows
         return net(obs)

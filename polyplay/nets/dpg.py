@@ -15,7 +15,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
-from polyplay.nets.actor_critic import chunked
+from polyplay.nets.actor_critic import in_chunks
 from polyplay.nets.layers import Linear, cache_half_weights, initialise, torso_features
 from polyplay.nets.precision import precision_of
 
@@ -107,7 +107,7 @@ class DPGNetwork(nn.Module):
     def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
         """float32 [N, features]."""
         with precision_of(self.low, self.bf16):
-            x = chunked(torso, obs, chunk)
+            x = in_chunks(torso, obs, chunk)
         return x.float() if self.bf16 else x
 
     def _best(self, obs: Tree, chunk: int | None = None) -> Tensor:

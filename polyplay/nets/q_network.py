@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets import noisy, q_values
-from polyplay.nets.actor_critic import chunked, shifted
+from polyplay.nets.actor_critic import in_chunks, shifted
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, cache_half_weights, torso_features
 from polyplay.nets.precision import precision_of
 from polyplay.nets.q_heads import QHead
@@ -170,7 +170,7 @@ class QNetwork(nn.Module):
         """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
         obs = tree.map(lambda x: x.flatten(0, 1), rows["obs"])
         with self._context():
-            x = chunked(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
+            x = in_chunks(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
         if self.previous:
             before = state["action"] if "action" not in rows else shifted(state["action"], rows["action"])
             embedded = self._before(before, rows["reward"].flatten(), rows["first"].flatten())

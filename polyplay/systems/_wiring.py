@@ -10,7 +10,7 @@ from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, row_spec
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import preset
+from polyplay.envs.atari.presets import atari_preset
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
@@ -24,7 +24,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
         if c.atari not in {make().atari for make in presets}:
             raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
         return {}
-    options = preset(type(c).atari if name == "auto" else name)
+    options = atari_preset(type(c).atari if name == "auto" else name)
     if colon and how not in ("native", "plain"):
         raise UserError(f"--atari: {c.atari} given; after the colon allowed: native, plain")
     if colon and how != (pipeline or how):

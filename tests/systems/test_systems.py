@@ -14,7 +14,7 @@ from polyplay.acting import play
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import preset
+from polyplay.envs.atari.presets import atari_preset
 from polyplay.envs.toys import games as toy
 from polyplay.runs import options
 from polyplay.runs.load import crew_of
@@ -224,9 +224,9 @@ def test_the_figure_is_drawn_from_the_wiring():
 
 def test_atari_presets_are_the_pages_own_or_asked_for():
     own = _wiring.atari_options("ALE/Pong-v5", "baselines")
-    assert own == _wiring.atari_options("ALE/Pong-v5", "impala", "baselines") == preset("baselines")
+    assert own == _wiring.atari_options("ALE/Pong-v5", "impala", "baselines") == atari_preset("baselines")
     assert _wiring.atari_options("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
-        **preset("dopamine"),
+        **atari_preset("dopamine"),
         "life_loss": "terminate",
     }
     assert _wiring.atari_options("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}

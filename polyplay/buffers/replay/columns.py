@@ -62,4 +62,4 @@ class Columns:
 def flags_of(rows: Leaves) -> np.ndarray:
     """uint8 [T, B] of bits FIRST, TERMINATED and TRUNCATED."""
     first, terminated, truncated = (np.asarray(rows[name], bool) for name in FLAGS)
-    return row_kernels.flags_of(first, terminated, truncated)
+    return row_kernels.pack_flags(first, terminated, truncated)

@@ -34,7 +34,7 @@ def bits(key: np.uint64, n: np.uint64) -> np.uint64:
 
 
 @inlined
-def uniform(key: np.uint64, n: np.uint64) -> float:
+def counter_uniform(key: np.uint64, n: np.uint64) -> float:
     """float64 in [0, 1), 53 bits."""
     return np.float64(bits(key, n) >> _11) * 2.0**-53
 
@@ -55,7 +55,7 @@ def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
     """float64 [n] in [0, 1): numbers begin … begin + n - 1."""
     out = np.empty(n)
     for i in range(n):
-        out[i] = uniform(key, begin + np.uint64(i))
+        out[i] = counter_uniform(key, begin + np.uint64(i))
     return out
 
 

@@ -35,7 +35,7 @@ def _slot(base: int, R: int, p: int, back: int) -> int:
 
 
 @compiled
-def flags_of(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
+def pack_flags(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
     """uint8 [T, B] from bools [T, B]."""
     out = np.empty(first.shape, np.uint8)
     for t in range(first.shape[0]):

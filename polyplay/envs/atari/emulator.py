@@ -18,7 +18,7 @@ from polyplay.common.tree import Batch
 from polyplay.envs.atari.native import rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms, mt19937_state, set_mt19937_state
-from polyplay.envs.atari.starts import Start, load
+from polyplay.envs.atari.starts import Start, load_starts
 from polyplay.envs.pool import CUT, closest_names, options
 
 NOOP = 0
@@ -83,7 +83,7 @@ class AtariEnv(gymnasium.Env):
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
         self._draws, self._chance = np.random.RandomState(0), TwisterUniforms(0)
-        self._starts, self._lane, self._games = load(o.starts, rom(title)) if o.starts else None, 0, 0
+        self._starts, self._lane, self._games = load_starts(o.starts, rom(title)) if o.starts else None, 0, 0
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
 

@@ -159,7 +159,7 @@ PRESETS = {
 }  # fmt: skip
 
 
-def preset(name: str) -> dict[str, object]:
+def atari_preset(name: str) -> dict[str, object]:
     """The options of a preset. Raises UserError: there is none of that name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")

@@ -107,7 +107,7 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, s
             f"--protocol human-starts needs --starts FILE, start states of {title} as docs/guides/evaluation.md says; "
             "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
         )
-    found = start_states.load(starts, title)
+    found = start_states.load_starts(starts, title)
     late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]
     if late:
         most = options["max_frames"]

@@ -50,7 +50,7 @@ class Starts:
     digest: str  # SHA-256 of the file
 
 
-def load(path: str, game: str = "") -> Starts:
+def load_starts(path: str, game: str = "") -> Starts:
     """Read a file of start states; `game`: the ROM's name that it has to be of. Raises UserError on one line."""
     try:
         data = Path(path).read_bytes()

@@ -16,7 +16,7 @@ from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import EnvSpec, Factory
 
 
-def build(make: Factory, title: str) -> Any:
+def build_env(make: Factory, title: str) -> Any:
     """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
     is no gymnasium.Env.
     """
@@ -60,7 +60,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     make = factory(name, options)
-    env = build(make, title)
+    env = build_env(make, title)
     try:
         if isinstance(env, gymnasium.vector.VectorEnv):
             from polyplay.envs.pools.vector_modes import describe as of_vector

@@ -22,7 +22,7 @@ from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import CUT, EnvSpec, Factory, lane_seeds
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, SharedRows
-from polyplay.envs.pools.build import build, inspect, one_line
+from polyplay.envs.pools.build import build_env, inspect, one_line
 
 HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the room envs/
 START = 60.0  # seconds that starting a process and building an environment may take at least
@@ -135,7 +135,7 @@ class Lane:
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
-            env = self.env = build(self.make, self.job.title)
+            env = self.env = build_env(self.make, self.job.title)
         except UserError as e:
             if self.board.faults[self.lane] == 0:
                 raise Fatal(UNBUILT, str(e)) from e

@@ -98,7 +98,9 @@ def _chance(after: float, before: float, temperature: float) -> float:
     return math.exp((after / before - 1.0) / temperature) if before > 0.0 and temperature > 0.0 else 0.0
 
 
-def released(start: Config, bounds: Bounds, seed: int = 0, *, first: float = 10.0, interval: float = 20.0) -> Steps:
+def released_rule(
+    start: Config, bounds: Bounds, seed: int = 0, *, first: float = 10.0, interval: float = 20.0
+) -> Steps:
     """GA3C's ThreadDynamicAdjustment: every 20 s all numbers at once change by −1, 0 or +1, drawn again if none did.
 
     The new numbers are taken back if fewer trainings were counted than in the interval before. Reproduced are its

@@ -18,9 +18,9 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import Adjustable
 from polyplay.common.counters import Counters
 from polyplay.workers.autoscale.climb import climb
-from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, RateReading, Rule, annealing, released
+from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, RateReading, Rule, annealing, released_rule
 
-RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released}
+RULES: dict[str, Rule] = {"climb": climb, "annealing": annealing, "released": released_rule}
 
 
 def rule(name: str, lag: float) -> Rule:

@@ -11,7 +11,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari.emulator import AtariEnv, script
 from polyplay.envs.atari.native import actions_of
-from polyplay.envs.atari.presets import preset
+from polyplay.envs.atari.presets import atari_preset
 from polyplay.envs.pool import CUT
 
 # no-ops are drawn as libstdc++ does; elsewhere ale-py draws its own way
@@ -48,14 +48,14 @@ def agree(game, options, steps):
 @pytest.mark.parametrize("game", ["Breakout", "Pong", "SpaceInvaders"])
 def test_both_pipelines_show_the_same(game, name):
     """A thousand steps: no-ops, FIRE and lost lives in one, sticky actions in the other."""
-    ends, firsts = agree(game, preset(name), 1000)
+    ends, firsts = agree(game, atari_preset(name), 1000)
     assert ends >= 1
     assert firsts > ends + 1 or name == "dopamine" or game == "Pong"
 
 
 @pytest.mark.parametrize("name", ["impala", "apex", "r2d2"])
 def test_so_they_do_in_the_other_presets(name):
-    assert agree("Breakout", preset(name), 150)[1] >= 1
+    assert agree("Breakout", atari_preset(name), 150)[1] >= 1
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
 
 
 def test_environment_processes_play_it_too():
-    options = {**preset("accel"), "max_frames": 80}
+    options = {**atari_preset("accel"), "max_frames": 80}
     inline = rows("Breakout", options, 50, inline=True)
     for a, b in zip(inline, rows("Breakout", options, 50, workers=1), strict=True):
         assert all((a[key] == b[key]).all() for key in a)
@@ -127,7 +127,7 @@ def test_how_many_no_ops_there_are():
     assert set(starts("Pong", noop_max=4, noop_min=2, fire_reset=False)) == {2, 3}
     assert set(starts("Pong", noop_max=0, fire_reset=False)) == {0}
     assert set(starts("Pong", noop_max=3, fire_reset=False, start="NOOP FIRE UP noops")) == {2, 3, 4}
-    dqn = starts("Pong", **preset("dqn2015"))
+    dqn = starts("Pong", **atari_preset("dqn2015"))
     assert (min(dqn) >= 2, max(dqn) <= 31, max(dqn) - min(dqn) > 15) == (True, True, True)
 
 
@@ -143,7 +143,7 @@ def lose_a_life(env):
 @pytest.mark.parametrize(("name", "pressed", "empty"), [("accel", 2, 3), ("wrap_deepmind", 12, 3), ("baselines", 4, 0)])
 def test_how_a_game_goes_on_after_a_lost_life(name, pressed, empty):
     """accel presses NOOP and FIRE for a frame each, baselines NOOP, FIRE and RIGHT for four; ale-py's way is a NOOP."""
-    env = AtariEnv("ALE/Breakout-v5", preset(name))
+    env = AtariEnv("ALE/Breakout-v5", atari_preset(name))
     env.reset(seed=0)
     before, last = frames(env), lose_a_life(env)
     before = frames(env)
@@ -156,7 +156,7 @@ def test_how_a_game_goes_on_after_a_lost_life(name, pressed, empty):
 
 
 def test_a_stack_may_be_filled_by_playing():
-    env = AtariEnv("ALE/Breakout-v5", preset("ga3c"))
+    env = AtariEnv("ALE/Breakout-v5", atari_preset("ga3c"))
     obs, _ = env.reset(seed=0)
     assert frames(env) == 12
     assert obs.any((1, 2)).all()
@@ -189,7 +189,7 @@ def same_trace(a, b):
 STICKY = {"sticky": 0.25, "life_loss": "terminate", "max_frames": 400}
 STATES = [
     ("Breakout", STICKY, 37),
-    ("Breakout", {**STICKY, **preset("accel")}, 30),
+    ("Breakout", {**STICKY, **atari_preset("accel")}, 30),
     ("Pong", STICKY, 120),
     ("Qbert", STICKY, 11),  # in these two an emulator that has run goes on otherwise than a fresh one
     ("Tetris", {"noop_max": 0, "fire_reset": False}, 0),
@@ -216,7 +216,7 @@ def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
 
 
 def test_a_state_holds_a_life_that_was_just_lost():
-    one, other = (AtariEnv("ALE/Breakout-v5", preset("accel")) for _ in range(2))
+    one, other = (AtariEnv("ALE/Breakout-v5", atari_preset("accel")) for _ in range(2))
     one.reset(seed=1)
     lose_a_life(one)
     other.set_state(one.get_state())

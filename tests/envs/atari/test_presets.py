@@ -11,7 +11,7 @@ import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import PRESETS, Atari, preset
+from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
 from polyplay.runs.options import RunOptions
 
 FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed actions
@@ -34,7 +34,7 @@ NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
 
 
 def fingerprint(name, pipeline="plain", **how):
-    pool = Envs("ALE/Breakout-v5", 2, options={**preset(name), "pipeline": pipeline}, **how).open(11)
+    pool = Envs("ALE/Breakout-v5", 2, options={**atari_preset(name), "pipeline": pipeline}, **how).open(11)
     actions = np.random.default_rng(3).integers(0, pool.spec.action.n, (60, 2))
     seen = hashlib.sha256()
     try:
@@ -75,13 +75,13 @@ def test_every_preset_says_all_that_concerns_frames_and_where_it_is_from():
 
 def test_the_pages_of_systems_play_as_before():
     common = {"sticky": 0.0, "full_actions": False, "noop_max": 30, "fire_reset": True, "life_loss": "terminate"}
-    assert Atari(**preset("baselines")) == Atari(**common, stack_reset="zero")
-    assert Atari(**preset("impala")) == Atari(**common, stack_reset="repeat")
+    assert Atari(**atari_preset("baselines")) == Atari(**common, stack_reset="zero")
+    assert Atari(**atari_preset("impala")) == Atari(**common, stack_reset="repeat")
 
 
 def test_an_unknown_preset_is_one_line_with_the_nearest():
     with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
-        preset("dopamin")
+        atari_preset("dopamin")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_pipeline_is_the_native_one_where_it_can():
 
 
 def test_a_run_is_told_what_is_played():
-    spec = Envs("ALE/Breakout-v5", 1, options=preset("accel")).spec
+    spec = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec
     assert spec.describe["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
     assert spec.describe["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
     assert (
@@ -118,6 +118,6 @@ def test_a_run_is_told_what_is_played():
     )
     assert spec.describe["pipeline"] == "ale-py's plain emulator, in our processes"
     assert (
-        Envs("ALE/Pong-v5", 1, options=preset("ga3c")).spec.describe["stack"]
+        Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec.describe["stack"]
         == "4, filled by steps of NOOP after a reset"
     )

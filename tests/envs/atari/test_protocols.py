@@ -7,12 +7,12 @@ import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import PRESETS, Atari, preset
+from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
 from polyplay.envs.atari.protocols import PROTOCOLS, apply, game, label, protocol
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.evaluation.scores.published import BASELINES
 
-PONG = Envs("ALE/Pong-v5", 4, options=preset("accel"))
+PONG = Envs("ALE/Pong-v5", 4, options=atari_preset("accel"))
 
 
 def starts(tmp_path, kind="human", frames=100):
@@ -33,7 +33,7 @@ def starts(tmp_path, kind="human", frames=100):
 )
 @pytest.mark.parametrize("trained", PRESETS)
 def test_a_protocol_fixes_starts_and_ends_and_leaves_the_picture(name, noops, frames, sticky, episodes, trained):
-    own = preset(trained)
+    own = atari_preset(trained)
     envs, none = apply(protocol(name), Envs("ALE/Pong-v5", 4, options=own), None)
     before, o = Atari(**own), Atari(**envs.options)
     assert none is None

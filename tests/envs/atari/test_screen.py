@@ -9,7 +9,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs.atari import resize
 from polyplay.envs.atari import screen as paint
 from polyplay.envs.atari.emulator import AtariEnv
-from polyplay.envs.atari.presets import PRESETS, Atari, preset
+from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
 from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms
 
 PALETTE = np.random.default_rng(0).integers(0, 256, (256, 3), dtype=np.uint8)
@@ -40,7 +40,7 @@ def screens(shape: tuple[int, ...], n: int = 25):
 @pytest.mark.parametrize("height", [210, 250])
 @pytest.mark.parametrize("name", PRESETS)
 def test_planes_are_those_of_the_whole_screen(name, height):
-    o = Atari(**preset(name))
+    o = Atari(**atari_preset(name))
     painter = ScreenCache(o, height, 160, "game")
     assert painter.n == (1 if o.resize == "pillow" else {210: 104 if o.crop else 42, 250: 1}[height])
     looks = []
@@ -91,7 +91,7 @@ def test_chances_drawn_ahead_are_the_generators_words_and_their_state_tells_noth
 
 def test_a_restored_game_knows_its_colours():
     """Also where the screen of the state is painted before any other is read."""
-    one, two = (AtariEnv("ALE/Pong-v5", preset("ga3c")) for _ in range(2))
+    one, two = (AtariEnv("ALE/Pong-v5", atari_preset("ga3c")) for _ in range(2))
     one.reset(seed=1)
     for _ in range(30):
         one.step(2)

@@ -13,7 +13,7 @@ import pytest
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari.emulator import AtariEnv
-from polyplay.envs.atari.starts import load, spelled, written
+from polyplay.envs.atari.starts import load_starts, spelled, written
 
 START = {"actions": ["NOOP*60", "FIRE", "RIGHT*40"]}
 PLAIN = {"noop_max": 0, "fire_reset": False, "max_frames": 4000}
@@ -154,17 +154,17 @@ def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
 )
 def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
     with pytest.raises(UserError, match=says) as told:
-        load(file(tmp_path, *starts, **head), "pong")
+        load_starts(file(tmp_path, *starts, **head), "pong")
     assert str(told.value).startswith("--starts: ")
     assert "\n" not in str(told.value)
 
 
 def test_what_is_no_file_or_no_json_is_said(tmp_path):
     with pytest.raises(UserError, match=r"--starts: cannot read .*; give a file of start states"):
-        load(str(tmp_path / "none"))
+        load_starts(str(tmp_path / "none"))
     (tmp_path / "x").write_text("{")
     with pytest.raises(UserError, match="is no JSON"):
-        load(str(tmp_path / "x"))
+        load_starts(str(tmp_path / "x"))
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -172,7 +172,7 @@ def test_what_is_written_is_read_again(tmp_path):
     assert words == ["NOOP*2", "FIRE", "NOOP"]
     path = tmp_path / "x.json"
     path.write_bytes(written("pong", "substitute", "a test", [{"actions": words, "seed": 4}, {"actions": []}]))
-    found = load(str(path), "pong")
+    found = load_starts(str(path), "pong")
     assert (found.kind, found.source, len(found.starts)) == ("substitute", "a test", 2)
     assert (found.starts[0].presses, found.starts[0].frames, found.starts[0].seed) == (((0, 2), (1, 1), (0, 1)), 4, 4)
     assert found.digest == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -126,7 +126,7 @@ def test_one_line_names_the_place():
     with pytest.raises(
         UserError, match=r"^x: could not be built: ValueError: a b \(test_lane.py:\d+\) \(rule build;.*\)$"
     ):
-        build.build(fail, "x")
+        build.build_env(fail, "x")
 
 
 def test_describe():

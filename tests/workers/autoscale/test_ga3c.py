@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.autoscale.ga3c import RateReading, annealing, released, within_bounds
+from polyplay.workers.autoscale.ga3c import RateReading, annealing, released_rule, within_bounds
 from polyplay.workers.autoscale.worker import RULES
 
 BOUNDS = {"agents": (1, 64), "predictors": (1, 8), "trainers": (1, 8)}
@@ -60,7 +60,7 @@ def test_hot_annealing_keeps_what_fell_and_cools():
 
 
 def test_released_draws_all_three_at_once_every_20_seconds_after_10():
-    trials = drive(released(START, BOUNDS, 3), [100] * 300)
+    trials = drive(released_rule(START, BOUNDS, 3), [100] * 300)
     assert [t.measure for t in trials] == [10.0] + [20.0] * 300
     steps = [moved(a.config, b.config) for a, b in itertools.pairwise(trials[:2])]
     later = [moved(t.decided.new if t.decided.kept else t.decided.old, t.config) for t in trials[2:]]
@@ -72,21 +72,21 @@ def test_released_draws_all_three_at_once_every_20_seconds_after_10():
 
 def test_released_first_compares_20_seconds_with_10():
     """Defect (b): at the same rate, and at a much lower one, the first move stays."""
-    *_, second = drive(released(START, BOUNDS, 0), [100, 60])
+    *_, second = drive(released_rule(START, BOUNDS, 0), [100, 60])
     assert second.decided.kept
     assert (second.decided.before, second.decided.after) == (1000, 1200)
 
 
 def test_released_compares_with_the_last_interval_even_if_it_was_rejected():
     """Defect (a): 100 is accepted, 50 rejected, and then 60 accepted, although 100 was better."""
-    trials = drive(released(START, BOUNDS, 0), [100, 100, 50, 60])
+    trials = drive(released_rule(START, BOUNDS, 0), [100, 100, 50, 60])
     assert [t.decided.kept for t in trials[2:]] == [True, False, True]
     assert trials[-1].decided.before == 50 * 20
 
 
 def test_released_never_runs_the_old_numbers_after_a_rejection():
     """Defect (c): the next move begins from numbers that were only written back."""
-    trials = drive(released(START, BOUNDS, 0), [100, 100, 50, 60])
+    trials = drive(released_rule(START, BOUNDS, 0), [100, 100, 50, 60])
     rejected = trials[3].decided
     assert not rejected.kept
     assert trials[3].config != rejected.old
