@@ -74,6 +74,8 @@ BESIDE = {
     "EpisodeCounter",
     "Games",
     "tell",
+    "count_depth",
+    "ToyPool._play",
     "report",
     "_tell_faults",
     "report_faults",

@@ -275,15 +275,15 @@ class Producer:
 
     def slot(self) -> int | None:
         """An empty slot, or None when there was none for a while. Raises Closed."""
+        slot: int | None
         self.queue.check()
         if self._reclaimed:
-            slot: int | None = self._reclaimed.pop()
+            slot = self._reclaimed.pop()
         else:
             until = time.monotonic() + self.queue.patience
-            while self._free.look() is None and (left := until - time.monotonic()) > 0:
+            while (slot := self._free.take(self.queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 self.queue.check()
-            slot = self._free.take(self.queue.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots
         if slot is not None:

@@ -168,7 +168,9 @@ class NativePool(LocalPool):
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         lanes, rows = self._receive_ready()
         self._turns.back(lanes.tolist())
-        return self._turns.take_now(), rows
+        taken = self._turns.take()
+        assert taken is not None  # they have just come back
+        return taken, rows
 
     def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """obs, reward, game over, info as ale-py gives them; its first are its reset's."""

@@ -37,19 +37,8 @@ class ReadyLanes:
 
     def take(self) -> Lanes | None:
         """The lanes to give now, or None: wait."""
-        return self._take_group() if self.fixed else self._take_ready()
-
-    def take_now(self) -> Lanes:
-        """The same where lanes step within send(), so that waiting would never end. Raises RuntimeError."""
-        lanes = self.take()
-        if lanes is None:
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        return lanes
-
-    def count(self, lanes: Lanes) -> int:
-        return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-
-    def _take_group(self) -> slice | None:
+        if not self.fixed:
+            return self._take_ready()
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups
             if self.where[g * self.width] != TAKEN:
@@ -59,6 +48,9 @@ class ReadyLanes:
                 self._next = (g + 1) % self.groups
                 return self._slices[g]
         return None
+
+    def count(self, lanes: Lanes) -> int:
+        return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
 
     def _take_ready(self) -> np.ndarray | None:
         if not self._queue:

@@ -35,7 +35,9 @@ class LocalPool:
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
         self._check_open()
-        lanes = self._turns.take_now()
+        lanes = self._turns.take()
+        if lanes is None:  # lanes step within send(): waiting would never end
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return lanes, self._rows_of(lanes)
 
     def send(self, lanes: Lanes, action: Tree) -> None:
