@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
@@ -251,20 +249,3 @@ def test_every_producer_gets_its_turn():
         _fill(queue, ends[1], 200 + i)
     order = [int(next(taken)[0]["version"][0, 0]) for _ in range(8)]
     assert order == [100, 200, 101, 201, 102, 202, 103, 203]
-
-
-def test_no_torch():
-    names = [
-        "shared",
-        "tree",
-        "stream",
-        "noise",
-        "worker",
-        "envs",
-        "envs.native",
-        "envs.toy",
-        "envs.process",
-        "envs.worker",
-    ]
-    code = f"import sys, {', '.join('polyplay.' + n for n in names)}; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
