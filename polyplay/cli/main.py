@@ -150,7 +150,7 @@ def _verify(words: list[str]) -> int:
 
 
 def _scores(words: list[str]) -> int:
-    from polyplay.cli.bench import command
+    from polyplay.evaluation.scores import command
 
     return command.command(words)
 
