@@ -209,13 +209,19 @@ def verb(page: Path, name: str) -> str:
     return fence(printed.getvalue()) if status == 0 else f"`polyplay {name}` takes no options."
 
 
+def verbs(page: Path) -> str:
+    """A section for every verb but those that take a system."""
+    rest = [name for name in main.VERBS if name not in ("train", "diagram")]
+    return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "fields": fields_of,
     "presets": presets_of,
     "systems": systems_table,
     "options": run_options,
     "usage": usage,
-    "verb": verb,
+    "verbs": verbs,
 }
 
 
