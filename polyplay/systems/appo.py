@@ -1,4 +1,4 @@
-"""Asynchronous PPO (Sample NetworkFactory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
+"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
 
 act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: epochs × minibatches:
                           ▲                                                clipped loss on V-trace ─► update
@@ -32,7 +32,7 @@ from polyplay.workers.sizing import choose_actors, fewest_actors
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Sample NetworkFactory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
+    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     actors: int = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)

@@ -76,10 +76,10 @@ class PPO:
 
 @dataclass(frozen=True)
 class APPO:
-    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample NetworkFactory, Petrenko
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
     et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
     and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
-    before it (Sample NetworkFactory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
+    before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
     UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
