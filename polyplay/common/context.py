@@ -114,7 +114,7 @@ class WorkerContext:
 
     def __getstate__(self) -> dict:
         state = dict(self.__dict__)
-        del state["meter"], state["say"]
+        del state["counters"], state["say"]
         return state
 
     def __setstate__(self, state: dict) -> None:
