@@ -28,6 +28,7 @@ if str(ROOT) not in sys.path:
 
 from polyplay import systems  # noqa: E402
 from polyplay.cli import main  # noqa: E402
+from polyplay.envs.rules import RULES  # noqa: E402
 from polyplay.runs import flags, options  # noqa: E402
 
 BLOCK = re.compile(r"^(<!-- generated: (?P<what>.+?) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
@@ -173,6 +174,11 @@ def run_options(page: Path) -> str:
     return of_dataclass(options.RunOptions(), page, flags.flag, "option")
 
 
+def rules(page: Path) -> str:
+    """What an environment must keep to, and what a run does where it does not."""
+    return table(["rule", "what it says", "a run"], ([code(k), prose(r.says, page), r.run] for k, r in RULES.items()))
+
+
 def usage(page: Path) -> str:
     """What `polyplay --help` prints."""
     return fence(main.USAGE)
@@ -220,6 +226,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "presets": presets_of,
     "systems": systems_table,
     "options": run_options,
+    "rules": rules,
     "usage": usage,
     "verbs": verbs,
 }

@@ -97,7 +97,10 @@ def commands() -> list[tuple[str, str]]:
 
 
 def is_complete(words: str) -> bool:
-    return not PLACEHOLDER.search(words) and not any(c in words for c in "*<[")
+    """Whether it is a whole command, not the name of a verb or of its option."""
+    verb, *rest = words.split()[1:]
+    named = verb in ("bench", "doctor", "scores", "systems") or (rest and not rest[0].startswith("-"))
+    return bool(named) and not PLACEHOLDER.search(words) and not any(c in words for c in "*<[")
 
 
 def polyplay_words(line: str) -> list[str] | None:

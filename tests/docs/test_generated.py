@@ -8,7 +8,10 @@ from typing import Literal
 
 from docs import generate
 from polyplay import systems
+from polyplay.buffers import replay_store
 from polyplay.cli import main
+from polyplay.learning.losses import dpg, policy_gradient, ppo, q_learning
+from polyplay.runs.reports import metric_names
 
 PAGE = generate.ROOT / "docs" / "systems" / "a2c.md"
 
@@ -68,3 +71,16 @@ def test_a_dataclass_as_a_table():
         "| `two` | `none` | a comment; [a2c](a2c.md), `--flag`; `a`, `b` |",
         "| `three` | `2.5e-4,1` | several |",
     ]
+
+
+def test_every_metric_is_described():
+    text = (generate.ROOT / "docs" / "reference" / "metrics.md").read_text()
+    losses = {k for module in (dpg, policy_gradient, ppo, q_learning) for c in vars(module).values() for k in named(c)}
+    for key in {*losses, *metric_names.TOLD, *metric_names.GAUGES, *metric_names.SEATS, *replay_store.NAMES}:
+        assert f"`{key}`" in text or key.startswith("replay_priority_p"), key
+
+
+def named(loss: object) -> tuple[str, ...]:
+    """The metrics of a class of losses."""
+    names = getattr(loss, "metrics", ()) if isinstance(loss, type) else ()
+    return names if isinstance(names, tuple) else ()
