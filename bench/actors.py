@@ -74,7 +74,7 @@ def run(given: tuple[str, int, int, int]) -> Row:
     page, crew = systems.load("apex"), Crew(seed, serial=True, steps=10**9)
     ratio = BATCH / (STEPS * actors)
     built = page.build(page.Config(env=env, actors=actors, ratio=ratio, start=500 * actors, **NET, **PACE), crew)
-    params = next(r.kw["params"] for r in crew.roles if "params" in r.kw)
+    params = next(r.params for r in crew.roles if r.params)
     judge, points = Judge(env, built.policy, 16, seed), list[tuple[int, int, float]]()
     crew.start(())
     assert crew.counters is not None

@@ -35,7 +35,7 @@ class Wired:
         settings, self.options, _ = options.resolve(page, **keywords)
         self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
-        self.learner = next(r.kw for r in self.crew.roles if "spec" in r.kw)
+        self.learner = next(r.kw for r in self.crew.roles if r.spec)
         self.spec, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.where.devices[0])
 

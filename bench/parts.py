@@ -35,7 +35,7 @@ def parts_of(run: Path) -> CostProfile:
     page, settings, options, _ = load_run(run)
     crew = crew_of(options)
     system = page.build(settings, crew)
-    spec: Any = next(r.kw["spec"] for r in crew.roles if "spec" in r.kw)
+    spec: Any = next(r.spec for r in crew.roles if r.spec)
     return CostProfile(system.envs, system.policy, spec, options.precision, speed.reuses(crew))
 
 

@@ -123,7 +123,7 @@ def run(given: tuple[str, int, int]) -> Row:
     """One run until its shards had so many gradients: its games, and what became of gradients."""
     case, seed, updates = given
     crew = crew_of(case, seed)
-    server, games, last = crew.roles[1].kw["server"], list[tuple[int, float]](), deque[float](maxlen=GAMES)
+    server, games, last = crew.roles[1].server, list[tuple[int, float]](), deque[float](maxlen=GAMES)
     row: Row = {"case": case, "seed": seed, "updates": updates, "learnt at": None, "steps then": None}
     try:
         for told in finished(crew, server, updates):

@@ -21,6 +21,7 @@ class Exploration(Protocol):
     @property
     def lanes(self) -> int: ...  # of all workers together
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
+    def label(self) -> str: ...  # for the diagram
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class LinearEpsilon:
     def __post_init__(self) -> None:
         _probability("--epsilon", self.start)
         _probability("--epsilon", self.end)
+
+    def label(self) -> str:
+        return f"ε       {type(self).__name__} to {np.float32(self.end):.3g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
@@ -64,6 +68,9 @@ class RunSchedule:
     def lanes(self) -> int:
         return self.schedule.lanes
 
+    def label(self) -> str:
+        return self.schedule.label()
+
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return self.schedule.at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
 
@@ -82,6 +89,9 @@ class EpsilonLadder:
     def __post_init__(self) -> None:
         _probability("--epsilon", self.base)
 
+    def label(self) -> str:
+        return f"ε       {type(self).__name__} to {self.base ** (1.0 + self.alpha * (self.lanes > 1)):.3g}"
+
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         rung = np.asarray(lanes, np.float64) / max(self.lanes - 1, 1)
         return (self.base ** (1.0 + self.alpha * rung)).astype(np.float32)
@@ -96,6 +106,9 @@ class GaussianNoise:
     def __post_init__(self) -> None:
         if not 0.0 <= self.deviation < np.inf:
             raise UserError(f"--noise: {self.deviation:g} given, allowed: a number from 0 up")
+
+    def label(self) -> str:
+        return f"noise   normal, deviation {self.deviation:g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.full(np.shape(lanes), self.deviation, np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 from polyplay.nets.device import fetch_outputs, to_device
@@ -40,13 +40,13 @@ class PolicyOnDevice:
         return both["out"], both.get("after", {})
 
 
-def pool_to_device(pool: Any, queue: RolloutQueue, device: torch.device) -> Any:
+def pool_to_device(pool: Any, slots: RolloutSlots, device: torch.device) -> Any:
     """A replica's pool, whose observations go to the device as they arrive, once; there the stream's rows keep them,
     and both acting and learning read them. (Those of pools that answer whoever is ready stay on the CPU until learnt.)
     """
     if device.type == "cpu" or not pool.fixed:
         return pool
-    queue.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), queue.rows["obs"])
+    slots.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), slots.rows["obs"])
     return PoolOnDevice(pool, device)
 
 

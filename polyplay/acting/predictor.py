@@ -22,7 +22,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import Adjustable
 from polyplay.common.rng import uniform
 from polyplay.common.tree import Batch
-from polyplay.envs.pool import Envs, Lanes
+from polyplay.envs.pool import Envs, Greedy, Lanes
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
@@ -52,6 +52,14 @@ class AgentTable:
                 self.pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
                 self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
         return self
+
+    @property
+    def served(self) -> int:
+        """Agents that are served at once, at most."""
+        return self.envs.batching.n if isinstance(self.envs.batching, Greedy) else self.envs.lanes
+
+    def label(self) -> str:
+        return f"{self.envs.title} × {self.envs.active or self.envs.lanes}, at most {self.served} served at once"
 
     def dial(self, name: str) -> Adjustable:
         """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
@@ -96,35 +104,36 @@ class AgentTable:
 
 
 class Predictor:
-    """One thread's hands at a desk."""
+    """One thread's hands at a table."""
 
-    def __init__(self, ctx: WorkerContext, desk: AgentTable, policy: Any, version: Callable[[], int]):
-        self.ctx, self.desk, self.policy, self.version = ctx, desk, policy, version
-        self.out = desk.out
+    def __init__(self, ctx: WorkerContext, table: AgentTable, policy: Any, version: Callable[[], int]):
+        self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
+        self.out = table.out
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
-        Without `renew` the weights may be new at any row. With it (a desk of one lane) they change only between chunks,
-        by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's first;
-        in the chunk that ends with it nothing is said there: its value is the learner's to say (LearnerSpec.same).
+        Without `renew` the weights may be new at any row. With it (a table of one lane) they change only between
+        chunks, by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's
+        first; in the chunk that ends with it nothing is said there: its value is the learner's to say
+        (LearnerSpec.same).
         """
-        counters, desk = self.ctx.counters, self.desk
+        counters, table = self.ctx.counters, self.table
         held = self.version() if renew is None else renew()
         while not self.ctx.leaving:
             before = time.perf_counter()
             try:
-                lanes, step = desk.recv(self.out.patience)
+                lanes, step = table.recv(self.out.patience)
             except TimeoutError:
                 counters.add("env", time.perf_counter() - before)
                 yield []
                 continue
             counters.add("env", time.perf_counter() - before)
-            numbers = desk.numbers[lanes]
-            desk.taken = len(numbers)
-            desk.games.count(self.ctx, numbers, step, desk.first_lane)
+            numbers = table.numbers[lanes]
+            table.taken = len(numbers)
+            table.games.count(self.ctx, numbers, step, table.first_lane)
             held, state = held if renew else self.version(), self._state(numbers)
-            leaves = desk.leaves(numbers)
+            leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).all())
             said, after = (self._nothing(len(numbers)), {}) if last else self._say(numbers, step, state)
@@ -135,7 +144,7 @@ class Predictor:
                 held = renew()
                 if go.any():
                     said, after = self._say(numbers, step, state)
-            start = go & (desk.slot[numbers] < 0)
+            start = go & (table.slot[numbers] < 0)
             if start.any():
                 yield from self._slots(numbers[start])
                 self._begin(numbers[start], step, said, held, state, np.flatnonzero(start))
@@ -143,21 +152,23 @@ class Predictor:
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
         """Which of these lanes' chunks end with the row in hand."""
-        return (self.desk.slot[numbers] >= 0) & (~go | (self.desk.at[numbers] == self.out.T))
+        return (self.table.slot[numbers] >= 0) & (~go | (self.table.at[numbers] == self.out.T))
 
     def _nothing(self, n: int) -> Batch:
         """Instead of what a policy says."""
         return as_tensors(tree.zeros(self.policy.spec(), (n,)))
 
     def _state(self, numbers: np.ndarray) -> Batch:
-        return tree.map(lambda x: x[torch.from_numpy(numbers)], self.desk.state) if self.desk.state else {}
+        return tree.map(lambda x: x[torch.from_numpy(numbers)], self.table.state) if self.table.state else {}
 
     def _say(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         before = time.perf_counter()
-        desk = self.desk
+        table = self.table
         heard = {k: step[k] for k in POLICY_INPUTS if k in step}
-        heard["noise"] = uniform(self.ctx.noise_seed, numbers + desk.first_lane, desk.acts[numbers], self.policy.noise)
-        desk.acts[numbers] += 1
+        heard["noise"] = uniform(
+            self.ctx.noise_seed, numbers + table.first_lane, table.acts[numbers], self.policy.noise
+        )
+        table.acts[numbers] += 1
         with torch.no_grad():
             answer = self.policy.act(as_tensors(heard), state)
         self.ctx.counters.add("infer", time.perf_counter() - before)
@@ -166,8 +177,8 @@ class Predictor:
 
     def _write(self, numbers: np.ndarray, step: Batch, said: Batch, held: int, go: np.ndarray) -> list[Chunk]:
         """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
-        desk = self.desk
-        slot, at = desk.slot[numbers], desk.at[numbers]
+        table = self.table
+        slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
         if has.all():
             write_row(self.out.rows, (slot, at), step, said, held)
@@ -176,10 +187,10 @@ class Predictor:
             some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
             write_row(self.out.rows, (slot[has], at[has]), some, what, held)
         ends = self._ends(numbers, go)
-        desk.at[numbers] += 1
+        table.at[numbers] += 1
         if not ends.any():
             return []
-        desk.slot[numbers[ends]] = -1
+        table.slot[numbers[ends]] = -1
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
@@ -197,30 +208,30 @@ class Predictor:
         for i in numbers.tolist():
             while (slot := self.out.slot()) is None:
                 yield []
-            self.desk.slot[i] = slot
+            self.table.slot[i] = slot
         self.ctx.counters.add("wait", time.perf_counter() - before)
 
     def _begin(self, numbers: Any, step: Batch, said: Batch, held: int, state: Batch, pick: np.ndarray) -> None:
         """The rows in hand are the first of these lanes' new chunks too."""
-        slot = self.desk.slot[numbers]
+        slot = self.table.slot[numbers]
         if len(pick) < len(step["first"]):
             step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
             said, state = (tree.map(lambda x: x[chosen], t) for t in (said, state))
         write_row(self.out.rows, (slot, 0), step, said, held)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
-        self.desk.at[numbers] = 1
+        self.table.at[numbers] = 1
 
     def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, said: Batch, after: Batch) -> None:
-        desk = self.desk
+        table = self.table
         if after:
             at = torch.from_numpy(numbers)
-            tree.map(lambda x, y: x.__setitem__(at, y), desk.state, after)
+            tree.map(lambda x, y: x.__setitem__(at, y), table.state, after)
         before = time.perf_counter()
         action = tree.map(lambda x: x.numpy(), said["action"])
         if leaves.any():
-            desk.pool.part(numbers[leaves])
+            table.pool.part(numbers[leaves])
             stay = ~leaves
             lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
         if not leaves.all():
-            desk.send(lanes, action)
+            table.send(lanes, action)
         self.ctx.counters.add("env", time.perf_counter() - before)

@@ -44,7 +44,7 @@ class EpisodeCounter:
         ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
-def write_row(rows: Batch, at: tuple, step: Batch, out: Batch, version: int) -> None:
+def write_row(rows: Batch, at: Any, step: Batch, out: Batch, version: int) -> None:
     for key in ("obs", "mask"):
         if key in step:
             tree.write(rows[key], at, step[key])

@@ -1,4 +1,4 @@
-"""The workers that act: `act` into a stream or at a desk, `replica` for itself."""
+"""The workers that act: `act` into a stream or at a agents, `replica` for itself."""
 
 from __future__ import annotations
 
@@ -30,72 +30,80 @@ def act(
     out: Any,
     params: Any,
     envs: Envs | None = None,
-    desk: AgentTable | None = None,
+    agents: AgentTable | None = None,
     lag: int | None = None,
     explore: Exploration | None = None,
     nice: int = 0,
 ) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a stream. At a desk: a predictor, one
-    of those that serve its lanes, with the weights that the trainers change. nice: how far other processes of the
-    machine go first, as os.nice has it.
+    """An actor: its own environments, its own copy of the weights, rollouts into a queue. With `agents` a predictor:
+    one of those that serve these lanes, with the weights that the trainers change. nice: how far other processes of
+    the machine go first, as os.nice has it.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
-    if desk is not None:
-        yield from _serve(ctx, desk, policy, params)
+    if agents is not None:
+        yield from _serve(ctx, agents, policy, params)
         return
     assert envs is not None
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    vector = FlatParams(net)
-    kept = actor_checkpoint.load_actor(ctx, out.consumers)
-    pool = _open(ctx, envs, kept)
+    flat, version = FlatParams(net), -1
+    saved = actor_checkpoint.load_actor(ctx, out.consumers)
+    pool = open_pool(ctx, envs, saved)
     try:
         producer = out.producer(ctx.index)
-        producer.give(kept.get("flight", {}))
+        producer.give(saved.get("flight", {}))
         actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
         actor.explore = explore
-        if "pool" in kept:
-            actor.load(kept)
-        for slots in actor.rollouts(params, vector, lag):
+        if "pool" in saved:
+            actor.load(saved)
+
+        def pull(k: int) -> int | None:
+            """The weights of round k - lag or later ones, the newest where acting runs free."""
+            nonlocal version
+            if not params.wait(0 if lag is None else max(k - lag, 0), ctx.index, out.patience):
+                return None
+            version = params.pull(flat, version)
+            return version
+
+        for slots in actor.rollouts(pull):
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)
-            ctx.counters.set("restarts", pool.restarts)
-            _tell_faults(ctx, pool)
+            report_faults(ctx, pool)
             yield
             actor_checkpoint.answer_save(ctx, actor, producer)
     finally:
         pool.close()
 
 
-def _serve(ctx: WorkerContext, desk: AgentTable, policy: Any, weights: Hogwild) -> Iterator[None]:
+def _serve(ctx: WorkerContext, agents: AgentTable, policy: Any, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     weights.reader(net)
     net = policy_from_cpu(net)
-    desk.open(ctx, net)
-    for chunks in Predictor(ctx, desk, net, lambda: weights.version).chunks():
+    agents.open(ctx, net)
+    for chunks in Predictor(ctx, agents, net, lambda: weights.version).chunks():
         for slot, length in chunks:
-            desk.out.commit(slot, length)
+            agents.out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
-        ctx.counters.add("depth_sum", desk.queued)
+        ctx.counters.add("depth_sum", agents.queued)
         ctx.counters.add("depth_count", 1)
-        ctx.counters.set("restarts", desk.pool.restarts if ctx.index == 0 else 0)
-        _tell_faults(ctx, desk.pool)
+        report_faults(ctx, agents.pool, counts=ctx.index == 0)
         yield
 
 
-def _open(ctx: WorkerContext, envs: Envs, kept: Batch) -> Pool:
+def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
     """The worker's lanes: with the seeds they had, if it goes on exactly."""
-    if "pool" in kept:
-        ctx.incarnation = int(kept["incarnation"])
+    if "pool" in saved:
+        ctx.incarnation = int(saved["incarnation"])
     return envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
-def _tell_faults(ctx: WorkerContext, pool: Pool) -> None:
-    """Pass on what a pool repaired, once each."""
+def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
+    """Count what a pool repaired, and pass each on once."""
+    ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread was faster
         while pool.faults:
             ctx.say("warning", pool.faults.pop(0))

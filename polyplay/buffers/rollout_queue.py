@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from polyplay.common import tree
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphores
@@ -34,6 +35,25 @@ ROWS: Spec = {
     "version": Field((), "int64"),
     "agent": Field((), "int32"),  # whose weights chose; 0, as the memory begins, where there is one agent
 }
+
+
+class EnvSpecLike(Protocol):
+    @property
+    def obs(self) -> Spec: ...
+    @property
+    def mask(self) -> Spec | None: ...
+
+
+class EnvsLike(Protocol):
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def spec(self) -> EnvSpecLike: ...
+
+
+class PolicyLike(Protocol):
+    def spec(self) -> Spec: ...
+    def state_spec(self) -> Spec: ...
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
@@ -63,18 +83,9 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 class RolloutQueue:
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
 
-    def __init__(
-        self,
-        rows: Spec,
-        state: Spec,
-        T: int,
-        lanes: int,
-        slots: int,
-        producers: int = 1,
-        consumers: int = 1,
-        acting: int | None = None,
-    ):
-        """`acting`: producers that there are from the start, where there is room for more than these."""
+    memory: ClassVar[str] = "rollouts"
+
+    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1):
         if slots % producers or producers < consumers:
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.slots = T, lanes, slots
@@ -90,17 +101,35 @@ class RolloutQueue:
             "base": layout.add(producers, np.int64),
             "asked": layout.add(consumers, np.int64),
             "answered": layout.add(producers, np.int64),
-            "there": layout.add(producers, np.int64),
             "closed": layout.add(8, np.int64),
         }
         self.block: SharedBlock = layout.block()
         self._bells = Semaphores(producers + consumers)
         self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._attach()
-        self.there[: producers if acting is None else acting] = 1
         for slot in range(slots):
             self._free[slot // self.share].put(slot)
             self._bells[slot // self.share].post()
+
+    @classmethod
+    def of(
+        cls, envs: EnvsLike, policy: PolicyLike, T: int, actors: int, slots: int = 4, readers: int = 1
+    ) -> RolloutQueue:
+        """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
+        actor.
+        """
+        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask)
+        return cls(rows, policy.state_spec(), T, envs.lanes, actors * slots, actors, readers)
+
+    def label(self) -> str:
+        return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("out",), ("source",))]
+
+    @property
+    def nbytes(self) -> int:
+        return self.block.nbytes
 
     def _attach(self) -> None:
         def array(field: Any) -> np.ndarray:
@@ -112,7 +141,6 @@ class RolloutQueue:
         self.by = array(self._fields["by"])  # incarnation of the actor that filled a slot
         self.base = array(self._fields["base"])  # rollouts learnt before this stream began, by producer
         self._asked, self.answered = array(self._fields["asked"]), array(self._fields["answered"])
-        self.there = array(self._fields["there"])  # producers whose actors have not left
         self._closed = array(self._fields["closed"])
         cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
         self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
@@ -120,12 +148,7 @@ class RolloutQueue:
 
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
-        self.there[p] = 1
         return Producer(self, p)
-
-    def leave(self, p: int) -> None:
-        """Producer `p`'s actor has left for good. What it gave away is learnt from, what it was filling is void."""
-        self.there[p] = 0
 
     def ask(self, c: int, version: int) -> None:
         """Have consumer `c`'s actors write their parts of update `version`'s checkpoint, at the end of a rollout."""
@@ -134,11 +157,11 @@ class RolloutQueue:
     def late(self, c: int, version: int) -> list[int]:
         """Producers of consumer `c` that have not answered that yet."""
         mine = range(c, self.producers, self.consumers)
-        return [p for p in mine if self.there[p] and abs(self.answered[p]) < version + 1]
+        return [p for p in mine if abs(self.answered[p]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
         """Producers of consumer `c` that could not write the last part that they were asked for."""
-        return [p for p in range(c, self.producers, self.consumers) if self.there[p] and self.answered[p] < 0]
+        return [p for p in range(c, self.producers, self.consumers) if self.answered[p] < 0]
 
     def made(self, p: int) -> int:
         """Rollouts that producer `p` gave away, in earlier runs too."""
@@ -225,6 +248,26 @@ class RolloutQueue:
         self._attach()
 
 
+class RolloutSlots:
+    """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
+
+    committed = 0  # rollouts given away before
+
+    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, patience: float = 0.1):
+        self.T, self.lanes, self.slots, self.patience = T, lanes, slots, patience
+        self.rows: Batch = tree.zeros(rows, (slots, T + 1, lanes))
+        self.state: Batch = tree.zeros(state, (slots, lanes))
+        self._turn = 0
+
+    def slot(self) -> int:
+        self._turn += 1
+        return (self._turn - 1) % self.slots
+
+    def views(self, slot: int) -> tuple[Batch, Batch]:
+        """As Producer.views."""
+        return tree.map(lambda x: x[slot], self.rows), tree.map(lambda x: x[slot], self.state)
+
+
 class Producer:
     """One actor's end of a RolloutQueue."""
 
@@ -245,12 +288,16 @@ class Producer:
             while self._free.look() is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 self.queue.check()
-            slot = take_slot(self._free, self.queue.use, FILLING)
+            slot = self._free.take(self.queue.use, FILLING)
             if slot is not None:
                 self._bell.wait(0)  # its token, so that tokens never outnumber slots
         if slot is not None:
             self.queue.rows["version"][slot] = UNWRITTEN
         return slot
+
+    @property
+    def patience(self) -> float:
+        return self.queue.patience
 
     @property
     def committed(self) -> int:
@@ -276,16 +323,14 @@ class Producer:
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
             assert slot is not None  # they were in slots of a stream as large as this
-            tree.write(self.row(slot), ..., kept["rows"])
-            tree.write(self.state(slot), ..., kept.get("state", {}))
+            rows, state = self.views(slot)
+            tree.write(rows, ..., kept["rows"])
+            tree.write(state, ..., kept.get("state", {}))
             self.commit(slot, int(kept["by"]))
 
-    def row(self, slot: int) -> Batch:
-        """The slot's rows, [T+1, lanes, …]."""
-        return tree.map(lambda x: x[slot], self.queue.rows)
-
-    def state(self, slot: int) -> Batch:
-        return tree.map(lambda x: x[slot], self.queue.state)
+    def views(self, slot: int) -> tuple[Batch, Batch]:
+        """The slot's rows, [T+1, lanes, …], and the state before them, [lanes, …]."""
+        return tree.map(lambda x: x[slot], self.queue.rows), tree.map(lambda x: x[slot], self.queue.state)
 
     def commit(self, slot: int, by: int = 0) -> None:
         """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
@@ -301,7 +346,19 @@ class RolloutBatches:
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
         self.queue, self.n, self.in_turn = queue, n, in_turn
-        self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, for a replay
+        self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
+
+    @property
+    def edge(self) -> RolloutQueue:
+        return self.queue
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[T, B] of a batch."""
+        return self.queue.T, self.n * self.queue.lanes
+
+    def describe(self) -> list[str]:
+        return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps"]
 
     def consumer(
         self,
@@ -327,7 +384,7 @@ class RolloutBatches:
                 if not (wait and bell.wait(queue.patience)):
                     yield None
                 continue
-            taken, turn = [take_slot(queue._full[p], queue.use, READING) for p in chosen], after
+            taken, turn = [queue._full[p].take(queue.use, READING) for p in chosen], after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]
@@ -357,18 +414,6 @@ class RolloutBatches:
             chosen.append(c + at * queue.consumers)
             turn += 1
         return chosen, turn
-
-    def close(self) -> None:
-        self.queue.close()
-
-
-def take_slot(ring: Ring, use: np.ndarray, holder: int) -> int | None:
-    """The next number of a ring, its holder written first; None: it is empty."""
-    slot = ring.look()
-    if slot is not None:
-        use[slot] = holder
-        ring.get()
-    return slot
 
 
 class Collator:

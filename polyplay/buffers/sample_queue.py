@@ -12,13 +12,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, take_slot
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue
 from polyplay.common import tree
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphores
@@ -36,6 +37,8 @@ _FRESH, _KEPT, _ANSWERED = 0, 1, 2
 
 class SampleQueue:
     """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
+
+    memory: ClassVar[str] = "replay"
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.memories, self.learners, self.depth = replay, queue.consumers, learners, depth
@@ -58,6 +61,24 @@ class SampleQueue:
         self._learning[_LEFT] = 1.0
         for t in range(n):
             self._empty[t // (learners * depth)][t // depth % learners].put(t)
+
+    @property
+    def edge(self) -> SampleQueue:
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        return self.block.nbytes
+
+    def describe(self) -> list[str]:
+        return [f"batch   {self.replay.items}, {self.depth} ready from each"]
+
+    def label(self) -> str:
+        back = ", and priorities back" if self.replay.prioritized else ""
+        return f"SampleQueue: {self.n} batches of {self.replay.batch}{back}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("out",), ("source",))]
 
     def _attach(self) -> None:
         def array(field: Any) -> np.ndarray:
@@ -162,7 +183,7 @@ class SampleWriter:
         """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.m]:
-            while (tray := take_slot(ring, marks[:, _HOLDER], FILLING)) is not None:
+            while (tray := ring.take(marks[:, _HOLDER], FILLING)) is not None:
                 self.bell.wait(0)  # its token
                 self.empty.append(tray)
                 if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
@@ -226,7 +247,7 @@ class SampleReader:
     def _next(self) -> int | None:
         for k in range(self.samples.memories):
             m = (self.turn + k) % self.samples.memories
-            tray = take_slot(self.samples._full[m][self.c], self.samples.marks[:, _HOLDER], READING)
+            tray = self.samples._full[m][self.c].take(self.samples.marks[:, _HOLDER], READING)
             if tray is not None:
                 self.turn = m + 1
                 return tray

@@ -10,10 +10,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
+from polyplay.buffers.rollout_queue import EnvsLike, PolicyLike, row_spec
 from polyplay.common import tree
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.shared_memory import Layout
 from polyplay.common.tree import Batch, Spec
@@ -25,6 +28,7 @@ class TrainingQueue:
     Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
     """
 
+    memory: ClassVar[str] = "rollouts"
     lanes = 1  # of a slot
 
     def __init__(self, rows: Spec, state: Spec, T: int, agents: int, capacity: int):
@@ -45,6 +49,22 @@ class TrainingQueue:
         self._closed = False
         lock = threading.Lock()
         self._room, self._came = threading.Condition(lock), threading.Condition(lock)
+
+    @classmethod
+    def of(cls, envs: EnvsLike, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
+        """For chunks of T steps of such environments' lanes, with this network."""
+        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask)
+        return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
+
+    def label(self) -> str:
+        return f"training queue: at most {self.capacity} chunks × {self.T + 1} rows"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("out",), ("source",))]
+
+    @property
+    def nbytes(self) -> int:
+        return self.block.nbytes
 
     # ---------------------------------------------------------------------------------- the acting side
 
@@ -100,6 +120,12 @@ class TrainingQueue:
             self._rows -= int(self.length[taken].sum())
             return taken
 
+    def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
+        """Copies of n chunks: rows [T+1, n, …] and the state before them [n, …]."""
+        at = np.array(slots)
+        rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), self.rows)
+        return rows, tree.map(lambda x: x[at], self.state)
+
     def give_back(self, slots: list[int]) -> None:
         with self._room:
             self._empty.extend(slots)
@@ -130,6 +156,18 @@ class TrainingBatches:
         """Whole chunks of a batch."""
         return max(1, -(-self.rows // self.queue.T))
 
+    @property
+    def edge(self) -> TrainingQueue:
+        return self.queue
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[T, B] of a batch."""
+        return self.queue.T, self.n
+
+    def describe(self) -> list[str]:
+        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
+
     def consumer(self) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
         queue = self.queue
@@ -138,8 +176,6 @@ class TrainingBatches:
             if slots is None:
                 yield None
                 continue
-            at = np.array(slots)
-            rows = tree.map(lambda x, at=at: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), queue.rows)
-            state = tree.map(lambda x, at=at: x[at], queue.state)
+            batch = queue.batch(slots)
             queue.give_back(slots)  # copied
-            yield rows, state
+            yield batch

@@ -14,26 +14,30 @@ import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import write_file
+from polyplay.common.files import Row, write_bytes
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-BEST = "best-"  # and the update: weights alone, not to go on from
+BEST = "best-"  # and the update: weights alone, which no run resumes from
+POLICY = "agents/0/policy"  # of a checkpoint
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_file(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_file(path, (json.dumps(value, indent=1) + "\n").encode())
+def write_json(path: Path, value: object) -> None:
+    write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def checkpoints_dir(directory: Path) -> Path:
@@ -49,7 +53,7 @@ class CheckpointPart:
     def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         write_arrays(self._path(name, ".safetensors"), arrays)
 
-    def json(self, name: str, value: Any) -> None:
+    def json(self, name: str, value: object) -> None:
         write_json(self._path(name, ".json"), value)
 
     def folder(self, name: str) -> Path:
@@ -68,51 +72,50 @@ def partial(directory: Path, version: int) -> Path:
     return checkpoints_dir(directory) / f".partial-{version:012d}"
 
 
-def complete(directory: Path, version: int, counters: dict[str, Any]) -> Path:
+def complete(directory: Path, version: int, counters: Row) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
     root, final = partial(directory, version), checkpoints_dir(directory) / f"{version:012d}"
     try:
-        for begun in root.rglob(".*"):  # by a worker that was killed while it wrote
-            begun.unlink(missing_ok=True)
-        files = {
-            str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
-            for p in sorted(root.rglob("*"))
-            if p.is_file()
-        }
-        write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
-        if final.exists():  # the same update saved twice: the newer one counts
-            shutil.rmtree(final)
-        os.rename(root, final)
-        _sync(final.parent)
+        for temporary in root.rglob(".*"):  # of a worker that was killed while it wrote
+            temporary.unlink(missing_ok=True)
+        _finish(root, final, version, counters)
     except OSError:
         discard(directory, version)
         raise
     return final
 
 
-def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: dict[str, Any]) -> None:
-    """Make weights the best ones, in the place of those that were. name: of the file within. Raises OSError."""
+def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
+    """Add the manifest, and put `root` in the place of `final`: of one update saved twice the newer counts."""
+    files = {
+        str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
+        for p in sorted(root.rglob("*"))
+        if p.is_file()
+    }
+    write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
+    if final.exists():
+        shutil.rmtree(final)
+    os.rename(root, final)
+    _sync(final.parent)
+
+
+def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
+    """Save `arrays` as the best weights, instead of those before. name: of the file within. Raises OSError."""
     version = int(counters["updates"])
-    begun, final = (
-        checkpoints_dir(directory) / f".partial-{BEST}{version:012d}",
-        checkpoints_dir(directory) / f"{BEST}{version:012d}",
-    )
-    shutil.rmtree(begun, ignore_errors=True)
-    path = begun / f"{name}.safetensors"
+    final = checkpoints_dir(directory) / f"{BEST}{version:012d}"
+    root = final.with_name(f".partial-{final.name}")
+    shutil.rmtree(root, ignore_errors=True)
+    path = root / f"{name}.safetensors"
     path.parent.mkdir(parents=True)
     write_arrays(path, arrays)
-    files = {f"{name}.safetensors": {"sha256": _digest(path), "bytes": path.stat().st_size}}
-    write_json(begun / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
-    shutil.rmtree(final, ignore_errors=True)
-    os.rename(begun, final)
-    _sync(final.parent)
+    _finish(root, final, version, counters)
     for old in checkpoints_dir(directory).glob(f"{BEST}*"):
         if old != final:
             shutil.rmtree(old, ignore_errors=True)
 
 
 def best_weights(directory: Path) -> Path | None:
-    """The weights that `keep_best` kept last, if they are whole."""
+    """The weights that `save_best_weights` saved last, if they are whole."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
@@ -130,10 +133,9 @@ def remove_partial(directory: Path) -> None:
 def prune(directory: Path, keep: int) -> None:
     """Keep the newest `keep` and the one with the best return."""
     paths = everything(directory)
-    scores = {p: _score(p) for p in paths}
-    best = max((p for p in paths if scores[p] is not None), key=lambda p: scores[p] or 0.0, default=None)
+    scored = _scored(paths)
     for path in paths[: -max(keep, 1)]:
-        if path != best:
+        if not scored or path != max(scored)[1]:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -143,14 +145,18 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
-    """The weights with the best score of evaluations beside training; where none were made, the checkpoint with the
+    """The weights with the best score in evaluations during training; where none were made, the checkpoint with the
     best mean return in training.
     """
     evaluated = best_weights(directory)
     if evaluated is not None:
         return evaluated
-    scored = [(s, p) for p in everything(directory) if (s := _score(p)) is not None]
+    scored = _scored(everything(directory))
     return max(scored)[1] if scored else None
+
+
+def _scored(paths: list[Path]) -> list[tuple[float, Path]]:
+    return [(score, path) for path in paths if (score := _score(path)) is not None]
 
 
 def _score(path: Path) -> float | None:
@@ -160,19 +166,19 @@ def _score(path: Path) -> float | None:
         return None
 
 
-def manifest(path: Path) -> dict[str, Any]:
+def manifest(path: Path) -> Row:
     return json.loads((path / MANIFEST).read_text())
 
 
 def flaw(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        said = manifest(path)
+        found = manifest(path)
     except (OSError, ValueError) as e:
         return f"its manifest cannot be read ({e})"
-    if said.get("schema") != SCHEMA:
-        return f"its schema is {said.get('schema')!r}, this version reads {SCHEMA}"
-    for name, expected in said["files"].items():
+    if found.get("schema") != SCHEMA:
+        return f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}"
+    for name, expected in found["files"].items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
@@ -182,7 +188,7 @@ def flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None]) -> Path:
-    """The newest checkpoint that is whole; `say` hears of every one passed over."""
+    """The newest checkpoint that is whole; `say` gets a line for every one passed over."""
     found = everything(directory)
     for path in reversed(found):
         wrong = flaw(path)
@@ -217,7 +223,7 @@ def open_checkpoint(path: Path) -> OpenCheckpoint:
     return OpenCheckpoint(path)
 
 
-def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
+def load_into(module: Module, arrays: dict[str, np.ndarray]) -> None:
     """Load named arrays into a module whose tensors are views: copied in place, every name and shape must match."""
     import torch
 
@@ -244,6 +250,3 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-POLICY = "agents/0/policy"  # of a checkpoint

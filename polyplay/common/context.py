@@ -1,4 +1,4 @@
-"""What a worker knows about itself: which one it is, its seed, its row of the meter, and what the crew wants of it."""
+"""What a worker knows about itself: which one it is, its seed, its counters, and what the crew wants of it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ import numpy as np
 
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters, WorkerCounters
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.common.shared_memory import SharedBlock, SharedObject
 
 SEATS = 64  # workers that one role can have
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """Seeds environments and noise: a worker that takes another one's place must not repeat its past."""
+    """The seed of environments and noise: a replacement must not repeat the episodes of the worker before it."""
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """The incarnation of who takes a seat after that one; None: after nobody. Multiples of 1000 are those that begin
-    with the run: after 999 lives at a seat they come again.
+    """The incarnation of the next worker at a seat; None: it is the first. Multiples of 1000 begin with the run (or a
+    resumed one); after 999 replacements the numbers repeat.
     """
-    lives = 0 if incarnation is None else incarnation % 1000 % 999 + 1
-    return lives + 1000 * resumes
+    replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
+    return replaced + 1000 * resumes
 
 
-class RoleSize:
-    """How many workers a role is to have, and has; and who is to leave. Asked by anyone, done by the main process."""
+class RoleSize(SharedObject):
+    """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
+
+    LOCAL = ("_cells",)
 
     def __init__(self, n: int = 0):
         self._block = SharedBlock(8 * (8 + SEATS))
@@ -57,20 +59,13 @@ class RoleSize:
     def dismissed(self, index: int) -> bool:
         return bool(self._cells[8 + index])
 
-    def __getstate__(self) -> dict:
-        return {"_block": self._block}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
-
 
 @dataclass
 class WorkerContext:
     role: str
     index: int  # among the workers of this role
     n: int  # workers of this role
-    row: int  # of the meter
+    row: int  # of the counters
     seed: int  # of the run
     all_counters: Counters
     control: RunControl
@@ -85,9 +80,8 @@ class WorkerContext:
     heads: RoleSize | None = None  # of this role
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    say: Callable[[str, str], None] = lambda kind, text: (
-        None
-    )  # to the main process: ("warning" | "unsaved" | "decision", text)
+    # to the main process: ("warning" | "unsaved" | "decision", text)
+    say: Callable[[str, str], None] = lambda kind, text: None
     counters: WorkerCounters = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +102,7 @@ class WorkerContext:
         return self.heads is not None and self.heads.dismissed(self.index)
 
     def turn(self) -> None:
-        """Called at every turn of a worker's loop: says that it lives, and raises Closed when all is to be dropped."""
+        """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
         self.counters.stamp()
         self.control.check()
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import LINE, SharedBlock
+from polyplay.common.shared_memory import LINE, SharedBlock, SharedObject
 
 
-class Hyperparameters:
+class Hyperparameters(SharedObject):
     """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
 
+    LOCAL = ("_values",)
     _names: dict[str, int]
 
     def __init__(self, **values: float):
@@ -40,21 +41,15 @@ class Hyperparameters:
     def all(self) -> dict[str, float]:
         return {name: float(self._values[i]) for name, i in self._names.items()}
 
-    def __getstate__(self) -> dict:
-        return {"_names": self._names, "_block": self._block}
 
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
-
-
-class RunControl:
+class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
+    LOCAL = ("_flags",)
     HALT, FINISH, SAVE = 0, 1, 2
 
     def __init__(self) -> None:
-        self.show: Any = None  # params.Show, where somebody wants to see the weights
+        self.show: Any = None  # weights.on_request, for an evaluator beside training
         self._block = SharedBlock(LINE)
         self._attach()
 
@@ -80,13 +75,6 @@ class RunControl:
     def check(self) -> None:
         if self._flags[self.HALT]:
             raise Closed
-
-    def __getstate__(self) -> dict:
-        return {"_block": self._block, "show": self.show}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
 
 
 @dataclass(frozen=True)

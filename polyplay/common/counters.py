@@ -1,4 +1,4 @@
-"""The meter: what every worker counts, in shared memory, one row each; only its worker writes it. Imports no torch."""
+"""What every worker counts, in shared memory: one row each, written by its worker alone. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from polyplay.common.shared_memory import Layout
+from polyplay.common.shared_memory import Layout, SharedObject
 
 COLUMNS = [
     "stamp",
@@ -33,7 +33,7 @@ COLUMNS = [
 ]
 SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
-EPISODES = 2048  # finished games a worker may report between two looks of the main process
+EPISODES = 2048  # finished games a worker may report between two readings of the main process
 EPISODE = ("return", "length", "lane", "wall")
 METRICS = 32
 
@@ -88,8 +88,10 @@ class WorkerCounters:
                 self.metrics[i, 1] += 1
 
 
-class Counters:
+class Counters(SharedObject):
     """Counters of every worker in shared memory: one row each."""
+
+    LOCAL = ("values", "lags", "sizes", "games", "metrics")
 
     def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
         if len(metrics) > METRICS:
@@ -117,10 +119,3 @@ class Counters:
     def column(self, name: str) -> np.ndarray:
         """[workers] the present values of one column."""
         return self.values[:, self.columns[name]]
-
-    def __getstate__(self) -> dict:
-        return {k: self.__dict__[k] for k in ("workers", "columns", "names", "_fields", "_block")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()

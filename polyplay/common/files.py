@@ -51,7 +51,7 @@ class JsonLines:
         self.file = AppendFile(path)
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, row: Mapping[str, object]) -> None:
         """Raises OSError."""
         self.file.write((json.dumps(to_plain(row), allow_nan=False) + "\n").encode())
 
@@ -81,7 +81,7 @@ def read_lines(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """`value` as JSON can hold it: scalars of arrays and tensors unwrapped, NaN and infinity as None."""
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
@@ -94,7 +94,7 @@ def to_plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Atomic, see write_bytes."""
     write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
@@ -111,18 +111,4 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
-        raise
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """All of `data` under `path`, on disk, or nothing there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
         raise

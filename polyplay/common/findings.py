@@ -1,4 +1,4 @@
-"""What a look at something found: a line each, for people or as JSON. Imports no torch."""
+"""Findings of checks (`polyplay check`, `doctor`): a line each, for people or as JSON. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Level = Literal["ok", "warning", "failed", "unseen"]
 
@@ -24,7 +24,7 @@ def status(findings: Sequence[Finding]) -> int:
     return int(any(f.level == "failed" for f in findings))
 
 
-def as_json(findings: Sequence[Finding], more: Mapping[str, Any], key: str) -> str:
+def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
     """One JSON object: `more`, whether all is well, and the findings under `key`."""
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)

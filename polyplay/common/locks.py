@@ -1,7 +1,7 @@
-"""Places of which each is one worker's at a time, across processes and threads. Imports no torch.
+"""Locks across processes and threads that end with their holder. Imports no torch.
 
-A claim is a lock of the operating system on a byte of a file without a name: it ends with the process that holds it,
-however that ends, so a killed worker cannot keep one.
+Each is a lock of the operating system on a byte of a file without a name: the system releases it
+when the process that holds it ends, however that ends, so a killed worker cannot keep one.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import fcntl
 import os
 import struct
 import threading
-from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.common.shared_memory import SharedBlock, SharedObject
 
 # Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 NOBODY = -1
 
 
-class RobustLocks:
-    """`n` places. Each worker, thread or process, calls `join` for an end of its own."""
+class RobustLocks(SharedObject):
+    """`n` locks. Each worker, thread or process, calls `join` for an end of its own."""
+
+    LOCAL = ("_holders", "_locks")
 
     def __init__(self, n: int):
         self.n = n
@@ -34,55 +35,48 @@ class RobustLocks:
         self._holders = self._block.array(self.n, np.int64)
         self._locks = [threading.Lock() for _ in range(self.n)]  # among threads, where the system's are processes'
 
-    def holder(self, place: int) -> int:
-        """Who claimed it last and has not given it back; one that died meanwhile is still named."""
-        return int(self._holders[place])
+    def holder(self, index: int) -> int:
+        """Who acquired it last and has not released it; a dead one is still named."""
+        return int(self._holders[index])
 
     def join(self, who: int) -> LockHolder:
         return LockHolder(self, who)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"n": self.n, "_block": self._block}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
 
 
 class LockHolder:
     """One worker's end of some RobustLocks."""
 
-    def __init__(self, claims: RobustLocks, who: int):
-        self.claims, self.who = claims, who
+    def __init__(self, locks: RobustLocks, who: int):
+        self.locks, self.who = locks, who
         # an open file of its own: locks are the open file's, and there may be several workers in this process
-        self._fd = os.open(f"/proc/self/fd/{claims._block.fd}", os.O_RDWR) if _SET is not None else -1
+        self._fd = os.open(f"/proc/self/fd/{locks._block.fd}", os.O_RDWR) if _SET is not None else -1
 
-    def take(self, place: int) -> bool:
-        """Whether the place is ours from now on; False: somebody else has it."""
-        if not self._lock(place):
+    def take(self, index: int) -> bool:
+        """Whether it is ours from now on; False: somebody else has it."""
+        if not self._lock(index):
             return False
-        self.claims._holders[place] = self.who
+        self.locks._holders[index] = self.who
         return True
 
-    def give(self, place: int) -> None:
-        self.claims._holders[place] = NOBODY
+    def give(self, index: int) -> None:
+        self.locks._holders[index] = NOBODY
         if _SET is not None:
-            fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_UNLCK, place))
+            fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_UNLCK, index))
             return
-        fcntl.lockf(self.claims._block.fd, fcntl.LOCK_UN, 1, place)
-        self.claims._locks[place].release()
+        fcntl.lockf(self.locks._block.fd, fcntl.LOCK_UN, 1, index)
+        self.locks._locks[index].release()
 
-    def _lock(self, place: int) -> bool:
-        if _SET is None and not self.claims._locks[place].acquire(blocking=False):
+    def _lock(self, index: int) -> bool:
+        if _SET is None and not self.locks._locks[index].acquire(blocking=False):
             return False
         try:
             if _SET is not None:
-                fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_WRLCK, place))
+                fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_WRLCK, index))
             else:
-                fcntl.lockf(self.claims._block.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(self.locks._block.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
         except (BlockingIOError, PermissionError):
             if _SET is None:
-                self.claims._locks[place].release()
+                self.locks._locks[index].release()
             return False
         return True
 

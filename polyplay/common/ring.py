@@ -36,6 +36,16 @@ class Ring:
             self._head[0] += 1
         return number
 
+    def take(self, use: np.ndarray, holder: int) -> int | None:
+        """As get, but who holds the number is written to `use` before it leaves the ring."""
+        head = int(self._head[0])
+        if head == int(self._tail[0]):
+            return None
+        number = int(self._ring[head % len(self._ring)])
+        use[number] = holder
+        self._head[0] += 1
+        return number
+
     def peek(self) -> list[int]:
         """What is in it now; for the producer after a crash, and for reports."""
         head, tail = int(self._head[0]), int(self._tail[0])

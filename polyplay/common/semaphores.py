@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import LINE, SharedBlock
+from polyplay.common.shared_memory import LINE, SharedBlock, SharedObject
 
 
 class _Timespec(ctypes.Structure):
@@ -77,8 +77,10 @@ class _NamedSemaphore:
         return self._semaphore.acquire(timeout=max(timeout, 0.0))
 
 
-class Semaphores:
+class Semaphores(SharedObject):
     """`n` semaphores in one block."""
+
+    LOCAL = ("_all",)
 
     def __init__(self, n: int, named: bool = not _POSIX):
         self.n = n
@@ -86,19 +88,12 @@ class Semaphores:
         self._block = None if named else SharedBlock(n * LINE)
         self._attach(create=True)
 
-    def _attach(self, create: bool) -> None:
+    def _attach(self, create: bool = False) -> None:
         if self._block is not None:
             cells = self._block.array((self.n, LINE), np.uint8)
             self._all: list[Any] = [Semaphore(c, create) for c in cells]
         else:
-            self._all = list(self._named or [])
+            self._all = self._named or []
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]
-
-    def __getstate__(self) -> dict:
-        return {"n": self.n, "_named": self._named, "_block": self._block}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach(create=False)

@@ -1,5 +1,4 @@
-"""Memory and numbers that any worker of a machine can hold: SharedBlock, Semaphore, Ring, Hyperparameters, RunControl.
-Imports no torch.
+"""Shared memory: anonymous blocks, their layout, and objects whose arrays lie in one. Imports no torch.
 
 Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
 Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
@@ -11,11 +10,12 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from multiprocessing import reduction
-from typing import Any
+from multiprocessing import reduction, resource_sharer
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
 
 
@@ -36,7 +36,7 @@ class SharedBlock:
     def _map(self) -> None:
         self.memory = mmap.mmap(self.fd, self.nbytes)
 
-    def array(self, shape: tuple[int, ...] | int, dtype: Any, offset: int = 0) -> np.ndarray:
+    def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
         """The array of `shape` and `dtype` at byte `offset`."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         count = int(np.prod(shape, dtype=np.int64))
@@ -51,7 +51,7 @@ class SharedBlock:
             os.close(fd)  # the mapping outlives the descriptor
 
 
-def _open_block(fd: Any, nbytes: int) -> SharedBlock:
+def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
     block = SharedBlock.__new__(SharedBlock)
     block.fd, block.nbytes = fd.detach(), nbytes
     block._map()
@@ -64,7 +64,7 @@ class Layout:
     def __init__(self) -> None:
         self.size = 0
 
-    def add(self, shape: tuple[int, ...] | int, dtype: Any) -> tuple[tuple[int, ...] | int, Any, int]:
+    def add(self, shape: tuple[int, ...] | int, dtype: DTypeLike) -> Place:
         at = self.size
         count = int(np.prod(shape, dtype=np.int64))
         self.size = -(-(at + count * np.dtype(dtype).itemsize) // LINE) * LINE
@@ -74,10 +74,17 @@ class Layout:
         return SharedBlock(self.size)
 
 
-# ---------------------------------------------------------------------------------------------------- semaphores
+class SharedObject:
+    """An object over a SharedBlock. Attributes named in `LOCAL` do not travel: `_attach` makes them in each process."""
 
+    LOCAL: tuple[str, ...] = ()
 
-# ---------------------------------------------------------------------------------------------------------- rings
+    def _attach(self) -> None:
+        raise NotImplementedError
 
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL}
 
-# ---------------------------------------------------------------------------------------------- knobs and control
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._attach()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,9 @@ def _ends(values: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL) -> Any:
+def mean_interval(
+    returns: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL
+) -> tuple[float, float] | None:
     """(low, high) of the mean of one evaluation's returns; None for a single game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps), level)

@@ -6,12 +6,14 @@ A *tree* is an array or a dict of trees. A *spec* is a `Field` or a dict of spec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 Tree = Any  # array | dict[str, Tree]: mypy has no use for the recursion, readers do
 Batch = dict[str, Any]
+Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
 
 class Field(NamedTuple):
@@ -45,11 +47,11 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def nest(flat: dict[str, Any]) -> Tree:
+def nest(flat: Batch) -> Tree:
     """The inverse of `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
-    root: dict[str, Any] = {}
+    root: Batch = {}
     for path, leaf in flat.items():
         *above, last = path.split("/")
         node = root
@@ -69,7 +71,7 @@ def nbytes(spec: Spec) -> int:
     return sum(f.nbytes for _, f in leaves(spec))
 
 
-def write(dst: Tree, at: Any, src: Tree) -> None:
+def write(dst: Tree, at: Index, src: Tree) -> None:
     """dst[at] = src, leaf by leaf; keys of `src` that `dst` lacks are an error, the reverse is not."""
     if isinstance(src, dict):
         for k, v in src.items():

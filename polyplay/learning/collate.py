@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 from polyplay.nets.device import page_lock, synchronize, to_device
 
 
-def collator_for(queue: RolloutQueue, n: int, device: torch.device) -> Collator | None:
-    """What puts `n` slots of a stream side by side on the device; None: the stream's own will do."""
-    return None if device.type == "cpu" else DeviceCollator(queue, n, device)
+def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
+    """What puts `n` slots side by side on the device."""
+    if device.type == "cpu":
+        return Collator(queue.rows, queue.state, queue.lanes, n)
+    return DeviceCollator(queue, n, device)
 
 
 class DeviceCollator(Collator):
@@ -20,10 +22,10 @@ class DeviceCollator(Collator):
     memory is page-locked; everything else is small, and joined on the CPU. A slot is read until `done`.
     """
 
-    def __init__(self, queue: RolloutQueue, n: int, device: torch.device):
+    def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
         super().__init__({k: v for k, v in queue.rows.items() if k != "obs"}, queue.state, queue.lanes, n)
         self.device, self.source = device, tree.map(torch.as_tensor, queue.rows["obs"])
-        if any(x.device.type == "cpu" for _, x in tree.leaves(self.source)):
+        if isinstance(queue, RolloutQueue):  # a replica's are on the device
             page_lock(queue.block, device)
         self.obs: Batch | None = None
 

@@ -98,7 +98,7 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray) ->
                 return spec.loss(learner.policy.unroll(rows, before), rows, spec.hyperparameters)
 
             learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
-            apart = yield from learner.descend(score, batch, versions, learnt, batch if last else None)
+            apart = yield from learner.apply_gradient(score, batch, versions, learnt, batch if last else None)
             if spec.passes.target_kl and apart > spec.passes.target_kl:
                 if not last and hasattr(learner.policy, "observe"):
                     learner.policy.observe(batch)  # replicas agree on it at their next update

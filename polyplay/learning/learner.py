@@ -46,12 +46,11 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.vector = spec.update.vector(ctx, self.policy)
         self.update = spec.update.bind(ctx, self.vector)
-        self.aim: Any = None  # the target network
+        self.target_net: Any = None  # the target network
         if spec.target:
-            self.aim = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
-        self.aimed = FlatParams(self.aim) if spec.target else None
+            self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
+        self.target_params = FlatParams(self.target_net) if spec.target else None
         self.counts = self.update.counts
-        self.gate: Any = getattr(self.update, "gate", None)  # of losses, see outliers
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Any = None  # of the rows of the last update, where its loss tells them
         self.saver = ctx.index == 0 or not spec.update.apart
@@ -65,18 +64,20 @@ class Learner:
             ctx.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
-        if self.aimed is not None:
-            self._first_aim()
-        self.aims = self.version // spec.target if spec.target else 0  # copies to the target network that were due
+        if self.target_params is not None:
+            self._first_target()
+        self.target_copies = (
+            self.version // spec.target if spec.target else 0
+        )  # copies to the target network that were due
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
             self._trace = open(ctx.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """The part of the run that is left."""
         return max(0.0, 1.0 - self.learnt / self.spec.total)
 
     def rate(self, left: float | None = None) -> float:
-        left = self.left() if left is None else left
+        left = self.remaining() if left is None else left
         return self.spec.hyperparameters.learning_rate * (left if self.spec.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
@@ -84,7 +85,7 @@ class Learner:
         `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
-        self.now = self.left()  # the same for all passes
+        self.now = self.remaining()  # the same for all passes
         if "left" in self.spec.hyperparameters.all():
             self.spec.hyperparameters.set("left", self.now)
         if self.spec.passes is not None:
@@ -99,9 +100,9 @@ class Learner:
             return self.spec.loss(out, batch, self.spec.hyperparameters)
 
         valid = ~rows["first"][1:]
-        yield from self.descend(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
+        yield from self.apply_gradient(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
 
-    def revise(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
+    def step_on_sample(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
         """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         observe: running statistics learn from it first, where they didn't from what was acted.
@@ -110,54 +111,54 @@ class Learner:
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
-        self.now = self.left()
+        self.now = self.remaining()
 
         def score() -> LossOutput:
             assert self.spec.outputs is not None
-            out = self.spec.outputs(self.policy, self.aim, batch, batch.get("state"), key=self.version)
+            out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
             scored = self.spec.loss(out, batch, self.spec.hyperparameters)
             self.priority = scored.priority
             return scored
 
-        yield from self.descend(score, batch, item["version"].ravel(), fresh, None)
+        yield from self.apply_gradient(score, batch, item["version"].ravel(), fresh, None)
         due = self.version // self.spec.target if self.spec.target else 0  # others' updates count where shared
-        if self.aimed is not None and due > self.aims:
-            self.aims = due
+        if self.target_params is not None and due > self.target_copies:
+            self.target_copies = due
             self.counts.newest()
-            self.aimed.write(self.vector.read())
-            self._aim()
+            self.target_params.write(self.vector.read())
+            self._hold_target()
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if getattr(self.policy, "inputs", None) is None:
             return
         self.policy.observe(to_device(rows, self.device))
-        if self.aimed is not None:
-            self.aimed.flat[self.aimed.weights :].copy_(self.vector.flat[self.vector.weights :])
+        if self.target_params is not None:
+            self.target_params.flat[self.target_params.weights :].copy_(self.vector.flat[self.vector.weights :])
 
-    def judged(self) -> np.ndarray | None:
+    def priorities(self) -> np.ndarray | None:
         """How surprising each item of the last update was, where its loss tells."""
         return None if self.priority is None else to_host(self.priority)
 
-    def _first_aim(self) -> None:
+    def _first_target(self) -> None:
         """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
         lost one's place, where that is not as it was made.
         """
         if self.ctx.resume is not None and not self.ctx.incarnation % 1000:
             found = checkpoint.open_checkpoint(self.ctx.resume)
-            checkpoint.load_into(self.aim, found.arrays(f"agents/{self.spec.agent}/target"))
+            checkpoint.load_into(self.target_net, found.arrays(f"agents/{self.spec.agent}/target"))
         else:
             self.counts.newest()
-            assert self.aimed is not None
-            self.aimed.write(self.vector.read())
-        self._aim()
+            assert self.target_params is not None
+            self.target_params.write(self.vector.read())
+        self._hold_target()
 
-    def _aim(self) -> None:
+    def _hold_target(self) -> None:
         """The target network has weights that will stay."""
-        if hasattr(self.aim, "hold"):
-            self.aim.hold()
+        if hasattr(self.target_net, "hold"):
+            self.target_net.hold()
 
-    def descend(
+    def apply_gradient(
         self,
         score: Callable[[], LossOutput],
         rows: Batch,
@@ -171,8 +172,7 @@ class Learner:
         """
         before = time.perf_counter()
         scored = score()
-        if self.gate is not None and not self.gate.admit(float(scored.loss.detach())):
-            self.counts.reject()
+        if self.update.gate is not None and not self.update.gate(float(scored.loss.detach())):
             yield from self.rest(learnt)
             return 0.0
         self.vector.zero_grad()
@@ -204,7 +204,8 @@ class Learner:
 
     def _sums(self, learnt: float, kl: float) -> Sums:
         chief, control = self.ctx.index == 0, self.ctx.control
-        return np.array([learnt, chief * control.saves, chief * control.finishing, kl, 1.0], np.float64)
+        finishing = (chief or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
+        return np.array([learnt, chief * control.saves, finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
@@ -276,9 +277,9 @@ class Learner:
                 named = {k: to_host(v) for k, v in self.policy.state_dict().items()}
                 part.arrays(f"{agent}/policy", named)
                 part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
-                if self.aim is not None:
-                    part.arrays(f"{agent}/target", {k: to_host(v) for k, v in self.aim.state_dict().items()})
-                counts = {"version": self.version, "learnt": self.learnt, **self.counts.kept()}
+                if self.target_net is not None:
+                    part.arrays(f"{agent}/target", {k: to_host(v) for k, v in self.target_net.state_dict().items()})
+                counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
                 part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
             more(part)
             ctx.counters.set("saved", self.version + 1)
@@ -294,7 +295,7 @@ class Learner:
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
         kept = found.json(f"{agent}/learner")
         self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
-        self.counts.know(kept)
+        self.counts.load_state(kept)
         for name in kept["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
             self.spec.hyperparameters.set(name, kept["hyperparameters"][name])
 

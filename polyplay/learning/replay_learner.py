@@ -47,12 +47,12 @@ class ReplayLearner:
         return fresh
 
     def update(self, fresh: float) -> Iterator[None]:
-        """One update. fresh: agent steps to count with it, see Learner.revise."""
+        """One update. fresh: agent steps to count with it, see Learner.step_on_sample."""
         before = time.perf_counter()
-        item = self.memory.sample(importance_exponent(self.replay, self.learner.left()))
+        item = self.memory.sample(importance_exponent(self.replay, self.learner.remaining()))
         self.ctx.counters.add("replay", time.perf_counter() - before)
-        yield from self.learner.revise(item, fresh)
-        priority = self.learner.judged()
+        yield from self.learner.step_on_sample(item, fresh)
+        priority = self.learner.priorities()
         if priority is not None:
             before = time.perf_counter()
             self.memory.feedback(item["id"], priority)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from polyplay.acting.actor import Actor
+from polyplay.acting.actor import Actor, TapeRecorder
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import policy_from_cpu, pool_to_device
 from polyplay.acting.predictor import AgentTable, Predictor
-from polyplay.acting.worker import _open, _tell_faults
+from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import RolloutSlots, row_spec
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
@@ -22,6 +21,7 @@ from polyplay.envs.pool import Envs
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
 from polyplay.learning.replay_learner import ReplayLearner
+from polyplay.learning.spec import LearnerSpec
 
 
 def replica(
@@ -29,90 +29,81 @@ def replica(
     *,
     envs: Envs,
     T: int,
-    spec: Any,
-    episodic: bool = False,
+    spec: LearnerSpec,
     replay: Replay | None = None,
     explore: Exploration | None = None,
 ) -> Iterator[None]:
-    """Act and learn in one loop with the same weights: lag 0, but for what others changed meanwhile where replicas
-    don't wait for each other. episodic: one lane, whose rollout ends with its episode too (A3C's workers). replay: what
-    is learnt from is drawn from it (DQN).
+    """Act, and learn from each rollout before the next: lag 0, but for what others changed meanwhile where replicas
+    don't wait for each other. replay: rollouts go into it, and batches drawn from it are learnt from (DQN).
     """
     learner = Learner(ctx, spec)
     replay_learner = None if replay is None else ReplayLearner(ctx, learner, replay)
-    if episodic:
-        yield from _alone(ctx, learner, envs, T)
-        return
-    kept = actor_checkpoint.load_actor(ctx)
-    pool = _open(ctx, envs, kept)
+    saved = actor_checkpoint.load_actor(ctx)
+    pool = open_pool(ctx, envs, saved)
     try:
-        width = envs.lanes // envs.groups
-        rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-        queue = RolloutQueue(rows, learner.policy.state_spec(), T, width, slots=2 * envs.groups)
-        queue.patience = ctx.patience
-        place = learner.device if replay_learner is None else torch.device("cpu")  # a memory is the machine's own
-        pool = pool_to_device(pool, queue, place)
-        join = collator_for(queue, envs.groups, place)
-        producer, batches = queue.producer(0), queue.batches(envs.groups).consumer(0, join=join)
-        actor = Actor(ctx, pool, policy_from_cpu(learner.policy), producer, ctx.index * envs.lanes)
+        slots_of, policy = _slots(ctx, learner, envs, T), policy_from_cpu(learner.policy)
+        place = learner.device if replay is None else torch.device("cpu")  # a replay is in the machine's own memory
+        pool = pool_to_device(pool, slots_of, place)
+        collate = collator_for(slots_of, envs.groups, place)
+        recorder = None
+        if ctx.reuse and spec.acted and getattr(learner.policy, "recalls", False):
+            policy = recorder = TapeRecorder(policy, envs.groups, T)
+        actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
         actor.explore = explore
-        actor.keeps = ctx.reuse and spec.acted and pool.fixed and getattr(learner.policy, "recalls", False)
-        if "pool" in kept:
-            actor.load(kept)
+        if "pool" in saved:
+            actor.load(saved)
         elif explore is not None:  # ε is where the run is
             actor.acts[:] = int(learner.learnt) // explore.lanes
-        for slots in actor.rollouts(version=learner.counts.newest):
-            if slots is None:
-                yield
-                continue
-            for slot in slots:
-                producer.commit(slot)
-            taken = next(batches)
-            assert taken is not None  # its slots were committed a line ago
-            yield from learner.step(*taken, actor.tape()) if replay_learner is None else replay_learner.step(*taken)
-            ctx.counters.set("restarts", pool.restarts)
-            _tell_faults(ctx, pool)
-            if learner.saving or learner.done:
-                if spec.update.apart:
-                    learner.save()  # the other workers' lanes are in mid-rollout now
+
+        def save(part: CheckpointPart) -> None:
+            actor_checkpoint.save_actor(ctx, part, actor, {})
+            if replay_learner is not None:
+                replay_learner.save(part)
+
+        for slots in actor.rollouts(lambda k: learner.counts.newest()):
+            if slots is not None:
+                batch = collate(slots)
+                if replay_learner is not None:
+                    yield from replay_learner.step(*batch)
                 else:
-                    learner.save(lambda part: _keep(ctx, part, actor, replay_learner))
-            if learner.done:
-                return
+                    yield from learner.step(*batch, recorder.take() if recorder else None)
+                collate.done()
+                report_faults(ctx, pool)
+                if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
+                    learner.save() if spec.update.apart else learner.save(save)
+                if learner.done:
+                    return
             yield
     finally:
         pool.close()
 
 
-def _keep(ctx: WorkerContext, part: CheckpointPart, actor: Actor, replay_learner: ReplayLearner | None) -> None:
-    actor_checkpoint.save_actor(ctx, part, actor, {})
-    if replay_learner is not None:
-        replay_learner.save(part)
-
-
-def _alone(ctx: WorkerContext, learner: Learner, envs: Envs, T: int) -> Iterator[None]:
+def _slots(ctx: WorkerContext, learner: Learner, envs: Envs, T: int) -> RolloutSlots:
     rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-    queue = TrainingQueue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
-    queue.patience = ctx.patience
-    batches = queue.batches(0).consumer()
-    desk = AgentTable(envs, queue, ctx.index * envs.lanes).open(ctx, learner.policy)
-    server = Predictor(ctx, desk, learner.policy, learner.counts.newest)
+    width = envs.lanes // envs.groups
+    return RolloutSlots(rows, learner.policy.state_spec(), T, width, envs.groups, ctx.patience)
+
+
+def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:
+    """One lane that acts and learns: a rollout ends after T steps or with its episode (A3C's workers)."""
+    learner = Learner(ctx, spec)
+    rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
+    slots = TrainingQueue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
+    slots.patience = ctx.patience
+    table = AgentTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
+    predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)
     try:
-        for chunks in server.chunks(renew=learner.counts.newest):
+        for chunks in predictor.chunks(renew=learner.counts.newest):
             for slot, length in chunks:
-                queue.commit(slot, length)
-            if not queue.depth:
-                yield
-                continue
-            taken = next(batches)
-            assert taken is not None  # it was committed a line ago
-            yield from learner.step(*taken)
-            ctx.counters.set("restarts", desk.pool.restarts)
-            _tell_faults(ctx, desk.pool)
-            if learner.saving or learner.done:
-                learner.save()
-            if learner.done:
-                return
+                if length:
+                    yield from learner.step(*slots.batch([slot]))
+                slots.commit(slot, 0)  # empty again
+            if any(length for _, length in chunks):
+                report_faults(ctx, table.pool)
+                if learner.saving or learner.done:
+                    learner.save()
+                if learner.done:
+                    return
             yield
     finally:
-        desk.close()
+        table.close()

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import singledispatch
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -34,23 +35,24 @@ class ReplayOfRollouts:
     replay: Replay
     n: int = 1  # slots taken at once
 
-    def close(self) -> None:
-        self.queue.close()
+    @property
+    def edge(self) -> RolloutQueue:
+        return self.queue
+
+    @property
+    def held_replay(self) -> Replay:
+        return self.replay
+
+    def describe(self) -> list[str]:
+        return []
 
 
 class RolloutSource:
     """The learner's end of a RolloutQueue, whose actors hold copies of its weights."""
 
-    def __init__(
-        self,
-        ctx: WorkerContext,
-        learner: Learner,
-        source: RolloutBatches | ReplayOfRollouts,
-        params: Params,
-        round_slots: int,
-    ):
+    def __init__(self, ctx: WorkerContext, learner: Learner, source: RolloutBatches | ReplayOfRollouts, params: Params):
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
-        self.queue, self.round_slots, self.chief = source.queue, round_slots, ctx.index == 0
+        self.queue, self.chief = source.queue, ctx.index == 0
         self.alone = self.queue.consumers == 1
         passes = learner.spec.passes
         self.each = 1 if passes is None else passes.updates  # from one batch
@@ -61,7 +63,7 @@ class RolloutSource:
             self.publish()
 
     def publish(self) -> None:
-        self.params.publish(self.learner.vector, self.learner.version, self.slots // self.round_slots)
+        self.params.publish(self.learner.vector, self.learner.version, self.slots // self.queue.producers)
 
     def batches(self) -> Iterator[Any]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
@@ -104,10 +106,8 @@ class ReplaySource:
 
     alone = True
 
-    def __init__(
-        self, ctx: WorkerContext, learner: Learner, source: ReplayOfRollouts, params: Params, round_slots: int
-    ):
-        self.flow = RolloutSource(ctx, learner, source, params, round_slots)
+    def __init__(self, ctx: WorkerContext, learner: Learner, source: ReplayOfRollouts, params: Params):
+        self.flow = RolloutSource(ctx, learner, source, params)
         self.ctx, self.learner, self.queue = ctx, learner, source.queue
         self.replay_learner = ReplayLearner(ctx, learner, source.replay)
         self.actor = 0  # whose rollout was taken last
@@ -155,7 +155,7 @@ class SampleSource:
 
     def _tell(self) -> None:
         learner = self.learner
-        self.samples.learnt(learner.left(), learner.version)
+        self.samples.learnt(learner.remaining(), learner.version)
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 
@@ -171,8 +171,8 @@ class SampleSource:
             yield from learner.rest(fresh)
             return
         item = self.samples.item(tray)
-        yield from learner.revise(item, fresh, observe=True)  # the memories have no network that could
-        self.taker.give(tray, learner.judged())
+        yield from learner.step_on_sample(item, fresh, observe=True)  # the memories have no network that could
+        self.taker.give(tray, learner.priorities())
         if self.chief:
             self._tell()
             self.ctx.counters.add("depth_sum", self.samples.waiting)
@@ -223,3 +223,39 @@ class TrainingSource:
         if self.learner.saved != self.learner.version:
             self.learner.save()
         yield
+
+
+class OpenSource(Protocol):
+    """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
+
+    alone: bool
+
+    def batches(self) -> Iterator[Any]: ...  # what `step` takes; None: nothing came for a while
+    def step(self, batch: Any) -> Iterator[None]: ...
+    def save(self) -> Iterator[None]: ...
+
+
+@singledispatch
+def open_source(source: Any, ctx: WorkerContext, learner: Learner, params: Any) -> OpenSource:
+    """A learner's end of what its role takes from. Other kinds of sources register theirs here."""
+    raise TypeError(f"no learner takes from a {type(source).__name__}")
+
+
+@open_source.register
+def _(source: RolloutBatches, ctx: WorkerContext, learner: Learner, params: Params) -> OpenSource:
+    return RolloutSource(ctx, learner, source, params)
+
+
+@open_source.register
+def _(source: ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params) -> OpenSource:
+    return ReplaySource(ctx, learner, source, params)
+
+
+@open_source.register
+def _(source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None) -> OpenSource:
+    return SampleSource(ctx, learner, source, params)
+
+
+@open_source.register
+def _(source: TrainingBatches, ctx: WorkerContext, learner: Learner, params: None) -> OpenSource:
+    return TrainingSource(ctx, learner, source)

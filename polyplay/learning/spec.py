@@ -30,3 +30,15 @@ class LearnerSpec:
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
     target: int = 0  # updates after which the target network is the network again; 0: there is none
+
+    def describe(self) -> list[str]:
+        """A line each for the diagram."""
+        rows = [f"loss    {type(self.loss).__name__}", f"update  {self.update.title()}"]
+        outliers = getattr(self.update, "outliers", None)
+        if outliers is not None:
+            rows.append(f"drops   losses beyond mean + {outliers.k:g} deviations")
+        if self.target:
+            rows.append(f"target  copied every {self.target:,} updates")
+        if self.passes is not None:
+            rows.append(f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches")
+        return rows

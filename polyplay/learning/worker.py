@@ -6,40 +6,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from polyplay.buffers.rollout_queue import RolloutBatches
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.buffers.training_queue import TrainingBatches
 from polyplay.common.context import WorkerContext
 from polyplay.learning.learner import Learner
-from polyplay.learning.sources import ReplayOfRollouts, ReplaySource, RolloutSource, SampleSource, TrainingSource
+from polyplay.learning.sources import open_source
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.params import Params
 
 
-def _feed(ctx: WorkerContext, learner: Learner, source: Any, params: Params | None, round_slots: int) -> Any:
-    if isinstance(source, TrainingBatches):
-        return TrainingSource(ctx, learner, source)
-    if isinstance(source, SampleQueue):
-        return SampleSource(ctx, learner, source, params)
-    assert params is not None
-    if isinstance(source, ReplayOfRollouts):
-        return ReplaySource(ctx, learner, source, params, round_slots)
-    return RolloutSource(ctx, learner, source, params, round_slots)
-
-
-def learn(
-    ctx: WorkerContext,
-    *,
-    source: RolloutBatches | TrainingBatches | ReplayOfRollouts | SampleQueue,
-    spec: LearnerSpec,
-    params: Params | None = None,
-    round_slots: int = 1,
-) -> Iterator[None]:
-    """Take batches, update, and for a RolloutQueue publish. `round_slots`: slots that all its actors fill in one
-    round.
-    """
+def learn(ctx: WorkerContext, *, source: Any, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
+    """Take batches from a source (see open_source), update, and publish the weights where others hold copies."""
     learner = Learner(ctx, spec)
-    feed = _feed(ctx, learner, source, params, round_slots)
+    feed = open_source(source, ctx, learner, params)
     yield  # actors begin with these weights, also where all take turns
     before = time.perf_counter()
     for batch in feed.batches():

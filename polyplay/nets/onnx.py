@@ -86,7 +86,7 @@ def export_onnx(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) ->
             f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
             f"{100 * same:.0f} % of actions are the same; nothing was written, evaluate it with torch"
         )
-    files.write_file(file, data)
+    files.write_bytes(file, data)
     checked = f"by {by}: numbers differ by at most {difference:.1g}, {100 * same:.0f} % of actions are the same"
     return {"file": str(file), "bytes": len(data), **told, "checked": checked}
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
-from polyplay.buffers.replay import replay_of
-from polyplay.buffers.rollout_queue import ROWS, RolloutQueue, row_spec
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import ROWS, row_spec
 from polyplay.common import tree
 from polyplay.common.machine import cores
-from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.make import native
 from polyplay.envs.pools.board import SharedRows
-from polyplay.workers.crew import apart
+
+if TYPE_CHECKING:
+    from polyplay.envs.pool import EnvSpec
+    from polyplay.workers.crew import Crew
+    from polyplay.workers.role import Role
 
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
@@ -74,48 +74,32 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def predict_memory(crew: Any, spec: Any, net: Any) -> dict[str, float]:
-    """Bytes by what they are for, all processes together: processes, learning, rollouts, weights, lanes.
+def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
+    """Bytes by what they are for, all processes together: processes, learning, rollouts, replay, weights, lanes.
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
-    from polyplay.weights.allreduce import AllReduce
-    from polyplay.weights.flat import param_sizes  # torch
-
-    weights, kept = bytes_of(net), _kept(net, spec)
-    inner = _inner(crew, net)
+    weights, saved = bytes_of(net), _saved_for_backward(net, spec)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
-        spec, envs = role.kw.get("spec"), role.kw.get("envs")
-        has = bool({"policy", "spec"} & role.kw.keys())  # a network: shards and memories have none
-        held = 2.0 * weights * has  # as one vector, and its gradient
-        if spec is not None:
-            if apart(role):  # then statistics, and weights if not each has a copy, are in a shared block
-                held -= weights * (not spec.update.copy)
-            elif isinstance(spec.update, AllReduce):  # then they are too, gradients, and weights without buffers
-                held -= weights * (1.0 + (param_sizes(net)[0] == param_sizes(net)[1]) - 1.0 / role.n)
-            else:
-                held += optimizer(spec.update.optim, weights)
-            held += weights if spec.target else 0.0
-            parts["learning"] += role.n * BACKWARD * kept * _batch(role.kw) * crew.where.on_cpu
-        replay = replay_of(role.kw)
-        if replay is not None and not isinstance(role.kw.get("source"), SampleQueue):
-            parts["replay"] += role.n * replay.bytes(batches=not isinstance(role.kw.get("out"), SampleQueue))
-        desk = role.kw.get("desk")
-        if desk is not None:
-            parts["learning"] += role.n * kept * desk.envs.batching.n
-            parts["lanes"] += _lanes(desk.envs)
-            held = weights  # its module lies in what the trainers share; the gradient is never touched
-        if envs is not None:
-            parts["learning"] += role.n * kept * envs.lanes
-            parts["lanes"] += role.n * _lanes(envs)
-        parts["weights"] += role.n * held
-    streams = _streams(crew)
-    parts["rollouts"] = float(sum(s.block.nbytes for s in (*streams, *inner)) + _joined(crew, inner))
-    samples = sum(t.block.nbytes for t in _things(crew) if isinstance(t, SampleQueue))
-    parts["replay"] += samples
-    parts["weights"] += sum(b.nbytes for b in _blocks(crew)) - sum(s.block.nbytes for s in streams) - samples
+        if role.spec is not None:
+            own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
+            parts["learning"] += role.n * BACKWARD * saved * _batch(role) * crew.where.on_cpu
+        else:  # a network as one vector, and its gradient, which who serves agents never touches
+            own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
+        parts["weights"] += role.n * own
+        if role.held_replay is not None:
+            parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
+        if role.agents is not None:
+            parts["learning"] += role.n * saved * role.agents.served
+            parts["lanes"] += _lanes(role.agents.envs)
+        if role.envs is not None:
+            parts["learning"] += role.n * saved * role.envs.lanes
+            parts["lanes"] += role.n * _lanes(role.envs)
+        parts["rollouts"] += role.n * _rollouts(role, net)
+    for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
+        parts[edge.memory] += edge.nbytes
     return parts
 
 
@@ -126,18 +110,13 @@ def processes(crew: Any) -> float:
     if any(_own(crew, r) for r in crew.roles):
         total += IDLE_PROCESS_MB["server"] + IDLE_PROCESS_MB["tracker"]
     for role in crew.roles:
-        kind, apart = "learn" if "spec" in role.kw else "act", _own(crew, role)
-        total += role.n * IDLE_PROCESS_MB[kind] if apart else IDLE_PROCESS_MB["thread"] * (kind == "learn")
-        desk = role.kw.get("desk")
-        if desk is not None and kind_of(desk.envs) == "processes":
-            total += IDLE_PROCESS_MB["env server"] + IDLE_PROCESS_MB["env"] * (
-                desk.envs.active or workers_of(desk.envs)
-            )
-        envs = role.kw.get("envs")
+        own = _own(crew, role)
+        kind = "learn" if role.spec else "act"
+        total += role.n * IDLE_PROCESS_MB[kind] if own else IDLE_PROCESS_MB["thread"] * (kind == "learn")
+        envs, pools = (role.agents.envs, 1) if role.agents else (role.envs, role.n)
         if envs is not None and kind_of(envs) == "processes":
-            total += IDLE_PROCESS_MB["env server"] * (role.n if apart else 1) + role.n * IDLE_PROCESS_MB[
-                "env"
-            ] * workers_of(envs)
+            stepping = envs.active if role.agents and envs.active else workers_of(envs)
+            total += IDLE_PROCESS_MB["env server"] * (pools if own else 1) + pools * IDLE_PROCESS_MB["env"] * stepping
     return total * MB
 
 
@@ -185,7 +164,7 @@ def _lanes(envs: Any) -> float:
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
 
 
-def _kept(net: Any, spec: Any) -> float:
+def _saved_for_backward(net: Any, spec: Any) -> float:
     """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
     import torch
 
@@ -207,55 +186,21 @@ def _kept(net: Any, spec: Any) -> float:
     return sum(kept.values()) / (rows * lanes) if out else 0.0
 
 
-def _batch(kw: Any) -> int:
+def _batch(role: Role) -> int:
     """Rows that one learner computes at once, the last of each rollout included."""
-    replay = replay_of(kw)
-    if replay is not None:
-        return replay.batch * (replay.burn_in + replay.sequence + replay.n_step if replay.sequence else 2)
-    passes = getattr(kw.get("spec"), "passes", None)
-    parts = passes.minibatches if passes else 1
-    if "source" in kw:
-        source = kw["source"]
-        return -(-source.n * source.queue.lanes * (source.queue.T + 1) // parts)
-    return -(-kw["envs"].lanes * (kw["T"] + 1) // parts)
+    if role.drawn_replay is not None:
+        return role.drawn_replay.drawn_rows
+    parts = role.spec.passes.minibatches if role.spec and role.spec.passes else 1
+    T, B = role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0)
+    return -(-B * (T + 1) // parts)
 
 
-def _inner(crew: Any, net: Any) -> list[Any]:
-    """The streams within replicas, one per worker, made here as they will be there: untouched they take no memory."""
-    found = []
-    for role in crew.roles:
-        envs, T = role.kw.get("envs"), role.kw.get("T")
-        if envs is not None and T is not None:
-            mask = getattr(envs.spec, "mask", None)
-            rows = row_spec(envs.spec.obs, net.spec(), *([] if mask is None else [mask]))
-            queue = RolloutQueue(rows, net.state_spec(), T, envs.lanes // envs.groups, slots=2 * envs.groups)
-            found += [queue] * role.n
-    return found
-
-
-def _joined(crew: Any, inner: list[Any]) -> float:
-    """Bytes of the batches that learners put together from several slots."""
-    taken = [(r.n, r.kw["source"]) for r in crew.roles if hasattr(r.kw.get("source"), "stream")]
-    sources = [(n, source.queue, source.n) for n, source in taken]
-    sources += [(1, s, s.slots // 2) for s in inner]
-    return sum(n * slots * s.block.nbytes / s.slots for n, s, slots in sources if slots > 1)
-
-
-def _things(crew: Any) -> list[Any]:
-    """Every object that workers share, once."""
-    found: dict[int, Any] = {}
-    for role in crew.roles:
-        spec = role.kw.get("spec")
-        for thing in (*role.kw.values(), getattr(spec, "update", None), getattr(spec, "hyperparameters", None)):
-            inner = getattr(thing, "stream", thing)
-            found[id(inner)] = inner
-    return list(found.values())
-
-
-def _streams(crew: Any) -> list[Any]:
-    return [t for t in _things(crew) if isinstance(t, RolloutQueue | TrainingQueue)]
-
-
-def _blocks(crew: Any) -> list[SharedBlock]:
-    blocks = [getattr(t, name, None) for t in _things(crew) for name in ("block", "_block")]
-    return [b for b in blocks if isinstance(b, SharedBlock)]
+def _rollouts(role: Role, net: Any) -> float:
+    """Bytes of one worker's own slots, and of the batches that it puts together from several."""
+    if role.T and role.envs is not None:
+        rows = row_spec(role.envs.spec.obs, net.spec(), role.envs.spec.mask)
+        slots = role.envs.groups
+        slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
+        return float(slots * slot * (2 if slots > 1 else 1))
+    joined = getattr(role.source, "n", 1) if role.spec else 1
+    return role.source.edge.nbytes / role.source.edge.slots * joined if joined > 1 else 0.0

@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyplay.buffers.replay import replay_of, rng, row_kernels
-from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.buffers.replay import rng, row_kernels
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
-from polyplay.envs.pool import All, Group
 from polyplay.runs import memory_estimate
 from polyplay.runs.memory_estimate import kind_of, size_text, workers_of
-from polyplay.workers.crew import apart
 from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
@@ -54,13 +51,13 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """The plan of a wired crew that has `done` agent steps behind it."""
     envs = wired.envs
     skip = envs.spec.frames_per_step
-    spec = next(r.kw["spec"] for r in crew.roles if r.learner)
+    spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     with _one_thread():
         net = wired.policy()
         parts = memory_estimate.predict_memory(crew, envs.spec, net)
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
     checkpoint = int(weights * (2 if spec.target else 1) + memory_estimate.optimizer(spec.update.optim, weights))
-    own = any(apart(r) and "source" not in r.kw for r in crew.roles if r.learner)  # memories that nobody saves
+    own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint += int(0 if own else parts["replay"])
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
     lines = [
@@ -75,7 +72,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     ]
     lines += (
         [("once", COMPILES)]
-        if any(replay_of(r.kw) for r in crew.roles) and not rng.is_compiled(row_kernels.append)
+        if any(r.held_replay for r in crew.roles) and not rng.is_compiled(row_kernels.append)
         else []
     )
     packed = options.compress != "none"
@@ -101,10 +98,11 @@ def _one_thread() -> Iterator[None]:
 def _workers(crew: Any) -> str:
     roles = []
     for role in crew.roles:
-        envs = role.kw.get("envs")
+        envs = role.envs
         roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
-        if (desk := role.kw.get("desk")) is not None:
-            roles[-1] += f" for {desk.envs.active or desk.envs.lanes} agents{_steppers(desk.envs)}"
+        if role.agents is not None:
+            envs = role.agents.envs
+            roles[-1] += f" for {envs.active or envs.lanes} agents{_steppers(envs)}"
     threads = {r.name: threads_of(r, crew) for r in crew.roles}
     how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
     if len(set(threads.values())) == 1:
@@ -125,7 +123,7 @@ def _places(crew: Any) -> str:
         return ""
     from polyplay.nets.device import device_name
 
-    acting = [r.name for r in crew.roles if "envs" in r.kw and "spec" not in r.kw]
+    acting = [r.name for r in crew.roles if r.envs and not r.spec]
     others = acting if crew.where.actors_on == "cpu" else []
     return f"; on {', '.join(crew.where.devices)}, {device_name(crew.where.devices[0])}" + (
         f" ({others[0]} on the CPU)" if others else ""
@@ -149,12 +147,12 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     rows = rows_per_update(crew)
     turns = math.ceil(total / rows)
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
-    replays = [replay_of(r.kw) for r in crew.roles if r.learner]
-    passes = next((r.kw["spec"].passes for r in crew.roles if "spec" in r.kw), None)
-    if any(replay is not None and replay.ratio is None for replay in replays):
+    replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
+    passes = next((r.spec.passes for r in crew.roles if r.spec), None)
+    if any(replay.ratio is None for replay in replays):
         text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
     elif passes is None:
-        each = f", one every {rows:,}" if any(replay is not None for replay in replays) else f" of {rows:,}"
+        each = f", one every {rows:,}" if replays else f" of {rows:,}"
         text += f"{turns:,} updates{each}"
     else:
         text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
@@ -168,22 +166,19 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 def rows_per_update(crew: Any) -> int:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
-    replay = replay_of(role.kw)
+    together, replay = 1 if role.apart else role.n, role.drawn_replay
     if replay is not None:
-        rows = replay.batch * max(replay.sequence, 1) * (1 if apart(role) else role.n)
+        rows = replay.batch * max(replay.sequence, 1) * together
         return max(1, round(rows / (replay.ratio or 1.0)))
-    if "source" in role.kw:
-        source = role.kw["source"]
-        return (1 if apart(role) else role.n) * source.n * source.queue.lanes * source.queue.T
-    return (1 if apart(role) else role.n) * role.kw["envs"].lanes * role.kw["T"]
+    return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
 
 
 def _repeats(crew: Any) -> str:
-    fixed = all(isinstance(r.kw["envs"].batching, All | Group) for r in crew.roles if "envs" in r.kw)
-    free = any(apart(r) and r.n > 1 for r in crew.roles)
+    fixed = all(r.envs.fixed for r in crew.roles if r.envs)
+    free = any(r.apart and r.n > 1 for r in crew.roles)
     if not crew.where.on_cpu:
         return "not exact: sums on a GPU have no fixed order"
-    if crew.serial or (fixed and not free and not any("source" in r.kw for r in crew.roles)):
+    if crew.serial or (fixed and not free and not any(r.source for r in crew.roles)):
         return "exact to the bit with the same seed and settings, where the environment is"
     if fixed and not free and _in_step(crew):
         return "exact to the bit with the same seed and settings, where the environment is: lag 0"
@@ -192,21 +187,21 @@ def _repeats(crew: Any) -> str:
 
 def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
-    actors = [r for r in crew.roles if "out" in r.kw]
-    learners = [r for r in crew.roles if "source" in r.kw]
-    if any(replay_of(r.kw) is not None for r in learners):
+    actors = [r for r in crew.roles if r.out is not None]
+    learners = [r for r in crew.roles if r.source is not None]
+    if any(r.held_replay or r.drawn_replay for r in learners):
         return False
-    waits = all(r.kw.get("lag") == 0 for r in actors)
-    return waits and all(r.kw["source"].n * r.n == sum(a.n for a in actors) for r in learners)
+    waits = all(r.lag == 0 for r in actors)
+    return waits and all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)
 
 
 def _resumes(crew: Any) -> str:
-    kinds = {kind_of(r.kw["envs"]) for r in crew.roles if "envs" in r.kw}
-    ahead = any(isinstance(r.kw.get("source"), SampleQueue) for r in crew.roles)
-    whole = any(getattr(getattr(r.kw.get("spec"), "update", None), "whole", False) for r in crew.roles)
+    kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
+    ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
+    whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if whole and not ahead:
         return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
-    if not whole and any(apart(r) for r in crew.roles):
+    if not whole and any(r.apart for r in crew.roles):
         return "weights, optimiser and counters, read while workers change them; lanes begin new games"
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"

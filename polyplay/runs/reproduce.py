@@ -30,7 +30,7 @@ from polyplay.common.errors import Diverged, UserError
 from polyplay.learning.worker import learn
 from polyplay.runs import run
 from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import ROWS, Role, apart
+from polyplay.workers.crew import ROWS, Role
 from polyplay.workers.process import tune
 
 
@@ -71,7 +71,7 @@ class ActorReplay:
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.past = role, ctx, PastParams(history)
-        self.queue: RolloutQueue = role.kw["out"]
+        self.queue: RolloutQueue = role.out
         self.turns: Iterator[None] | None = None
 
     def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
@@ -79,7 +79,9 @@ class ActorReplay:
         if self.turns is None or self.ctx.incarnation != rollout.by:  # it was replaced there, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            self.turns = self.role.work(self.ctx, **{**self.role.kw, "params": self.past, "lag": None})
+            self.turns = self.role.work(
+                self.ctx, **{**self.role.arguments(self.ctx.index), "params": self.past, "lag": None}
+            )
         self.past.due = rollout.version
         before = self.queue.made(rollout.actor)
         while self.queue.made(rollout.actor) == before:
@@ -98,7 +100,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, Any]:
     crew = run.crew_of(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
     roles = {role.work: role for role in crew.roles}
-    if any(apart(role) for role in crew.roles):
+    if any(role.apart for role in crew.roles):
         raise UserError(
             f"RUN: {kept['system']}'s workers change the weights without a lock or in any order, and nothing tells "
             "what met: it cannot be done again; a run with --serial repeats itself exactly with the same seed"
@@ -106,8 +108,9 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, Any]:
     if act not in roles or learn not in roles:
         raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")
     learning = roles[learn]
-    source, queue = learning.kw["source"], learning.kw["source"].queue
-    passes = learning.kw["spec"].passes
+    assert learning.spec is not None
+    source, queue = learning.source, learning.source.edge
+    passes = learning.spec.passes
     each = 1 if passes is None else passes.updates
     trails = [delivery_log.read_log(directory, c, queue.producers, source.n, each) for c in range(learning.n)]
     count = min([len(t.batches) for t in trails] + ([] if updates is None else [-(-updates // each)]))
@@ -126,7 +129,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, Any]:
         makers = [
             ActorReplay(roles[act], history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
-        kw = {**learning.kw, "params": history}
+        kw = {**learning.arguments(0), "params": history}
         learners = [learn(replace(replica, index=c, row=queue.producers + c), **kw) for c in range(learning.n)]
         with contextlib.ExitStack() as stack:
             for thing in [*makers, *learners]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import codec, replay_of
+from polyplay.buffers.replay import codec
 from polyplay.common import checkpoint, context
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
@@ -96,7 +96,7 @@ def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, don
     """The plan, refused if it cannot work."""
     if options.compress != "none":
         codec(options.compress)
-        if not any(replay_of(r.kw) for r in crew.roles):
+        if not any(r.held_replay for r in crew.roles):
             raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
 
     def again(other: Any) -> plan.Plan:

@@ -352,7 +352,7 @@ class Session:
     def _counted(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
         told = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
-        acting = sum(role.n for role in self.crew.roles if "envs" in role.kw or "desk" in role.kw)
+        acting = sum(role.n for role in self.crew.roles if role.envs or role.agents)
         if len(told) < acting:
             return self.steps, {}
         games = {}

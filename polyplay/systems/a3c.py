@@ -15,7 +15,7 @@ from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
-from polyplay.learning.replica import replica
+from polyplay.learning.replica import episodic_replica
 from polyplay.learning.spec import LearnerSpec
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
@@ -94,5 +94,5 @@ def build(c: Config, crew: Crew) -> System:
     hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
     spec = LearnerSpec(policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
-    crew.add(replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec, episodic=True)
+    crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"workers": workers})

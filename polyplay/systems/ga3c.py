@@ -109,11 +109,11 @@ def build(c: Config, crew: Crew) -> System:
     queue = TrainingQueue(
         row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), c.unroll, room, c.queue
     )
-    desk = AgentTable(envs, queue)
+    agents = AgentTable(envs, queue)
     threads: Any = {"on": "thread", "drain": True}
-    served = crew.add(act, n=c.predictors, **threads, desk=desk, policy=policy, out=queue, params=weights)
+    served = crew.add(act, n=c.predictors, **threads, agents=agents, policy=policy, out=queue, params=weights)
     learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), spec=spec)
     if c.schedule != "off":
-        dials = [desk.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
+        dials = [agents.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))
     return System(envs, policy, loss.metrics)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from polyplay import nets
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec, slots_per_batch
+from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
@@ -96,13 +96,11 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal)
     if not c.actors and c.lag < 0:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    room = crew.places("act", n) if c.lag < 0 else n  # in turn, an actor that has left would be awaited
-    queue = RolloutQueue(rows, net.state_spec(), c.unroll, c.lanes, room * c.slots, room, c.learners, n)
+    queue = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     batches = queue.batches(slots, in_turn=c.lag >= 0)
-    params = Params(size, readers=room)
+    params = Params(size, readers=n)
     lag = c.lag if c.lag >= 0 else None
     acting: Any = {"envs": envs, "policy": policy, "out": queue, "params": params, "lag": lag}
     crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
-    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params, round_slots=n)
+    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

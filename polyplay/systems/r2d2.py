@@ -105,7 +105,5 @@ def build(c: Config, crew: Crew) -> System:
     queue = RolloutQueue(rows, state, c.unroll, c.lanes, 4 * c.actors, c.actors)
     explore = EpsilonLadder(everyone, c.epsilon)
     crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=queue, params=params, explore=explore)
-    crew.add(
-        learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params, round_slots=c.actors
-    )
+    crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -1,7 +1,6 @@
-"""How a gradient reaches the weights: Local, AllReduce of equal replicas; more in hogwild, chunked and server.
+"""AllReduce: replicas that average their gradients and so stay equal.
 
-An `Update` is a description made while wiring; in its worker `bind` makes it act on that worker's vector. Applying it
-is a generator, so that a graph that runs in one thread can let others take their turn while a replica waits.
+Applying an update is a generator, so that a run in one thread can let others take their turn while a replica waits.
 """
 
 from __future__ import annotations
@@ -17,56 +16,64 @@ from torch import nn
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout, SharedBlock
 from polyplay.nets.device import Mirror
 from polyplay.weights import nccl, optimizers
-from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
+from polyplay.weights.shared_arrays import SharedArrays
 from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, UpdateCounts, clipped_step
 
 _LINE = 16  # float32 of a cache line
 
 
-class AllReduce:
+class AllReduce(SharedArrays):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (grouped).
+    by NCCL, in its own, where each replica is a process with a GPU of its own (weights.nccl).
 
     On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector (params.sizes).
+    `size`: of the whole vector (flat.param_sizes).
     """
 
     apart = False
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
         self.optim, self.replicas = optim, replicas
-        layout = Layout()
-        self._fields = (
-            layout.add((replicas, size), np.float32),  # gradients; each replica's vector has its own here
-            layout.add((1 + len(optim.statistics), size), np.float32),  # new weights, the optimiser's statistics
-            layout.add((2, replicas, 8), np.float64),
-            layout.add((replicas + 1, 8), np.int64),
-        )
-        self._block: SharedBlock = layout.block()
         self._bells = Semaphores(replicas)
         self._place = nccl.meeting_place()
+        super().__init__(
+            ((replicas, size), np.float32),  # gradients; each replica's vector has its own here
+            ((1 + len(optim.statistics), size), np.float32),  # new weights, the optimiser's statistics
+            ((2, replicas, 8), np.float64),  # sums, of two turns
+            ((replicas + 1, 8), np.int64),  # the turn that each replica has arrived at; whether all is closed
+        )
+
+    def label(self) -> str:
+        return f"gradients: their mean over {self.replicas}"
+
+    def title(self) -> str:
+        return f"AllReduce({self.optim.name}) of {self.replicas}"
+
+    def worker_nbytes(self, module: nn.Module) -> float:
+        """Gradients and statistics are shared, and weights too where there are no buffers."""
+        weights, size = param_sizes(module)
+        return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
         gradients, state = self.arrays()[:2]
         grad, (weights, size) = gradients[ctx.index], param_sizes(module)
         if weights < size or next(module.parameters()).device.type != "cpu":
             return FlatParams(module, grad=grad)
-        return FlatParams(
-            module, memory=state[0], write=ctx.resume is None, grad=grad
-        )  # not over what another has loaded
+        # written only in a new run: another replica may have loaded a checkpoint there already
+        return FlatParams(module, memory=state[0], write=ctx.resume is None, grad=grad)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         if vector.flat.device.type == "cpu":
-            return _Parts(self, ctx.index, vector)
-        return _Whole(self, ctx.index, vector)
+            return _Parts(self, ctx, vector)
+        return _Whole(self, ctx, vector)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        gradients, state, sums, arrived = (self._block.array(*f) for f in self._fields)
+        gradients, state, sums, arrived = self._arrays()
         return gradients, state, sums, arrived[:, 0]
 
     def close(self) -> None:
@@ -75,14 +82,15 @@ class AllReduce:
             self._bells[i].post()
 
 
-class _Meeting:
+class _Meeting(BoundUpdate):
     """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
-        self.vector, self.clip, self.rank, self.n = vector, what.optim.clip, rank, what.replicas
-        self.gradients, self.state, self.sums, self.arrived = what.arrays()
-        self.bells, self.buffers = what._bells, Mirror(vector.flat[vector.weights :])
-        self.turn, self.waited, self.counts = 0, 0.0, UpdateCounts()
+    def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(ctx, vector, reduce.optim.clip)
+        self.reduce, self.rank, self.n = reduce, ctx.index, reduce.replicas
+        self.gradients, self.state, self.sums, self.arrived = reduce.arrays()
+        self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
+        self.turn, self.counts = 0, UpdateCounts()
         self._fence = threading.Lock()  # taken only for its memory barrier
 
     def agree(self, sums: Sums) -> Agree:
@@ -102,7 +110,7 @@ class _Meeting:
                 raise Closed
             if not self.bells[self.rank].wait(0.0):
                 yield
-                self.bells[self.rank].wait(0.02)
+                self.bells[self.rank].wait(self.reduce.patience)
         self.waited += time.perf_counter() - before
         with self._fence:
             return self.sums[mine, :, : len(sums)].sum(0)
@@ -116,8 +124,9 @@ class _Meeting:
 class _Parts(_Meeting):
     """On a CPU: a part of the weights is this replica's to change."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
-        super().__init__(what, rank, vector)
+    def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(reduce, ctx, vector)
+        rank, make = self.rank, reduce.optim.make
         if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
             raise ValueError("the vector is not one that this AllReduce made")
         edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
@@ -125,10 +134,10 @@ class _Parts(_Meeting):
         self.weights = torch.from_numpy(self.state[0, : vector.weights])
         if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
             self.others = []
-        self.optimizer = what.optim.make(vector.parameter)  # of all weights, for checkpoints; it makes no step
+        self.optimizer = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
         statistics = torch.from_numpy(self.state[1:, : vector.weights])
         optimizers.share_statistics(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
-        self.part = optimizers.slice_statistics(self.optimizer, what.optim.make, self.own)
+        self.part = optimizers.slice_statistics(self.optimizer, make, self.own)
         self.mean = np.zeros(self.own.stop - self.own.start, np.float32)
         self.gradient = torch.from_numpy(self.mean)
         self.part.param_groups[0]["params"][0].grad = self.gradient
@@ -157,15 +166,15 @@ class _Parts(_Meeting):
 class _Whole(_Meeting):
     """On a device: everyone's gradients are averaged there, and each replica takes the whole step."""
 
-    def __init__(self, what: AllReduce, rank: int, vector: FlatParams):
-        super().__init__(what, rank, vector)
-        self.optimizer, self.gradient = what.optim.make(vector.parameter), Mirror(vector.grad)
+    def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(reduce, ctx, vector)
+        self.optimizer, self.gradient = reduce.optim.make(vector.parameter), Mirror(vector.grad)
         alone = nccl.fits(vector.flat.device, self.n)  # on its GPU
-        self.together = nccl.NcclGroup(what._place, rank, self.n, vector) if alone else None
+        self.group = nccl.NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        if self.together is not None:
-            total, waited = self.together.average(sums)
+        if self.group is not None:
+            total, waited = self.group.average(sums)
             self.waited += waited
             return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), total
         weights = self.vector.weights

@@ -9,31 +9,31 @@ from __future__ import annotations
 import math
 import time
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.common.locks import RobustLocks
-from polyplay.common.shared_memory import Layout, SharedBlock
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.flat import FlatParams, module_nbytes
+from polyplay.weights.shared_arrays import SharedArrays
 from polyplay.weights.shared_counts import SharedCounts
-from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
+from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
 
 
-class Chunked:
+class Chunked(SharedArrays):
     """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (params.sizes); chunks: accel_rl's are 3. The gradient
-    is clipped by its own global norm, then for each chunk, in the order in which they come free: claim it, apply this
-    worker's gradient to the central weights and statistics, copy the result into this worker's weights, give it back. A
-    chunk whose worker dies in it is free again, half updated.
+    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
+    gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
+    this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
+    A chunk whose worker dies in it is free again, half updated.
     """
 
     apart, copy = True, True
@@ -42,20 +42,26 @@ class Chunked:
         if not 1 <= chunks <= weights:
             raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
         self.optim, self.weights, self.size, self.workers, self.chunks = optim, weights, size, workers, chunks
-        layout = Layout()
-        self._fields = (
-            layout.add(size, np.float32),
-            layout.add((len(optim.statistics), weights), np.float32),
-            layout.add(8, np.int64),
-            layout.add((workers, 8), np.int64),
-            layout.add(chunks, np.int64),
-        )
-        self._block: SharedBlock = layout.block()
-        self.claims = RobustLocks(chunks)
+        self.locks = RobustLocks(chunks)
+        statistics = (len(optim.statistics), weights)
+        counts = (8, np.int64), ((workers, 8), np.int64), (chunks, np.int64)
+        super().__init__((size, np.float32), (statistics, np.float32), *counts)
+
+    def label(self) -> str:
+        return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
+
+    def title(self) -> str:
+        return f"Chunked({self.optim.name}), {self.chunks} parts"
+
+    def worker_nbytes(self, module: nn.Module) -> float:
+        return 2.0 * module_nbytes(module)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The vector [size], statistics [n, weights], header, counters [workers, 2], and updates of each chunk."""
-        vector, statistics, head, counters, done = (self._block.array(*f) for f in self._fields)
+        vector, statistics, head, counters, done = self._arrays()
         return vector, statistics, head, counters[:, :2], done
 
     def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
@@ -69,28 +75,31 @@ class Chunked:
         return [slice(a, b) for a, b in pairwise(edges)]
 
 
-class _Chunked:
-    def __init__(self, what: Chunked, ctx: WorkerContext, vector: FlatParams):
-        memory, statistics, head, counters, self.done = what.arrays()
-        self.ctx, self.vector, self.clip, self.waited = ctx, vector, what.optim.clip, 0.0
+class _Chunked(BoundUpdate):
+    counts: SharedCounts
+
+    def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(ctx, vector, chunked.optim.clip)
+        memory, statistics, head, counters, self.done = chunked.arrays()
         self.shared, self.gradient = torch.from_numpy(memory), Mirror(vector.grad)
         self.counts = SharedCounts(ctx, vector, self.shared, head, counters, pushed=True)
-        self.optimizer, self.step = self._make(what, slice(0, what.weights), statistics, self.counts.fresh)
-        self.parts = what.parts()
-        self.optimizers = [self._make(what, part, statistics, False) for part in self.parts]
-        self.mine, self.before = what.claims.join(ctx.index), np.zeros(what.chunks, np.int64)
+        self.optimizer, self.step = self._make(chunked.optim, slice(0, chunked.weights), statistics, self.counts.fresh)
+        self.parts = chunked.parts()
+        self.optimizers = [self._make(chunked.optim, part, statistics, False) for part in self.parts]
+        self.lock, self.before = chunked.locks.join(ctx.index), np.zeros(chunked.chunks, np.int64)
 
-    def _make(self, what: Chunked, part: slice, statistics: np.ndarray, fill: bool) -> tuple[Any, Any]:
+    def _make(
+        self, optim: OptimizerSpec, part: slice, statistics: np.ndarray, fill: bool
+    ) -> tuple[torch.optim.Optimizer, torch.Tensor | None]:
         """An optimiser of a part of the central weights, and Adam's count of its updates."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
-        made = what.optim.make(parameter)
+        made = optim.make(parameter)
         optimizers.share_statistics(made, torch.from_numpy(statistics)[:, part], fill=fill)
         return made, optimizers.optimizer_state(made).get("step")
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
-        sums[2] = self.ctx.control.finishing
         norm = clip_gradient(self.vector, self.clip)
         self.gradient.fetch()
         n = len(self.parts)
@@ -108,14 +117,9 @@ class _Chunked:
             self.counts.renewed(self.before)
         return norm, sums
 
-    def agree(self, sums: Sums) -> Agree:
-        sums[2] = self.ctx.control.finishing
-        return sums
-        yield  # a generator, like its siblings
-
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
-        if not self.mine.take(chunk):
+        if not self.lock.take(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
@@ -126,5 +130,5 @@ class _Chunked:
         self.done[chunk] += 1
         part = self.parts[chunk]
         self.vector.flat[part] = self.shared[part]
-        self.mine.give(chunk)
+        self.lock.give(chunk)
         return True

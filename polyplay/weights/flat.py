@@ -15,6 +15,11 @@ def param_sizes(module: nn.Module) -> tuple[int, int]:
     return weights, weights + sum(b.numel() for b in module.buffers() if b.is_floating_point())
 
 
+def module_nbytes(module: nn.Module) -> int:
+    """Bytes of a module's parameters and buffers."""
+    return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
+
+
 class FlatParams:
     """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.shared_memory import SharedBlock
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
+from polyplay.weights.shared_arrays import SharedArrays
 
 
-class WeightsOnRequest:
+class WeightsOnRequest(SharedArrays):
     """The weights that a learner shows to whoever asks for them: one copy at its next update, whatever the system."""
+
+    _local = ("_cells",)
 
     def __init__(self, size: int):
         self.params = Params(size)
-        self._block = SharedBlock(64)
-        self._attach()
+        super().__init__((2, np.int64))
 
     def _attach(self) -> None:
-        self._cells = self._block.array(2, np.int64)  # how often was asked, how often answered
+        (self._cells,) = self._arrays()  # how many requests were made, how many answered
 
-    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
+    @property
+    def asked(self) -> bool:
+        return bool(self._cells[0] > self._cells[1])
 
     def ask(self) -> None:
         self._cells[0] = self._cells[1] + 1
@@ -28,10 +31,3 @@ class WeightsOnRequest:
     def answer(self, vector: FlatParams, version: int) -> None:
         self.params.publish(vector, version, 0)
         self._cells[1] = self._cells[0]
-
-    def __getstate__(self) -> dict:
-        return {"params": self.params, "_block": self._block}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()

@@ -12,23 +12,24 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout, SharedBlock
+from polyplay.common.semaphores import Semaphore, Semaphores
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
+from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 # cells of the header, int64
 READY, BEGUN, LEARNT, HOLD, CLOSED = range(5)
@@ -55,11 +56,11 @@ class ServerCells(NamedTuple):
     copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
 
 
-class ParameterServer:
-    """One vector and one set of optimiser statistics in `shards` parts, one worker (`shard.shard`) for each.
+class ParameterServer(SharedArrays):
+    """One vector and one set of optimiser statistics in `shards` parts, one worker (`serve_parameters`) for each.
 
-    `weights`, `size`: of the parameters, and of the whole vector (params.sizes); floating buffers are the last part's,
-    which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
+    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); floating buffers are the last
+    part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
     made with weights more than so many of *its* updates ago; 0: none. outliers: losses of which learners make no
     gradient. The gradient is clipped by its own global norm. Worker 0 of the learners brings the first weights.
 
@@ -68,6 +69,7 @@ class ParameterServer:
     """
 
     apart, copy, whole = True, True, True
+    _local = ("cells", "_fence", "parts", "_views")
 
     def __init__(
         self,
@@ -85,35 +87,45 @@ class ParameterServer:
             raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         self.shards, self.stale, self.outliers = shards, stale, outliers
-        layout = Layout()
-        self._fields = (
-            layout.add(8, np.int64),
-            layout.add((shards, 16), np.int64),
-            layout.add((shards, LAGS), np.int64),
-            layout.add((workers, 8), np.int64),
-            layout.add((workers, shards, 16), np.int64),
-            layout.add((workers, shards), np.float64),
-            layout.add((workers, size), np.float32),
-            layout.add((len(optim.statistics), weights), np.float32),
-            layout.add((2, size), np.float32),
-        )
-        self._block: SharedBlock = layout.block()
         self._bells = Semaphores(shards + workers)
-        self._attach()
+        super().__init__(  # as ServerCells has them
+            (8, np.int64),
+            ((shards, 16), np.int64),
+            ((shards, LAGS), np.int64),
+            ((workers, 8), np.int64),
+            ((workers, shards, 16), np.int64),
+            ((workers, shards), np.float64),
+            ((workers, size), np.float32),
+            ((len(optim.statistics), weights), np.float32),
+            ((2, size), np.float32),
+        )
 
     def _attach(self) -> None:
-        self.cells = ServerCells(*(self._block.array(*f) for f in self._fields))
+        self.cells = ServerCells(*self._arrays())
         self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
         self._views = [[torch.from_numpy(copy[part]) for copy in self.cells.copies] for part in self.parts]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("cells", "_fence", "parts", "_views")}
+    def label(self) -> str:
+        return f"{self.weights:,} weights, in {self.shards} parts of a version each"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+    def describe(self) -> list[str]:
+        """What one worker that serves it has, a line each for the diagram."""
+        most = max(p.stop - p.start for p in self.parts)
+        rows = [f"part    {most:,} weights, {self.optim.name}'s {', '.join(self.optim.statistics)}"]
+        return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
+
+    def arrows(self) -> list[Arrow]:
+        gradients = "gradients, a slice for each part, with the version it was made with"
+        down = Arrow(self.label(), ("server",), ("update", "params"))
+        return [Arrow(gradients, ("update",), ("server",)), down]
+
+    def title(self) -> str:
+        return f"Server({self.optim.name}), {self.shards} shards"
+
+    def worker_nbytes(self, module: nn.Module) -> float:
+        return 2.0 * module_nbytes(module)
 
     def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
         return FlatParams(module)
@@ -199,10 +211,10 @@ class ParameterServer:
         for k in range(self.shards):
             self._bells[k].post()
 
-    def bell(self, shard: int) -> Any:
+    def bell(self, shard: int) -> Semaphore:
         return self._bells[shard]
 
-    def reply(self, worker: int) -> Any:
+    def reply(self, worker: int) -> Semaphore:
         """The bell of a learner."""
         return self._bells[self.shards + worker]
 
@@ -228,15 +240,18 @@ class ParameterServer:
         }
 
 
-class _Server:
+class _Server(BoundUpdate):
     """A learner's end: what it pulls, and its slots."""
 
+    counts: PulledCounts
+
     def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        cells = what.cells
-        self.what, self.ctx, self.vector, self.clip, self.waited = what, ctx, vector, what.optim.clip, 0.0
+        super().__init__(ctx, vector, what.optim.clip)
+        cells, self.what = what.cells, what
         self.gradient, self.bell = Mirror(vector.grad), what.reply(ctx.index)
-        self.counts = _Pulled(what, ctx, vector)
-        self.gate = None if what.outliers is None else what.outliers.open()
+        self.counts = PulledCounts(what, ctx, vector)
+        self.filter = None if what.outliers is None else what.outliers.open()
+        self.gate = None if self.filter is None else self._admit
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: what.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
@@ -245,7 +260,6 @@ class _Server:
             self._release()  # whoever was here before may have been killed while shards stood still
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        sums[2] = self.ctx.control.finishing
         norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
             self.counts.met = self.what.version
@@ -253,10 +267,12 @@ class _Server:
             yield  # shards that share this thread take their turns
         return norm, sums
 
-    def agree(self, sums: Sums) -> Agree:
-        sums[2] = self.ctx.control.finishing
-        return sums
-        yield  # a generator, like its siblings
+    def _admit(self, loss: float) -> bool:
+        assert self.filter is not None
+        if self.filter.admit(loss):
+            return True
+        self.counts.mine[OUTLIERS] += 1
+        return False
 
     def _push(self, learning_rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
@@ -271,7 +287,7 @@ class _Server:
                 before = time.perf_counter()
                 yield
                 self.what.check()
-                self.bell.wait(0.02)
+                self.bell.wait(self.what.patience)
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
@@ -313,8 +329,8 @@ class _Server:
         self.what.ring()
 
 
-class _Pulled:
-    """What a learner holds of the server, and the counts of all learners. See updates.Counts."""
+class PulledCounts:
+    """What a learner holds of the server, and the counts of all learners. See update.Counts."""
 
     def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         self.what, self.vector = what, vector
@@ -366,12 +382,8 @@ class _Pulled:
     def rest(self, rows: float) -> None:
         self.mine[STEPS] += int(rows)
 
-    def reject(self) -> None:
-        """A loss was an outlier."""
-        self.mine[OUTLIERS] += 1
-
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, list[int]]:
         return {"shards": self.held.tolist()}
 
-    def know(self, kept: dict[str, Any]) -> None:
-        self.saved = [int(v) for v in kept.get("shards", [])]
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:
+        self.saved = [int(v) for v in saved.get("shards", [])]

@@ -8,46 +8,61 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
+from torch import nn
 
+from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout
 from polyplay.nets.device import page_lock
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.shared_arrays import SharedArrays
 
 # cells of the header, int64; `begin` and `done` are per copy
 _VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
 
 
-class Params:
+class Params(SharedArrays):
     """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
 
     Two copies in shared memory; the writer fills the one that readers are not sent to, and marks begin and end of it.
     `version` counts optimiser updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
     """
 
+    _local = ("_head", "_waiting", "_copies", "_locked", "_fence")
+
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        layout = Layout()
-        self._fields = (
-            layout.add(32, np.int64),
-            layout.add(max(readers, 1), np.int64),
-            layout.add((2, size), np.float32),
-        )
-        self._block = layout.block()
         self._bells = Semaphores(max(readers, 1))
-        self._attach()
+        super().__init__((32, np.int64), (max(readers, 1), np.int64), ((2, size), np.float32))
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
+    @classmethod
+    def of(cls, policy: nn.Module | Callable[[], nn.Module], readers: int = 1) -> Params:
+        """Of a network, or of those that a NetworkFactory makes."""
+        module = policy if isinstance(policy, nn.Module) else policy()
+        return cls(param_sizes(module)[1], readers)
+
     def _attach(self) -> None:
-        self._head, self._waiting, self._copies = (self._block.array(*f) for f in self._fields)
+        self._head, self._waiting, self._copies = self._arrays()
         self._locked = False  # whether the device of who publishes was asked to write here by itself
         self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
 
-    version = property(lambda self: int(self._head[_VERSION]))
-    round = property(lambda self: int(self._head[_ROUND]))
+    @property
+    def version(self) -> int:
+        return int(self._head[_VERSION])
+
+    @property
+    def round(self) -> int:
+        return int(self._head[_ROUND])
+
+    def label(self) -> str:
+        return f"Params: {self.size:,} weights"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("publish",), ("params",))]
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
         if not self._locked:
@@ -107,10 +122,3 @@ class Params:
     def _barrier(self) -> None:
         with self._fence:
             pass
-
-    def __getstate__(self) -> dict:
-        return {k: self.__dict__[k] for k in ("size", "readers", "_fields", "_block", "_bells")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -86,8 +86,8 @@ class SharedCounts:
     def rest(self, rows: float) -> None:
         self.counters[self.ctx.index, 1] += int(rows)
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, list[int]]:
         return {}
 
-    def know(self, kept: dict[str, Any]) -> None:
-        pass
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:
+        """There is nothing more to load."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -13,25 +15,20 @@ from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.flat import FlatParams, module_nbytes
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
-
-
-Apply = Generator[None, None, "tuple[float, Sums]"]
-
-
-Agree = Generator[None, None, "Sums"]
+Apply = Generator[None, None, tuple[float, Sums]]
+Agree = Generator[None, None, Sums]
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimiser by name (optim.make); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
+    """An optimiser by name (optimizers.NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
 
     name: str = "adam"
     eps: float = 1e-8
     alpha: float = 0.99
-    momentum: float = 0.0
     clip: float = 0.0
 
     def __post_init__(self) -> None:
@@ -39,71 +36,101 @@ class OptimizerSpec:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        return optimizers.statistics(self.name, self.momentum)
+        return optimizers.statistics(self.name)
 
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        return optimizers.make_optimizer(
-            self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, momentum=self.momentum
-        )
+        return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha)
+
+
+class Counts(Protocol):
+    """Updates that the weights have had, and agent steps learnt: a learner's own, or those of all that share them."""
+
+    @property
+    def fresh(self) -> bool: ...  # this learner begins with initial weights, or those of a checkpoint
+    @property
+    def ready(self) -> bool: ...  # the first weights are there
+    @property
+    def version(self) -> int: ...
+    @property
+    def learnt(self) -> float: ...
+    @property
+    def begun(self) -> int: ...  # the version that this run began with
+    def begin(self, version: int, learnt: float) -> None: ...  # once a checkpoint was loaded, if there is one
+    def newest(self) -> int: ...  # version of the weights to act with next, which are in the vector then
+    def add(self, rows: float) -> int: ...  # one more update, of `rows` agent steps; the version it was applied to
+    def rest(self, rows: float) -> None: ...  # agent steps without an update
+    def state(self) -> dict[str, list[int]]: ...  # for a checkpoint, beyond `version` and `learnt`
+    def load_state(self, saved: Mapping[str, list[int]]) -> None: ...
 
 
 class UpdateCounts:
-    """A learner's own count of updates and agent steps. Workers on shared weights have `SharedCounts` in its place."""
+    """A learner's own counts. Workers on shared weights have `SharedCounts` in its place."""
 
-    fresh = True  # this learner begins with initial weights, or those of a checkpoint
-    ready = True  # the first weights are there
+    fresh = True
+    ready = True
 
     def __init__(self) -> None:
         self.version, self.learnt, self.begun = 0, 0.0, 0
 
     def begin(self, version: int, learnt: float) -> None:
-        """After what was saved was loaded, if anything was."""
         self.version, self.learnt, self.begun = version, learnt, version
 
     def newest(self) -> int:
-        """The version of the weights to act with next; they are in the vector then."""
         return self.version
 
     def add(self, rows: float) -> int:
-        """One more update, of `rows` agent steps; the version that it was applied to."""
         self.version += 1
         self.learnt += rows
         return self.version - 1
 
     def rest(self, rows: float) -> None:
-        """Agent steps without an update."""
         self.learnt += rows
 
-    def kept(self) -> dict[str, Any]:
-        """What a checkpoint has of them beyond `version` and `learnt`; `know` is given what one had."""
+    def state(self) -> dict[str, list[int]]:
         return {}
 
-    def know(self, kept: dict[str, Any]) -> None:
-        pass
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:
+        """There is nothing more to load."""
 
 
-class BoundUpdate(Protocol):
+class BoundUpdate:
+    """An update at work on one worker's vector. This base is of a worker that waits for no other."""
+
     optimizer: torch.optim.Optimizer
-    waited: float  # seconds spent waiting for others, so far
-    counts: Any  # Counts, or what stands in its place
+    counts: Counts
+    gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply: ...
+    def __init__(self, ctx: WorkerContext, vector: FlatParams, clip: float):
+        self.ctx, self.vector, self.clip = ctx, vector, clip
+        self.waited = 0.0  # seconds spent waiting for others, so far
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        """Apply the vector's gradient: its norm, and the sums over all replicas. Others take their turns meanwhile."""
+        raise NotImplementedError
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
-        ...
+        yield from ()
+        return sums
+
+    def still(self) -> AbstractContextManager[None]:
+        """While in it, nobody changes the weights that this worker saves."""
+        return contextlib.nullcontext()
 
 
 class Update(Protocol):
-    """`apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all. `vector`: the
-    module's weights where this update wants them.
+    """A description made while wiring; `bind` makes it act on one worker's vector.
+
+    `apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
     """
 
     @property
     def apart(self) -> bool: ...
     @property
     def optim(self) -> OptimizerSpec: ...
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams: ...
+    def title(self) -> str: ...  # the line of a learner's box in a diagram
+    def worker_nbytes(self, module: nn.Module) -> float: ...  # a worker's own weights, gradient and statistics
+    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams: ...  # the module where this update wants it
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate: ...
 
 
@@ -131,22 +158,24 @@ class Local:
     optim: OptimizerSpec
     apart: ClassVar[bool] = False
 
+    def title(self) -> str:
+        return f"Local({self.optim.name})"
+
+    def worker_nbytes(self, module: nn.Module) -> float:
+        return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
+
     def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
         return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Local(self, vector)
+        return _Local(ctx, vector, self.optim)
 
 
-class _Local:
-    def __init__(self, what: Local, vector: FlatParams):
-        self.clip, self.vector, self.optimizer = what.optim.clip, vector, what.optim.make(vector.parameter)
-        self.waited, self.counts = 0.0, UpdateCounts()
+class _Local(BoundUpdate):
+    def __init__(self, ctx: WorkerContext, vector: FlatParams, optim: OptimizerSpec):
+        super().__init__(ctx, vector, optim.clip)
+        self.optimizer, self.counts = optim.make(vector.parameter), UpdateCounts()
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        yield from ()
         return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
-        yield  # a generator, like its siblings
-
-    def agree(self, sums: Sums) -> Agree:
-        return sums
-        yield

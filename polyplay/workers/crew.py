@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
@@ -25,41 +25,12 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.workers.placement import Placement
 from polyplay.workers.process import KINDS, CloudPickled, as_process, as_thread, no_main, prepare, tune
+from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
 ROWS = 64  # of the meter: workers a crew can have at once
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
-
-
-@dataclass(frozen=True)
-class Each:
-    """A value made per worker, in the main process: each(lambda i: …)."""
-
-    make: Callable[[int], Any]
-
-
-each = Each
-
-
-@dataclass
-class Role:
-    name: str
-    work: Callable[..., Iterator[None]]
-    n: int
-    on_loss: Literal["fail", "replace"]
-    kw: dict[str, Any]
-    learner: bool  # decides when the run is done, and saves
-    on: Literal["process", "thread"]
-    drain: bool  # workers that have to leave end by themselves
-    heads: RoleSize
-    threads: int  # compute threads of each worker, 0: its share
-    workers: dict[int, WorkerHandle] = field(default_factory=dict)
-    leaving: dict[int, WorkerHandle] = field(default_factory=dict)
-    most: int = 0  # workers there is room for
-    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
-    lost: int = 0
-    falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
 
 
 @dataclass
@@ -93,7 +64,6 @@ class Crew:
         precision: str = "float32",
         where: Placement | None = None,
         reuse: bool = True,
-        room: Mapping[str, int] | None = None,
         say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
     ):
         self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
@@ -102,7 +72,7 @@ class Crew:
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.precision, self.reuse, self.control = precision, reuse, RunControl()  # of networks: nets.precision; see Me
         self.atari, self.compress = atari, compress  # the Atari preset that pages are to use, and of a replay's frames
-        self.roles, self.room = list[Role](), room or {}  # room: role → workers that a page is to make room for
+        self.roles = list[Role]()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
         self._rows = iter(range(ROWS))
@@ -120,20 +90,24 @@ class Crew:
         n: int = 1,
         *,
         name: str | None = None,
-        on_loss: Literal["fail", "replace"] = "fail",
+        on_loss: OnLoss = "fail",
         learner: bool = False,
         drain: bool = False,
-        on: Literal["process", "thread"] | None = None,
+        on: Kind | None = None,
         threads: int = 0,
-        **kw: Any,
+        **holds: Any,
     ) -> Role:
-        """`n` workers that run `work(me, **kw)`; a value wrapped in `each` is made per worker. `on`: what they are, if
-        not what the crew's workers are otherwise.
+        """`n` workers that run `work(ctx, **holds)`: fields of Role, and settings of its own. A value wrapped in `each`
+        is made per worker. `on`: what they are, if not what the crew's workers are otherwise.
 
-        `drain`: one that has to leave sees `me.leaving`, brings what it holds to its end and returns; without, it is
+        `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once.
         """
-        role = Role(name or work.__name__, work, n, on_loss, kw, learner, on or self.on, drain, RoleSize(n), threads)
+        held = {k: holds.pop(k) for k in Role.HOLDS if k in holds}
+        size, kind = RoleSize(n), on or self.on
+        role = Role(
+            name or work.__name__, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds
+        )
         self._reserve(role, n)
         self.roles.append(role)
         return role
@@ -144,22 +118,12 @@ class Crew:
             raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
         role.most = max(role.most, n)
 
-    def places(self, name: str, n: int) -> int:
-        """How many workers of a role to make room for in the wiring: `n`, or more where `room` says so."""
-        return max(n, self.room.get(name, 0))
-
-    def scale(self, role: Role, n: int) -> None:
-        """Change how many workers a running role has. The wiring must have room for them (producers, readers)."""
-        self._reserve(role, n)
-        role.heads.ask(n)
-        self._resize(role)
-
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
         """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
         self._reserve(role, high)
-        return Adjustable(role.name, low, high, role.heads.get, role.heads.ask)
+        return Adjustable(role.name, low, high, role.size.get, role.size.ask)
 
     # -------------------------------------------------------------------------------------------- running
 
@@ -181,7 +145,7 @@ class Crew:
         Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
         """
         for role in self.roles:
-            if role.leaving or role.heads.wanted != role.n:
+            if role.leaving or role.size.wanted != role.n:
                 self._resize(role)
         if self.serial:
             return self._run_serial(timeout)
@@ -206,7 +170,7 @@ class Crew:
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
         learners = [r for r in self.roles if r.learner]
-        return [row for r in learners for row in self.rows(r)[: 1 if apart(r) else None]]
+        return [row for r in learners for row in self.rows(r)[: 1 if r.apart else None]]
 
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""
@@ -238,18 +202,17 @@ class Crew:
 
     def _objects(self, what: str, value: Any = None) -> None:
         """Close, or set an attribute of, every object that workers share."""
-        shared = {id(v): v for r in self.roles for v in [*r.kw.values(), getattr(r.kw.get("spec"), "update", None)]}
+        shared = {id(v): v for r in self.roles for v in (*r.edges().values(), r.agents, *r.settings.values())}
         for thing in shared.values():
-            inner = getattr(thing, "stream", thing)
-            if what == "close" and hasattr(inner, "close"):
-                inner.close()
-            elif what != "close" and hasattr(inner, what):
-                setattr(inner, what, value)
+            if what == "close" and hasattr(thing, "close"):
+                thing.close()
+            elif what != "close" and hasattr(thing, what):
+                setattr(thing, what, value)
 
     def _start(self, role: Role, index: int) -> None:
         assert self.counters is not None
         old = role.past.get(index)
-        role.heads.seat(index, dismissed=False)
+        role.size.seat(index, dismissed=False)
         ctx = WorkerContext(
             role=role.name,
             index=index,
@@ -264,14 +227,14 @@ class Crew:
             threads=threads_of(role, self),
             trace=self.trace,
             precision=self.precision,
-            device=self.where.of(role.kw, index, role.on == "process"),
+            device=self.where.of(role, index),
             reuse=self.reuse,
-            heads=role.heads,
+            heads=role.size,
             drains=role.drain,
             patience=0.0 if self.serial else 0.1,
         )
         role.past[index] = ctx
-        kw = {k: v.make(index) if isinstance(v, Each) else v for k, v in role.kw.items()}
+        kw = role.arguments(index)
         worker = role.workers[index] = WorkerHandle(ctx, role, None)
         if self.serial:
             ctx.say = self.say
@@ -345,21 +308,18 @@ class Crew:
 
     def _resize(self, role: Role) -> None:
         """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
-        for index in range(role.n - 1, role.heads.wanted - 1, -1):
+        for index in range(role.n - 1, role.size.wanted - 1, -1):
             role.leaving[index] = worker = role.workers.pop(index)
             worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
-            role.heads.seat(index, dismissed=True)
+            role.size.seat(index, dismissed=True)
             role.n = index
         for worker in list(role.leaving.values()):
             if self._left(worker):
                 del role.leaving[worker.ctx.index]
-                for thing in role.kw.values():
-                    if hasattr(thing, "leave"):
-                        thing.leave(worker.ctx.index)
-        while role.n < role.heads.wanted and role.n not in role.leaving:
+        while role.n < role.size.wanted and role.n not in role.leaving:
             self._start(role, role.n)
             role.n += 1
-        role.heads.count(role.n + len(role.leaving))
+        role.size.count(role.n + len(role.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
         """See a leaving worker off; False while it still runs."""
@@ -384,11 +344,6 @@ class Crew:
         from polyplay.workers.diagram import draw_diagram
 
         return draw_diagram(self)
-
-
-def apart(role: Role) -> bool:
-    """Whether a role's workers learn without waiting for each other (Hogwild, Chunked, Server)."""
-    return bool(getattr(getattr(role.kw.get("spec"), "update", None), "apart", False))
 
 
 def _lost(worker: WorkerHandle, text: str) -> str:

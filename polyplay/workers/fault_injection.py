@@ -169,7 +169,7 @@ class FaultInjector:
 
 def unfinished_work(worker: WorkerHandle) -> Row | None:
     """What a dead worker had not handed over, where what its role writes into (`out`) can tell."""
-    out: Any = worker.role.kw.get("out")
+    out: Any = worker.role.out
     if not hasattr(out, "unfinished"):
         return None
     rollouts, steps = out.unfinished(worker.ctx.index)

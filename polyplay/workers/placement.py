@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
+from polyplay.workers.role import Role
 
 
 @dataclass
@@ -47,9 +46,8 @@ class Placement:
             raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
         self.device = "cpu"
 
-    def of(self, kw: Mapping[str, Any], index: int, process: bool) -> str:
-        """Worker `index` of a role with these arguments: processes take devices in turn, threads share the first."""
-        acts_alone = "envs" in kw and "spec" not in kw
-        if acts_alone and self.actors_on == "cpu":
+    def of(self, role: Role, index: int) -> str:
+        """Worker `index` of a role: processes take devices in turn, threads share the first."""
+        if role.envs is not None and role.spec is None and self.actors_on == "cpu":
             return "cpu"
-        return self.devices[index % len(self.devices) if process else 0]
+        return self.devices[index % len(self.devices) if role.on == "process" else 0]

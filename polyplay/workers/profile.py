@@ -138,7 +138,7 @@ class CostProfile:
                 for _ in run_epochs(self, batch, state, rows["version"]):
                     pass
                 return
-            for _ in self.descend(score):
+            for _ in self.apply_gradient(score):
                 pass
 
         return cpu_cost(update, seconds, self.clock)
@@ -152,7 +152,7 @@ class CostProfile:
                 _, state = self.policy.act(row, state, tape)
         return join_tapes(tapes)
 
-    def descend(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
+    def apply_gradient(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
         """An update as `several` asks its learner for one, of nothing but what must be computed."""
         scored = score()
         self.vector.zero_grad()

@@ -131,12 +131,12 @@ def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
             if what == "agents":
                 desk.pool.scale(draw.randint(1, ROOM))
             else:
-                crew.scale(predictors if what == "predictors" else trainers, draw.randint(1, 4))
+                (predictors if what == "predictors" else trainers, draw.randint(1).size.ask(4))
             crew.poll(0.01)
             if turn % 50 == 49:
                 now = steps(crew)
                 poll(crew, lambda now=now: steps(crew) > now + 50)
-        crew.scale(trainers, 1)
+        (trainers).size.ask(1)
         check(crew, drain(crew, desk, loss, batches))
         poll(crew, lambda: not predictors.leaving and not trainers.leaving)
         threads = [t for t in crew._workers() if t.runs.is_alive()]

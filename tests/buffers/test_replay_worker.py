@@ -68,7 +68,7 @@ class Shop:
         new = self._rows(p, T)
         rows = {k: np.concatenate([self.last[p][k], new[k]]) for k in new}
         self.last[p] = {k: v[-1:] for k, v in rows.items()}
-        into = self.producers[p].row(slot)
+        into = self.producers[p].views(slot)[0]
         for k, v in rows.items():
             into[k][:] = v
         self.producers[p].commit(slot)

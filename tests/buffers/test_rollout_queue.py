@@ -30,10 +30,10 @@ def _stream(**kw) -> RolloutQueue:
 def _fill(queue: RolloutQueue, producer, number: int) -> int:
     slot = producer.slot()
     assert slot is not None
-    rows = producer.row(slot)
+    rows = producer.views(slot)[0]
     rows["obs"]["x"][:] = number
     rows["version"][:] = number
-    producer.state(slot)["h"][:] = number
+    producer.views(slot)[1]["h"][:] = number
     producer.commit(slot)
     return slot
 
@@ -66,7 +66,7 @@ def test_a_row_that_nobody_wrote_is_noticed():
     queue = _stream(slots=1)
     producer = queue.producer(0)
     slot = producer.slot()
-    producer.row(slot)["version"][:3] = 0
+    producer.views(slot)[0]["version"][:3] = 0
     with pytest.raises(RuntimeError, match="nobody wrote"):
         producer.commit(slot)
 
@@ -78,9 +78,9 @@ def test_what_a_dead_one_had_begun_is_counted_once():
     assert queue.unfinished(0) == (0, 0)
     slot = dead.slot()
     assert queue.unfinished(0) == (0, 0), "nothing was written yet"
-    dead.row(slot)["version"][:3] = 7
+    dead.views(slot)[0]["version"][:3] = 7
     assert queue.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
-    dead.row(slot)["first"][1, 0] = True
+    dead.views(slot)[0]["first"][1, 0] = True
     assert queue.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
     queue.producer(0)
     assert queue.unfinished(0) == (0, 0), "its successor will write that slot anew"
@@ -148,7 +148,7 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
         if choice < producers:
             slot = ends[choice].slot()
             if slot is not None:
-                rows = ends[choice].row(slot)
+                rows = ends[choice].views(slot)[0]
                 rows["version"][:], rows["action"][:] = number, choice
                 ends[choice].commit(slot)
                 sent[choice].append(number)

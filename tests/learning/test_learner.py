@@ -192,9 +192,9 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     learner, rng = Learner(_me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
-    counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.aim)]
-    _finish(learner.revise(item, 3.0))
+    counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.target_net)]
+    _finish(learner.step_on_sample(item, 3.0))
     assert [float(c) for c in counts] == [0.0, 0.0], "the memory's rows were observed when they came"
-    _finish(learner.revise(item, 3.0, observe=True))
+    _finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)

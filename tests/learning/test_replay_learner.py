@@ -12,7 +12,6 @@ from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
 from polyplay.buffers.rollout_queue import ROWS
 from polyplay.common.tree import Field
-from polyplay.learning import replay_learner
 from polyplay.learning.replay_learner import ReplayLearner
 
 SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
@@ -30,20 +29,20 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self._left = left
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         return self._left
 
     def observe(self, rows):
         self.seen.append(rows["obs"])
 
-    def revise(self, item, fresh, observe=False):
+    def step_on_sample(self, item, fresh, observe=False):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
         self.priority = np.arange(1.0, len(item["id"]) + 1)
         return
         yield
 
-    def judged(self):
+    def priorities(self):
         return self.priority
 
     def rest(self, steps):

@@ -54,7 +54,7 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
 
 def test_streams_between_workers_are_counted_as_they_are():
     crew, system = wired("impala", lanes=4, batch=8)
-    queue = crew.roles[0].kw["out"]
+    queue = crew.roles[0].out
     joined = 2 * queue.block.nbytes / queue.slots
     assert predict(crew, system)["rollouts"] == queue.block.nbytes + joined
 

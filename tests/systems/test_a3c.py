@@ -83,9 +83,9 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     crew = Crew(seed=3, serial=True, steps=100)
     settings = {"env": "toy:memory", "core": "lstm", "core_size": 8, "workers": 1, "learning_rate": 0.0, "unroll": 3}
     policy = wired(crew, **settings).policy
-    spec = crew.roles[0].kw["spec"]
+    spec = crew.roles[0].spec
     loss = Kept(spec.loss)
-    crew.roles[0].kw["spec"] = replace(spec, loss=loss)
+    crew.roles[0].spec = replace(spec, loss=loss)
     crew.start(())
     while not crew.poll(0.05):
         pass
@@ -119,7 +119,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, optimizer="adam", eps=1e-5)
-    update, role = crew.roles[0].kw["spec"].update, crew.roles[0]
+    update, role = crew.roles[0].spec.update, crew.roles[0]
     crew.start(())
     try:
         _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
@@ -150,8 +150,8 @@ def _until(crew: Crew, enough: Any, seconds: float = 120.0) -> None:
 def test_what_a_worker_raises_reaches_the_main_process(on):
     crew = Crew(seed=1, on=on, steps=10**9)
     wired(crew)
-    spec = crew.roles[0].kw["spec"]
-    crew.roles[0].kw["spec"] = replace(spec, loss=fails)
+    spec = crew.roles[0].spec
+    crew.roles[0].spec = replace(spec, loss=fails)
     crew.start(())
     try:
         with pytest.raises(WorkerLost, match=r"(?s)worker replica \d raised:.*a bad day"):

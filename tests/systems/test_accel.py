@@ -155,7 +155,7 @@ def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, sync="chunked", optimizer="adam", eps=1e-5)
     role: Any = crew.roles[0]
-    update: Chunked = role.kw["spec"].update
+    update: Chunked = role.spec.update
     crew.start(())
     try:
         _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)

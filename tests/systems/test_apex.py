@@ -91,14 +91,14 @@ def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():
         assert crew.counters is not None
         done = crew.counters.column("updates")
         until(crew, lambda: done.max() >= 20)
-        ladder = roles["act"].kw["explore"]
+        ladder = roles["act"].explore
         rungs = ladder.at(np.zeros(4), 4 + np.arange(4))
         for name in ("act", "serve_replay"):
             os.kill(roles[name].workers[1].runs.pid, signal.SIGKILL)
             until(crew, lambda name=name: roles[name].lost == 1)
         ctx = roles["act"].workers[1].ctx
         assert (ctx.index, ctx.incarnation) == (1, 1)
-        assert roles["act"].kw["explore"] is ladder
+        assert roles["act"].explore is ladder
         assert np.array_equal(ladder.at(np.zeros(4), ctx.index * 4 + np.arange(4)), rungs), "its lanes' own ε"
         before, rows = done.max(), roles["serve_replay"].workers[1].ctx.row
         until(crew, lambda: any("begins empty" in text for text in said))
@@ -121,7 +121,7 @@ def test_the_paper_is_the_fact_sheets():
 def test_its_ladder_of_eight_lanes_goes_from_two_fifths_to_the_8th_power_of_it():
     crew = Crew()
     system = wired(crew, epsilon=0.4)
-    ladder = next(r.kw["explore"] for r in crew.roles if r.name == "act")
+    ladder = next(r.explore for r in crew.roles if r.name == "act")
     found = ladder.at(np.zeros(8), np.arange(8))
     assert found == pytest.approx([0.4 ** (1 + i) for i in range(8)])
     assert (found[0], found[-1]) == pytest.approx((0.4, 6.5536e-4))
@@ -146,7 +146,7 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     crew = Crew(steps=100_000)
     told = plan.make_plan(crew, wired(crew, ratio=0.0), RunOptions())
     role = next(r for r in crew.roles if r.name == "serve_replay")
-    samples = role.kw["out"]
+    samples = role.out
     assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
     crew = Crew(steps=100_000)

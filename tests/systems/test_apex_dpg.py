@@ -82,9 +82,9 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
     crew = Crew()
     system = wired(crew, env="toy:pendulum", memories=1, reward_scale=0.1)
-    replay = next(r.kw["out"].replay for r in crew.roles if r.name == "serve_replay")
+    replay = next(r.out.replay for r in crew.roles if r.name == "serve_replay")
     policy, pool = build_network(system.policy, 1), Envs("toy:pendulum", 8).open(0)
-    explore = next(r.kw["explore"] for r in crew.roles if r.name == "act")
+    explore = next(r.explore for r in crew.roles if r.name == "act")
     rows: list[Any] = []
     for t in range(6):
         lanes, step = pool.recv()

@@ -87,8 +87,8 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     assert kept[1]["square"].any()
     crew = Crew(0, serial=True, steps=10**9, resume=found.path, resumes=1)
     wired(crew, **PAPER)
-    server, explore = crew.roles[1].kw["server"], Seen(8)
-    crew.roles[0].kw["explore"] = explore
+    server, explore = crew.roles[1].server, Seen(8)
+    crew.roles[0].explore = explore
     crew.start(())
     while not server.ready:
         crew.poll(0.0)
@@ -132,7 +132,7 @@ def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_lin
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, start=64)
     bundle, shard = crew.roles
-    server = shard.kw["server"]
+    server = shard.server
     crew.start(())
     try:
         _until(crew, lambda: server.cells.learner[:, 0].min() > 20)

@@ -120,9 +120,9 @@ def _begun(**more: Any) -> tuple[Crew, Any, Seen]:
     crew = Crew(0, serial=True, steps=10**9, **more)
     system = wired(crew)
     role = roles(crew)["act"]
-    role.kw["explore"] = seen = Seen(role.kw["explore"])
+    role.explore = seen = Seen(role.explore)
     crew.start(system.metrics)
-    return crew, role.kw["params"], seen
+    return crew, role.params, seen
 
 
 def _until(crew: Crew, enough: Any, seconds: float = 600.0) -> None:
@@ -161,7 +161,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     system = wired(crew, start=100)
-    by, server = roles(crew), roles(crew)["serve_parameters"].kw["server"]
+    by, server = roles(crew), roles(crew)["serve_parameters"].server
     crew.start(system.metrics)
     pushed = server.cells.learner[:, 0]
     try:
@@ -207,9 +207,9 @@ def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
     for memories in (1, 4):
         crew = Crew()
         wired(crew, actors=4, memories=memories, learners=3)
-        samples = roles(crew)["learn"].kw["source"]
+        samples = roles(crew)["learn"].source
         found[memories] = (samples.memories, samples.learners, samples.replay.lanes, samples.replay.capacity)
-        assert roles(crew)["act"].kw["explore"].schedule.after == 250 * memories
+        assert roles(crew)["act"].explore.schedule.after == 250 * memories
     assert found == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
 
 
@@ -265,7 +265,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     assert lines["length"].endswith("125 updates, one every 8")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("as it was, batches that were drawn ahead are drawn anew: environments")
-    samples = roles(crew)["learn"].kw["source"]
+    samples = roles(crew)["learn"].source
     assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert made.checkpoint > made.memory["replay"]
     net = memory_estimate.bytes_of(wired(Crew()).policy())

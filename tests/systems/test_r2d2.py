@@ -96,8 +96,8 @@ def test_a_killed_actor_comes_back_with_its_rungs(tmp_path):
     settings = {k: v for k, v in MEMORY.items() if k not in ("tensorboard", "report_every")}
     page.build(page.Config(**{**settings, "actors": 2, "lanes": 2, "start": 10**4}), crew)
     role = next(r for r in crew.roles if r.name == "act")
-    asked = Asked(role.kw["explore"])
-    role.kw["explore"] = asked
+    asked = Asked(role.explore)
+    role.explore = asked
     crew.start()
     try:
         while not asked.lanes(0) or not asked.lanes(1):

@@ -182,8 +182,8 @@ def test_presets_have_the_published_numbers(system, preset):
     """As wired: every replica's share together."""
     page, crew = systems.load(system), Crew(0)
     page.build(page.PRESETS[preset](), crew)
-    role = next(r for r in crew.roles if "replay" in r.kw)
-    learner, replay, explore, n = role.kw["spec"], role.kw["replay"], role.kw["explore"], role.n
+    role = next(r for r in crew.roles if r.replay)
+    learner, replay, explore, n = role.spec, role.replay, role.explore, role.n
     optim, sampler = learner.update.optim, replay.sampler
     chance = (explore.end, explore.over) if explore is not None else (0, 0)
     weights = (getattr(sampler, "alpha", 0), getattr(sampler, "last", 1) or sampler.beta)

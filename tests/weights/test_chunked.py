@@ -93,7 +93,7 @@ def test_own_weights_are_renewed_by_an_own_update_only():
 def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first():
     update, vectors, bound = made(PLAIN)
     parts, before = update.parts(), update.arrays()[0].copy()
-    other = update.claims.join(1)
+    other = update.locks.join(1)
     assert other.take(0)
     vectors[0].grad.fill_(1.0)
     held = vectors[0].read().copy()
@@ -102,7 +102,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     next(steps)
     central, *_, done = update.arrays()
     assert done.tolist() == [0, 1, 1]
-    assert update.claims.holder(0) == 1
+    assert update.locks.holder(0) == 1
     for vector in (central, vectors[0].read()):
         assert np.array_equal(vector[parts[0]], before[parts[0]])
         assert (vector[parts[1]] != held[parts[1]]).all(), "renewed per chunk"
@@ -134,7 +134,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
     vectors[1].grad[-1] = wrong
     _finish(bound[1](0.1, np.zeros(3)))
     assert all(np.array_equal(x, y) for x, y in zip((*update.arrays()[:2], update.arrays()[4]), before, strict=True))
-    assert [update.claims.holder(i) for i in range(3)] == [-1] * 3
+    assert [update.locks.holder(i) for i in range(3)] == [-1] * 3
 
 
 def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks():
@@ -191,7 +191,7 @@ def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
     """
     update, vectors, bound = made(PLAIN, workers, chunks)
     told, rng = Told(update, bound), np.random.default_rng(seed)
-    others = update.claims.join(99)
+    others = update.locks.join(99)
     running: dict[int, Any] = {}
     acted = {i: (told.copied[i].copy(), bound[i].counts.newest()) for i in range(workers)}
     done = [0] * workers
@@ -237,7 +237,7 @@ def test_lag_over_several_own_updates_is_never_told_too_small_either(monkeypatch
     for seed in range(20):
         update, _, bound = made(PLAIN, 2, 3)
         told, rng = Told(update, bound), np.random.default_rng(seed)
-        others = update.claims.join(99)
+        others = update.locks.join(99)
         begun = [(told.copied[i].copy(), bound[i].counts.newest()) for i in range(2)]
         turns: list[Any] = [None, None]
         for _ in range(60):

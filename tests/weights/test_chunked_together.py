@@ -94,10 +94,10 @@ def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
     worker.start()
     try:
         until = time.monotonic() + 60
-        while update.claims.holder(1) != 1:
+        while update.locks.holder(1) != 1:
             assert time.monotonic() < until
             time.sleep(0.005)
-        mine = update.claims.join(0)
+        mine = update.locks.join(0)
         assert not mine.take(1)
     finally:
         os.kill(worker.pid or 0, signal.SIGKILL)

@@ -154,7 +154,7 @@ def test_impalas_actors_and_learner_take_it_for_params():
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=server)
     crew.add(learn, learner=True, source=queue.batches(2), spec=spec, params=server, round_slots=2)
     crew.add(serve_parameters, n=2, server=server)
-    assert "shard ──► " in crew.diagram()
+    assert "serve_parameters ──► " in crew.diagram()
     crew.start(spec.loss.metrics)
     while not crew.poll(0.5):
         pass

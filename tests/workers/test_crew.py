@@ -202,13 +202,13 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     crew = Crew()
     role = crew.add(forever, block=block)
     crew.start()
-    crew.scale(role, 3)
+    (role).size.ask(3)
     pids = block.array(64, "int64")
     until = time.monotonic() + 100
     while not pids[8:11].all() and time.monotonic() < until:
         crew.poll(0.05)
     assert pids[8:11].all()
-    crew.scale(role, 1)
+    (role).size.ask(1)
     assert not psutil.pid_exists(int(pids[10]))
     assert psutil.pid_exists(int(pids[8]))
     crew.poll(0.05)

@@ -209,8 +209,8 @@ KILLED = textwrap.dedent("""
             slot = end.slot()
             if slot is None:
                 continue
-            mark, leaves = 10_000 * life + made, end.row(slot)
-            end.state(slot)["h"][:] = mark
+            mark, leaves = 10_000 * life + made, end.views(slot)[0]
+            end.views(slot)[1]["h"][:] = mark
             for t in range(T + 1):
                 if (made, t) == dies:
                     os.kill(os.getpid(), signal.SIGKILL)

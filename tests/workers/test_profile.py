@@ -61,8 +61,8 @@ def test_learning_changes_the_weights():
     wired = settings.wire("ppo", settings.keywords("ppo", "toy:catch", "mlp", "float32", 2))
     found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
-    descend = found.descend
-    found.descend = lambda *a: (heard.append(1), descend(*a))[1]  # type: ignore[assignment,method-assign]
+    apply_gradient = found.apply_gradient
+    found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]
     found.learn(wired.T, wired.B, 0.0)
     assert not before.equal(found.vector.parameter.detach())
     assert len(heard) % (3 * 4) == 0  # epochs × minibatches

@@ -131,7 +131,7 @@ def test_what_is_measured(monkeypatch):
     monkeypatch.setattr(sizing, "SECONDS", 0.01)
     before = torch.get_num_threads()
     wired, crew = build("impala", {"unroll": 5})
-    spec = next(r.kw["spec"] for r in crew.roles if r.learner)
+    spec = next(r.spec for r in crew.roles if r.learner)
     found = sizing.measure_costs(wired.envs, wired.policy, spec, 5, 16, "float32")
     assert found.act > 0 < found.learn
     assert found.gain > 0

@@ -20,7 +20,7 @@ from safetensors.numpy import save as packed
 from polyplay.buffers.replay.storage import PIECE
 from polyplay.common.checkpoint import write_json
 from polyplay.common.errors import UserError
-from polyplay.common.files import write_file
+from polyplay.common.files import write_bytes
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
@@ -48,7 +48,7 @@ def save_buffer(memory: ReplayBuffer, directory: Path) -> None:
     for i, (part, key, arrays) in enumerate(_pieces(memory)):
         data = packed({k: np.ascontiguousarray(v) for k, v in arrays.items()})
         name = f"{i:05d}-{part}.safetensors"
-        write_file(directory / name, data)
+        write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data, arrays
     numbers = {

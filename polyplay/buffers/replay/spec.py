@@ -105,6 +105,27 @@ class Replay:
         _check_spec(self)
 
     @property
+    def items(self) -> str:
+        """What a batch is, for people."""
+        what = f"sequences of {self.sequence} after {self.burn_in}" if self.sequence else "transitions"
+        return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
+
+    @property
+    def prioritized(self) -> bool:
+        return not isinstance(self.sampler, Uniform)
+
+    def describe(self) -> list[str]:
+        """What it holds and what is drawn from it, a line each."""
+        pace = "free" if self.ratio is None else f"{self.ratio:g} per agent step"
+        drawn = f"{self.items}: {pace}, {type(self.sampler).__name__.lower()}"
+        return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
+
+    @property
+    def drawn_rows(self) -> int:
+        """Rows of a batch that a learner computes."""
+        return self.batch * (self.length if self.sequence else 2)
+
+    @property
     def every(self) -> int:
         """Rows between the starts of sequences; 0: items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))

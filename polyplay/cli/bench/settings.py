@@ -18,6 +18,7 @@ from polyplay.envs.toys import still
 from polyplay.runs import options as config
 from polyplay.runs.memory_estimate import kind_of
 from polyplay.workers.crew import Crew
+from polyplay.workers.role import Role
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
@@ -85,7 +86,7 @@ def wire(system: str, given: Mapping[str, Any]) -> WiredSystem:
     told = {k: v for k, v in named.items() if preset[k] != v}
     envs, lanes = acting(crew)
     spec, T, B = learning(crew)
-    timed = sum(r.n for r in crew.roles if {"envs", "desk", "source"} & r.kw.keys())
+    timed = sum(r.n for r in crew.roles if r.envs or r.agents or r.source)
     sizes: dict[str, Any] = {"T": T, "B": B, "epochs": spec.passes.epochs if spec.passes else 1, "workers": timed}
     sizes["turn"] = updates_per_turn(crew)
     sizes["reuse"] = reuses(crew)
@@ -96,32 +97,35 @@ def wire(system: str, given: Mapping[str, Any]) -> WiredSystem:
 
 def acting(crew: Crew) -> tuple[Envs, int]:
     """The environments of those who act, and how many lanes they act for at once, as far as the wiring says."""
-    kw = next(r.kw for r in crew.roles if {"envs", "desk"} & r.kw.keys())
-    if "envs" in kw:
-        return kw["envs"], kw["envs"].lanes // kw["envs"].groups
-    return kw["desk"].envs, 1
+    role = next(r for r in crew.roles if r.envs or r.agents)
+    if role.envs is not None:
+        return role.envs, role.envs.lanes // role.envs.groups
+    assert role.agents is not None
+    return role.agents.envs, 1
 
 
 def learning(crew: Crew) -> tuple[Any, int, int]:
     """The spec, and [T, B]: how many rows one learner takes at once."""
-    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
-    if "source" in kw:
-        queue = kw["source"].queue
-        return kw["spec"], queue.T, kw["source"].n * queue.lanes
-    return kw["spec"], kw["T"], kw["envs"].lanes
+    role = _learner(crew)
+    return role.spec, *(role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0))
 
 
 def updates_per_turn(crew: Crew) -> int:
     """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
-    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
-    passes, waits = kw["spec"].passes, not kw["spec"].update.apart
-    return passes.updates if passes and "envs" in kw and waits and not passes.target_kl else 1
+    role = _learner(crew)
+    passes = role.spec.passes if role.spec else None
+    return passes.updates if passes and role.envs and not role.apart and not passes.target_kl else 1
 
 
 def reuses(crew: Crew) -> bool:
     """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
-    kw = next(r.kw for r in crew.roles if "spec" in r.kw)
-    return crew.reuse and "envs" in kw and kw["envs"].fixed and not kw.get("episodic", False)
+    role = _learner(crew)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.acted)
+
+
+def _learner(crew: Crew) -> Role:
+    """Of several that learn the first."""
+    return next(r for r in crew.roles if r.spec is not None)
 
 
 def environment(env: Any) -> Any:

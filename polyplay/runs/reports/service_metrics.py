@@ -64,7 +64,7 @@ class ServiceMetrics:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows["source" in role.kw].extend(self.crew.rows(role, past=True))
+            rows[role.source is not None].extend(self.crew.rows(role, past=True))
         return rows
 
     def _sum(self, column: str, rows: Any) -> float:
@@ -90,13 +90,13 @@ class ServiceMetrics:
 
     def _desk(self, acting: list[int], passed: float) -> dict[str, Gauge]:
         """Of crews whose agents share a desk."""
-        role = next((r for r in self.crew.roles if "desk" in r.kw), None)
-        if role is None or role.kw["desk"].pool is None:
+        role = next((r for r in self.crew.roles if r.agents), None)
+        if role is None or role.agents is None or role.agents.pool is None:
             return {}
-        pool = role.kw["desk"].pool
+        pool = role.agents.pool
         depth = self._new("depth_sum", self._sum("depth_sum", acting))
         count = self._new("depth_count", self._sum("depth_count", acting))
-        trainers = sum(r.n for r in self.crew.roles if "source" in r.kw)
+        trainers = sum(r.n for r in self.crew.roles if r.source is not None)
         told = {"agents": getattr(pool, "present", pool.lanes), "predictors": role.n, "trainers": trainers}
         told["prediction_queue"] = _ratio(depth, count)
         if hasattr(pool, "waits"):
@@ -108,7 +108,7 @@ class ServiceMetrics:
         """Of crews that learn by a parameter server: its version vector from end to end, what was discarded so far, and
         how stale gradients were that came since the last look, each at its shard. Sums are over shards.
         """
-        server = next((r.kw["server"] for r in self.crew.roles if "server" in r.kw), None)
+        server = next((r.server for r in self.crew.roles if r.server), None)
         if server is None:
             return {}
         now = server.totals()

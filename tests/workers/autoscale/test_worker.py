@@ -214,9 +214,9 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     crew = Crew(on="thread")
     role = crew.add(drains, n=3, drain=True)
     crew.start()
-    crew.scale(role, 1)
+    (role).size.ask(1)
     assert role.n == 1
-    assert until(crew, lambda: role.heads.get() == 1)
+    assert until(crew, lambda: role.size.get() == 1)
     assert sorted(left) == [1, 2]
     crew.stop()
 
@@ -237,10 +237,10 @@ def test_hundreds_of_changes_leave_nothing_behind():
     crew.start()
     rng = random.Random(0)
     for _ in range(300):
-        role.heads.ask(rng.randint(1, 8))
+        role.size.ask(rng.randint(1, 8))
         crew.poll(0.001)
-    role.heads.ask(3)
-    assert until(crew, lambda: role.heads.get() == 3)
+    role.size.ask(3)
+    assert until(crew, lambda: role.size.get() == 3)
     assert until(crew, lambda: len(set(threading.enumerate()) - before) == 3), "those that left have ended"
     crew.stop()
     assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
@@ -253,9 +253,9 @@ def test_a_process_that_leaves_is_not_lost():
     role = crew.add(busy, n=2, on_loss="replace")
     crew.start()
     assert until(crew, lambda: crew.counters.column("updates")[:2].all())
-    role.heads.ask(1)
-    assert until(crew, lambda: role.heads.get() == 1)
-    role.heads.ask(2)
+    role.size.ask(1)
+    assert until(crew, lambda: role.size.get() == 1)
+    role.size.ask(2)
     before = crew.counters.column("updates")[1]
     assert until(crew, lambda: crew.counters.column("updates")[1] > before)
     crew.stop()
@@ -288,7 +288,7 @@ def test_impala_learns_on_while_its_actors_come_and_go(tmp_path):
     acting, learning = crew.roles
     dial = crew.dial(acting, 1, 3)
     crew.start()
-    queue, updates = acting.kw["out"], lambda: crew.counters.column("updates").sum()
+    queue, updates = acting.out, lambda: crew.counters.column("updates").sum()
     assert (queue.producers, queue.slots) == (3, 6)
     for n in (1, 3, 2):
         dial.set(n)

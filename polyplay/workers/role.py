@@ -1,0 +1,115 @@
+"""A role of the wiring: the workers that do the same, and what each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from polyplay.buffers.replay import Replay
+from polyplay.common.context import RoleSize, WorkerContext
+from polyplay.common.edges import Edge, End
+from polyplay.envs.pool import Envs
+
+if TYPE_CHECKING:
+    from polyplay.acting.exploration import Exploration
+    from polyplay.acting.predictor import AgentTable
+    from polyplay.learning.spec import LearnerSpec
+
+OnLoss = Literal["fail", "replace"]
+Kind = Literal["process", "thread"]
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value made per worker, in the main process: each(lambda i: …)."""
+
+    make: Callable[[int], Any]
+
+
+each = Each
+
+
+class Source(Protocol):
+    """What a learner, or a worker that holds a replay, takes from."""
+
+    @property
+    def edge(self) -> Edge: ...
+    def describe(self) -> list[str]: ...  # a line each for the diagram
+
+
+class WorkerHandle(Protocol):
+    ctx: WorkerContext
+
+
+@dataclass
+class Role:
+    """What every worker of a role holds, by name; `settings` are all other arguments of `work`."""
+
+    name: str
+    work: Callable[..., Iterator[None]]
+    n: int
+    on_loss: OnLoss
+    learner: bool  # decides when the run is done, and saves
+    on: Kind
+    drain: bool  # workers that have to leave end by themselves
+    size: RoleSize
+    threads: int  # compute threads of each worker, 0: its share
+    envs: Envs | None = None
+    agents: AgentTable | None = None  # lanes that several workers serve
+    policy: Callable[[], Any] | None = None
+    source: Any = None  # a Source
+    out: Any = None  # an Edge
+    params: Any = None  # the weights that it publishes, if it learns, or reads
+    spec: LearnerSpec | None = None
+    replay: Replay | None = None
+    T: int = 0  # agent steps of a rollout, where it learns from its own
+    lag: int | None = None
+    explore: Exploration | None = None
+    server: Any = None  # a parameter server that it serves
+    settings: dict[str, Any] = field(default_factory=dict)
+    workers: dict[int, Any] = field(default_factory=dict)  # WorkerHandle by seat
+    leaving: dict[int, Any] = field(default_factory=dict)
+    most: int = 0  # workers there is room for
+    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
+    lost: int = 0
+    falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
+
+    HOLDS = ("envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T", "lag", "explore", "server")
+
+    def arguments(self, index: int) -> dict[str, Any]:
+        """What worker `index` is called with."""
+        held = {name: getattr(self, name) for name in self.HOLDS}
+        given = {k: v for k, v in held.items() if v is not None and (k, v) != ("T", 0)} | self.settings
+        return {k: v.make(index) if isinstance(v, Each) else v for k, v in given.items()}
+
+    def edges(self) -> dict[End, Edge]:
+        """What it shares with other workers, by how it holds it."""
+        held: dict[End, Any] = {
+            "out": self.out,
+            "source": getattr(self.source, "edge", None),
+            "publish" if self.learner else "params": self.params,
+            "update": self.spec and self.spec.update,
+            "server": self.server,
+        }
+        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+
+    @property
+    def apart(self) -> bool:
+        """Whether its workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
+        return self.spec is not None and self.spec.update.apart
+
+    @property
+    def learns_own(self) -> bool:
+        """Whether it learns from what it acts itself."""
+        return self.spec is not None and self.source is None
+
+    @property
+    def held_replay(self) -> Replay | None:
+        """The replay that each of its workers holds."""
+        return self.replay or getattr(self.source, "held_replay", None) or getattr(self.out, "replay", None)
+
+    @property
+    def drawn_replay(self) -> Replay | None:
+        """The replay that it learns from, whoever holds it."""
+        return self.replay or getattr(self.source, "replay", None)
