@@ -1,7 +1,7 @@
 """Every code block of README and docs runs.
 
 python      Blocks of a page are run in order, in one namespace and one directory. One that begins with a comment that
-            names a file (`# my_env.py`) is written to it instead. Training is cut to a few steps.
+            names a file (`# my_env.py`) is written to it instead. Training takes a few steps, in one thread.
 sh          Lines that call polyplay are read by the real command line up to the point where work would begin; where
             `--dry-run` is quick they are run with it. Other lines must be of a kind in OTHERS, which says why they are
             not run.
@@ -133,17 +133,20 @@ def write_files(page: Path, there: Path) -> None:
             (there / block.file).write_text(block.text)
 
 
-def briefly(train: Callable[..., Any]) -> Callable[..., Any]:
-    def call(system: str, **given: Any) -> Any:
-        given.pop("frames", None)
-        return train(system, **{**given, "steps": min(STEPS, given.get("steps", STEPS)), "tensorboard": False})
+def briefly(call: Callable[..., Any], steps: int, **quiet: Any) -> Callable[..., Any]:
+    """`polyplay.train` or `resume`, for no more than so many steps."""
 
-    return call
+    def short(what: str, **given: Any) -> Any:
+        given.pop("frames", None)
+        return call(what, **{**given, **quiet, "steps": min(steps, given.get("steps", steps))})
+
+    return short
 
 
 @pytest.mark.parametrize("page", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
 def test_python_blocks_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(polyplay, "train", briefly(api.train), raising=False)
+    monkeypatch.setattr(polyplay, "train", briefly(api.train, STEPS, serial=True, tensorboard=False), raising=False)
+    monkeypatch.setattr(polyplay, "resume", briefly(api.resume, 2 * STEPS), raising=False)
     write_files(page, here)
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page):
