@@ -1,6 +1,6 @@
 """Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
 
-A slot is [T+1, lanes]: row t as the row convention has it (docs/rows.md), plus the recurrent state before row 0.
+A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
 consumer p mod consumers, so every ring has one writer and one reader. Imports no torch.
 """

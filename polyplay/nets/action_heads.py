@@ -1,7 +1,7 @@
 """From numbers to actions: what a policy's last layer means for an action space.
 
 Another space is another Head, several at once are a Composite of heads: everything else sees only this protocol.
-A mask of legal actions (bool, docs/rows.md) goes into the numbers first: `masked` ones never draw an illegal action.
+A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
 Categorical parts say their logarithms through a `Guard`; densities of real numbers have none.
 """
 

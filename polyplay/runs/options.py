@@ -53,7 +53,7 @@ class RunOptions:
     """how Atari games are played and shown: the system's own way (auto), or as dqn2015, dqn_zoo, a3c, ga3c, baselines,
     wrap_deepmind, accel, accel_nearest, impala, apex, r2d2, dopamine; with :plain or :native in that pipeline"""
     compress: Literal["none", "lz4", "zlib"] = "none"
-    """pack the frames that a replay keeps, each by itself, with this library: less memory, slower (docs/replay.md)"""
+    """pack the frames that a replay keeps, each by itself, with this library: less memory, slower"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0

@@ -205,7 +205,7 @@ def _resumes(crew: Any) -> str:
         return "weights, optimiser and counters, read while workers change them; lanes begin new games"
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
-    alone = "" if kinds == {"toy"} else ", if the environments can save themselves (docs/resume.md)"
+    alone = "" if kinds == {"toy"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
     how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
     return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 

@@ -74,7 +74,7 @@ def chunked() -> Config:
 
 
 def quick() -> Config:
-    """Pong on a small machine: measured in docs/dqn.md."""
+    """Pong on a small machine: measured in docs/systems/dqn.md."""
     paced: Any = {"unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"epsilon_over": 40_000, "epsilon": 0.02, "learning_rate": 1e-3, "clip": 10.0, "budget": 8_000_000}
     return Config(screen="baselines", network="a3c", inputs="centre", n_step=10, bound=4.0, **paced, **some)

@@ -61,7 +61,7 @@ class Config:
     priority: float = 0.6  # exponent α of priorities by error
     epsilon: float = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
     learning_rate: float = 6.25e-5  # constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
     eps: float = 1.5e-7  # the optimiser's ε
     clip: float = 40.0  # bound of the gradient's global norm, 0 is off
     budget: int = 22_800_000_000  # frames to train for when neither --frames nor --steps is given

@@ -63,7 +63,7 @@ class Config:
     slope: float = 1.0  # bound of each number of dQ/da, per half range; 0 is off
     rein: float = 0.0  # how hard the actor is pulled back from the ends of its range, see deterministic.DPG; 0 is off
     learning_rate: float = 1e-4  # constant, of actor and critic
-    optimizer: str = "adam"  # adam, or another of docs/parts.md
+    optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
     budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 

@@ -54,7 +54,7 @@ class Config:
     epsilon: float = 0.1  # how often to play at random, in the end
     epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
     learning_rate: float = 2.5e-4  # constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε within the root), adam, or another of docs/parts.md
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
     eps: float = 0.01  # the optimiser's ε
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
@@ -76,7 +76,7 @@ def prioritized() -> Config:
 
 
 def quick() -> Config:
-    """Pong on a small machine: measured in docs/dqn.md."""
+    """Pong on a small machine: measured in docs/systems/dqn.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "reduction": "mean", "double": True}
     paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"n_step": 10, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}

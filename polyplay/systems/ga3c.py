@@ -64,7 +64,7 @@ class Config:
 
 
 def released() -> Config:
-    """NVlabs/GA3C as released; of its flaws only the scheduler's (docs/ga3c.md lists what is refused)."""
+    """NVlabs/GA3C as released; of its flaws only the scheduler's (docs/systems/ga3c.md lists what is refused)."""
     return Config(schedule="released", correction="max", inputs="signed")
 
 

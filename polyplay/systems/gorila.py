@@ -35,7 +35,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, in bundled mode, as far as they are known; what is not says so (docs/gorila.md)."""
+    """Defaults: the paper's, in bundled mode, as far as known; what is not says so (docs/systems/gorila.md)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     screen: str = "dqn2015"  # Atari preset, unless --atari names another
@@ -57,7 +57,7 @@ class Config:
     epsilon: float = 0.1  # how often to play at random, in the end
     epsilon_over: int = 4_000_000  # agent steps of all actors over which it falls to that, from 1
     learning_rate: float = 0.01  # constant; not published
-    optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/parts.md
+    optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     eps: float = 0.01  # the optimiser's ε; not published
     stale: int = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
     outlier: float = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published

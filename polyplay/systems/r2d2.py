@@ -63,7 +63,7 @@ class Config:
 
 
 def quick() -> Config:
-    """For Pong on a small machine; how far it got: docs/dqn.md."""
+    """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
     short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16}
     paced: Any = {"actors": 1, "lanes": 16, "ratio": 4.0, "capacity": 100_000, "start": 5_000, "target": 200}
     seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre"}

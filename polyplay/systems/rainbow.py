@@ -71,7 +71,7 @@ def zoo() -> Config:
 
 
 def quick() -> Config:
-    """Pong on a small machine: measured in docs/dqn.md."""
+    """Pong on a small machine: measured in docs/systems/dqn.md."""
     paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"n_step": 10, "bound": 4.0, "learning_rate": 1e-3, "eps": 1e-5, "budget": 8_000_000}
     return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)

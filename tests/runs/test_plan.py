@@ -80,7 +80,7 @@ def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
 def test_what_resumes():
     assert line(make("a2c"), "resume").endswith("rollouts in flight are saved")
     assert line(make("a2c", env="CartPole-v1"), "resume").endswith(
-        "if the environments can save themselves (docs/resume.md)"
+        "if the environments can be saved (docs/concepts/failures_and_resume.md)"
     )
     assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("lanes begin new games")
 

@@ -1,6 +1,6 @@
 """Replay: what a RolloutQueue becomes when samples are drawn more than once. Imports no torch.
 
-`Replay` describes one, `Replay.open` makes its `Memory`; docs/replay.md.
+`Replay` describes one, `Replay.open` makes its `Memory`; docs/concepts/replay.md.
 """
 
 from typing import Any

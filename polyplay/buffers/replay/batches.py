@@ -57,7 +57,7 @@ class TransitionBatch:
         return end, np.multiply(total, r.scale, out=total), discount
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        """See docs/replay.md."""
+        """See docs/concepts/replay.md."""
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
         where = self.fields.planes(both, self.ledger.age)
@@ -89,7 +89,7 @@ class SequenceBatch:
         self.nbytes, self._turn = sum(a.nbytes for batch in made for _, a in tree.leaves(batch)), cycle(made)
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        """See docs/replay.md."""
+        """See docs/concepts/replay.md."""
         shape = (self.replay.length, len(slots))
         at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
         spans(slots, self.ledger.R, self.replay.burn_in, self.ledger.flags, at, real, valid)

@@ -1,7 +1,7 @@
 """Memory: rows of experience of many lanes, from which batches are drawn again and again.
 
-For one thread. Rows come as the acting loop wrote them (docs/rows.md); what is drawn are items, each with an id that
-tells one from whoever has its place later. See docs/replay.md.
+For one thread. Rows come as the acting loop wrote them (docs/concepts/rows.md); what is drawn are items, each with an
+id that tells one from whoever has its place later. See docs/concepts/replay.md.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ReplayBuffer:
         return max(self.pace.room(self.sampled), int(not self.ledger.size))
 
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
-        """A batch of items, see docs/replay.md. Its arrays are good until the sample after the next one.
+        """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
 
         beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
         Raises ValueError: there is nothing to draw from.

@@ -170,7 +170,7 @@ class Replay:
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
-        """What a batch has: see docs/replay.md. Shapes are whole ones, [B] and all."""
+        """What a batch has: see docs/concepts/replay.md. Shapes are whole ones, [B] and all."""
         B = self.batch
         if self.sequence:
             rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
