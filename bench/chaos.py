@@ -54,7 +54,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = command_line(__doc__)
     parser.add_argument("system")
-    parser.add_argument("--chaos", default="kill=act:3,kill=learn:20", help="see docs/chaos.md")
+    parser.add_argument("--chaos", default="kill=act:3,kill=learn:20", help="see docs/guides/fault_injection.md")
     parser.add_argument("--events", type=int, default=100, help="faults")
     parser.add_argument("--minutes", type=float, default=30.0, help="end after so long in any case")
     parser.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds")

@@ -219,7 +219,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds, of rollouts and of weights")
     parser.add_argument("--jitter", type=float, default=0.0, help="seconds, either way")
     parser.add_argument("--loss", type=float, default=0.0, help="the chance that a rollout gets lost")
-    parser.add_argument("--fail", default=None, help="faults, see docs/chaos.md")
+    parser.add_argument("--fail", default=None, help="faults, see docs/guides/fault_injection.md")
     parser.add_argument("--rows", type=int, default=1_200, help="of each lane, to record")
     parser.add_argument("--recording", type=Path, default=ROOT / "runs" / "fleet" / "pong.npz", help="kept here")
     parser.add_argument("--short", action="store_true", help="64 actors, 12 s, two tries")

@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="of training")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
     parser.add_argument("--warm", type=float, default=0.2, help="the part of all samples before the fit")
-    parser.add_argument("--chaos", default=None, help="see docs/chaos.md")
+    parser.add_argument("--chaos", default=None, help="see docs/guides/fault_injection.md")
     parser.add_argument("--out", type=Path, default=None, help="without suffix (default: bench/results/soak_SYSTEM)")
     own, more = sys.argv[1:], list[str]()
     if "--" in own:

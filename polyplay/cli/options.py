@@ -36,7 +36,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Full games, undiscounted and unclipped returns, written down in the run's directory (docs/evaluation.md)."""
+    """Full games, undiscounted and unclipped returns, written to the run's directory (docs/guides/evaluation.md)."""
 
     protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky"] = "run"
     """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,

@@ -94,7 +94,7 @@ class RunOptions:
     convolutional networks); --no-reuse computes them again"""
     chaos: str | None = None
     """harm the run's own workers to see it recover: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, several
-    with commas between; ROLE is a role's name, or any (docs/chaos.md)"""
+    with commas between; ROLE is a role's name, or any (docs/guides/fault_injection.md)"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
 

@@ -1,4 +1,4 @@
-"""How scores are measured, by name: what starts a game, what ends it, how many are played. docs/evaluation.md.
+"""How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
 
 A protocol fixes how games start and end; the picture, the actions and the frames that one is held stay those that the
 agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
@@ -106,7 +106,7 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, s
         return replace(envs, options=options), None
     if starts is None:
         raise UserError(
-            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/evaluation.md says; "
+            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/guides/evaluation.md says; "
             "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
         )
     found = start_states.load(starts, title)

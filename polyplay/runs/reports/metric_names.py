@@ -1,7 +1,7 @@
 """What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
 
 metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): a value is what
-docs/interop.md says it is. The x axis is agent steps in every style, as it is in theirs. Imports no torch.
+docs/guides/onnx_and_wandb.md says it is. The x axis is agent steps in every style, as in theirs. Imports no torch.
 """
 
 from __future__ import annotations

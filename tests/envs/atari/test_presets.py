@@ -29,7 +29,7 @@ FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed act
     "dopamine": "a6c4e14971adde34",
 }
 HELP = inspect.getsource(RunOptions)
-PAGE = (Path(__file__).parents[3] / "docs" / "atari.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "atari.md").read_text()
 NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
 
 
