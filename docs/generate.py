@@ -181,7 +181,10 @@ def rules(page: Path) -> str:
 
 def usage(page: Path) -> str:
     """What `polyplay --help` prints."""
-    return fence(main.USAGE)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main.main(["--help"])
+    return fence(printed.getvalue())
 
 
 def fence(text: str) -> str:
