@@ -31,6 +31,7 @@ from polyplay.runs import flags, options
 
 ROOT = assemble.ROOT
 PAGES = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
+PAGES.remove(ROOT / "CHANGELOG.md")  # it names what is gone
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# (\w+\.py)$")
 INLINE = re.compile(r"`(polyplay [^`]+)`")
