@@ -34,7 +34,7 @@ def crew_of(actors: int, asked: argparse.Namespace) -> Crew:
     more: Any = {"actors": actors, "lanes": asked.lanes, "memories": asked.memories}
     kept: Any = {"capacity": 50_000, "start": asked.start, "network": asked.network, "batch": asked.batch}
     crew = Crew(steps=10**12, say=lambda kind, text: print(f"apex: {text}", flush=True))
-    page.build(Config(env=asked.env, screen="baselines", prefetch=4, unroll=25, optimizer="adam", **more, **kept), crew)
+    page.build(Config(env=asked.env, atari="baselines", prefetch=4, unroll=25, optimizer="adam", **more, **kept), crew)
     return crew
 
 

@@ -42,10 +42,10 @@ class Service:
         )
         self.wired = page.build(config, self.crew)
         self.served, self.learnt = self.crew.roles[:2]
-        self.desk = self.served.agents
+        self.agents = self.served.agents
         tops = (most, page.MOST, page.MOST)
-        asks = (self.desk._ask, *(r.size.ask for r in (self.served, self.learnt)))
-        gets = (self.desk.dial("agents").get, *(r.size.get for r in (self.served, self.learnt)))
+        asks = (self.agents._ask, *(r.size.ask for r in (self.served, self.learnt)))
+        gets = (self.agents.dial("agents").get, *(r.size.get for r in (self.served, self.learnt)))
         for role in (self.served, self.learnt):
             self.crew._reserve(role, page.MOST)
         self.dials = [Adjustable(*x) for x in zip(NAMES, (1, 1, 1), tops, gets, asks, strict=True)]

@@ -256,8 +256,8 @@ def dqn() -> tuple[Contender, ...]:
     """An update of 32 for every 4 agent steps on both sides, ε 0.05, a replay of 100,000; the window is of training."""
     ours = "network=nature batch=32 ratio=8 capacity=100000 start=1000 epsilon=0.05 epsilon_over=1 target=2500"
     return (
-        *both("dqn", "dqn", f"{ours} screen=baselines optimizer=adam", *DQN),
-        *both("accel_dqn", "accel_dqn", f"{ours} screen=baselines algo=dqn", *ACCEL_DQN),
+        *both("dqn", "dqn", f"{ours} atari=baselines optimizer=adam", *DQN),
+        *both("accel_dqn", "accel_dqn", f"{ours} atari=baselines algo=dqn", *ACCEL_DQN),
         Contender("ceiling", "dqn-ceiling", "precision=auto", CEILING),
         Contender("ceiling, float32", "dqn-ceiling", "precision=float32", CEILING),
         Contender("sb3", "sb3-dqn", "", SB3_DQN),

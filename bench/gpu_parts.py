@@ -35,8 +35,8 @@ class Wired:
         settings, self.options, _ = options.resolve(page, **keywords)
         self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
-        self.learner = next(r.kw for r in self.crew.roles if r.spec)
-        self.spec, self.spec = self.learner["spec"], self.system.envs.spec
+        self.learner = next(r.arguments(0) for r in self.crew.roles if r.spec)
+        self.learns, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.where.devices[0])
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
@@ -58,7 +58,7 @@ def scribble(rows: Any) -> None:
 
 def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float) -> Row:
     """Samples/s of acting for `lanes` at once and of updates of T·B rows, one pass, all of it on the device."""
-    device, spec = wired.device, wired.spec
+    device, spec = wired.device, wired.learns
     policy = build_network(spec.policy, 0, wired.options.precision, device)
     vector = FlatParams(policy)
     optimizer = spec.update.optim.make(vector.parameter)
@@ -118,7 +118,7 @@ def recorded(wired: Wired, seconds: float) -> float:
                 queue.rows["version"][slot] = 0
                 end.commit(slot)
 
-    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "params", "round_slots")})
+    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "params")})
 
     def turn() -> None:
         fill()

@@ -195,7 +195,7 @@ def learn(
     ctx: WorkerContext, *, samples: SampleQueue, seen: Seen, pace: Hyperparameters, copies: bool
 ) -> Iterator[None]:
     """Takes a batch when it is due, copies it as a transfer to a device would read it, and judges it at random."""
-    taker, draws, version, B = samples.taker(0), np.random.default_rng(ctx.seed), 0, samples.replay.batch
+    taker, draws, version, B = samples.reader(0), np.random.default_rng(ctx.seed), 0, samples.replay.batch
     priorities = draws.lognormal(-2.0, 1.0, (64, B)).astype(np.float32)
     into = tree.zeros(samples.replay.drawn())
     due, lags = time.monotonic(), seen.lags

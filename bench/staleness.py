@@ -111,10 +111,10 @@ def crew_of(case: str, seed: int) -> Crew:
     late, d, limit, k, broken = CASES[case]
     page, crew = systems.load("gorila"), Crew(seed, serial=True, steps=10**9)
     page.build(page.Config(**CATCH, stale=limit, outlier=k), crew)
-    kw = crew.roles[0].kw
-    spec = kw["spec"]
+    role = crew.roles[0]
+    spec = role.spec
     outputs = Broken(spec.outputs) if broken else spec.outputs
-    kw["spec"] = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
+    role.spec = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
     crew.start(())
     return crew
 

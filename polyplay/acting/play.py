@@ -126,11 +126,11 @@ def _chooser(
     lanes, drawn = len(numbers), random_actions.action_width(spec.action) if how.epsilon else 0
 
     def choose(step: Any, state: Any, act: int) -> tuple[Any, Any]:
-        heard = {k: step[k] for k in POLICY_INPUTS if k in step}
+        inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
         if not how.greedy:
-            heard["noise"] = uniform(how.seed + SEED, numbers, np.full(lanes, act), policy.noise)
+            inputs["noise"] = uniform(how.seed + SEED, numbers, np.full(lanes, act), policy.noise)
         with torch.no_grad():
-            out, after = policy.act(as_tensors(heard), state)
+            out, after = policy.act(as_tensors(inputs), state)
         action = tree.map(lambda x: x.numpy(), out["action"])
         if not how.epsilon:
             return action, after

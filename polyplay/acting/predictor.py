@@ -38,7 +38,7 @@ class AgentTable:
         self.pool: Any = None
         self.taken = 0
         self._opening = threading.Lock()
-        self._turn = threading.Condition()  # of pools that step in send(), which know no second thread
+        self._can_recv = threading.Condition()  # of pools that step in send(), which know no second thread
 
     def open(self, ctx: WorkerContext, policy: Any) -> AgentTable:
         """The first to come opens the pool."""
@@ -74,9 +74,9 @@ class AgentTable:
         """See Pool."""
         if self._waits:
             return self.pool.recv(timeout)
-        with self._turn:
+        with self._can_recv:
             if not self.pool.ready:
-                self._turn.wait(timeout)
+                self._can_recv.wait(timeout)
             if not self.pool.ready:
                 raise TimeoutError
             return self.pool.recv(timeout)
@@ -85,9 +85,9 @@ class AgentTable:
         """See Pool."""
         if self._waits:
             return self.pool.send(lanes, action)
-        with self._turn:
+        with self._can_recv:
             self.pool.send(lanes, action)
-            self._turn.notify()
+            self._can_recv.notify()
 
     def leaves(self, numbers: np.ndarray) -> np.ndarray:
         return numbers >= getattr(self.pool, "wanted", len(self.numbers))
@@ -119,7 +119,7 @@ class Predictor:
         (LearnerSpec.same).
         """
         counters, table = self.ctx.counters, self.table
-        held = self.version() if renew is None else renew()
+        version = self.version() if renew is None else renew()
         while not self.ctx.leaving:
             before = time.perf_counter()
             try:
@@ -132,23 +132,23 @@ class Predictor:
             numbers = table.numbers[lanes]
             table.taken = len(numbers)
             table.games.count(self.ctx, numbers, step, table.first_lane)
-            held, state = held if renew else self.version(), self._state(numbers)
+            version, state = version if renew else self.version(), self._state(numbers)
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).all())
-            said, after = (self._nothing(len(numbers)), {}) if last else self._say(numbers, step, state)
-            done = self._write(numbers, step, said, held, go)
+            outputs, after = (self._nothing(len(numbers)), {}) if last else self._act(numbers, step, state)
+            done = self._write(numbers, step, outputs, version, go)
             if done:
                 yield done
             if last and renew is not None:
-                held = renew()
+                version = renew()
                 if go.any():
-                    said, after = self._say(numbers, step, state)
+                    outputs, after = self._act(numbers, step, state)
             start = go & (table.slot[numbers] < 0)
             if start.any():
                 yield from self._slots(numbers[start])
-                self._begin(numbers[start], step, said, held, state, np.flatnonzero(start))
-            self._answer(lanes, numbers, leaves, said, after)
+                self._begin(numbers[start], step, outputs, version, state, np.flatnonzero(start))
+            self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
         """Which of these lanes' chunks end with the row in hand."""
@@ -161,31 +161,31 @@ class Predictor:
     def _state(self, numbers: np.ndarray) -> Batch:
         return tree.map(lambda x: x[torch.from_numpy(numbers)], self.table.state) if self.table.state else {}
 
-    def _say(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+    def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         before = time.perf_counter()
         table = self.table
-        heard = {k: step[k] for k in POLICY_INPUTS if k in step}
-        heard["noise"] = uniform(
+        inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
+        inputs["noise"] = uniform(
             self.ctx.noise_seed, numbers + table.first_lane, table.acts[numbers], self.policy.noise
         )
         table.acts[numbers] += 1
         with torch.no_grad():
-            answer = self.policy.act(as_tensors(heard), state)
+            answer = self.policy.act(as_tensors(inputs), state)
         self.ctx.counters.add("infer", time.perf_counter() - before)
         self.ctx.counters.served(len(numbers))
         return answer
 
-    def _write(self, numbers: np.ndarray, step: Batch, said: Batch, held: int, go: np.ndarray) -> list[Chunk]:
+    def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
         """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
         if has.all():
-            write_row(self.out.rows, (slot, at), step, said, held)
+            write_row(self.out.rows, (slot, at), step, outputs, version)
         elif has.any():
             pick = np.flatnonzero(has)
-            some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], said)
-            write_row(self.out.rows, (slot[has], at[has]), some, what, held)
+            some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], outputs)
+            write_row(self.out.rows, (slot[has], at[has]), some, what, version)
         ends = self._ends(numbers, go)
         table.at[numbers] += 1
         if not ends.any():
@@ -211,23 +211,23 @@ class Predictor:
             self.table.slot[i] = slot
         self.ctx.counters.add("wait", time.perf_counter() - before)
 
-    def _begin(self, numbers: Any, step: Batch, said: Batch, held: int, state: Batch, pick: np.ndarray) -> None:
+    def _begin(self, numbers: Any, step: Batch, outputs: Batch, version: int, state: Batch, pick: np.ndarray) -> None:
         """The rows in hand are the first of these lanes' new chunks too."""
         slot = self.table.slot[numbers]
         if len(pick) < len(step["first"]):
             step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
-            said, state = (tree.map(lambda x: x[chosen], t) for t in (said, state))
-        write_row(self.out.rows, (slot, 0), step, said, held)
+            outputs, state = (tree.map(lambda x: x[chosen], t) for t in (outputs, state))
+        write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
         self.table.at[numbers] = 1
 
-    def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, said: Batch, after: Batch) -> None:
+    def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, outputs: Batch, after: Batch) -> None:
         table = self.table
         if after:
             at = torch.from_numpy(numbers)
             tree.map(lambda x, y: x.__setitem__(at, y), table.state, after)
         before = time.perf_counter()
-        action = tree.map(lambda x: x.numpy(), said["action"])
+        action = tree.map(lambda x: x.numpy(), outputs["action"])
         if leaves.any():
             table.pool.part(numbers[leaves])
             stay = ~leaves

@@ -32,7 +32,7 @@ class ReplayShard:
     def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
         self.memory = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
-        self.filler = samples.filler(ctx.index, ctx.incarnation)
+        self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
             self.queue.reclaim(ctx.index)
@@ -49,8 +49,8 @@ class ReplayShard:
         """Hear what came back, draw a batch, remember a rollout, whichever of these there is; False: none of them."""
         before = time.perf_counter()
         busy = self.judge()
-        if self.filler.empty and self.memory.due:
-            self.filler.fill(
+        if self.writer.empty and self.memory.due:
+            self.writer.fill(
                 lambda item: self.memory.sample(importance_exponent(self.memory.replay, self.samples.left), item)
             )
             busy, self.drawn = True, self.drawn + 1
@@ -58,7 +58,7 @@ class ReplayShard:
                 report_replay(self.ctx, self.memory)
         taken = next(self.rollouts) if self.memory.room else None
         if taken is not None:
-            self.filler.heard(insert_rollout(self.memory, *taken, lane=self.lane))
+            self.writer.heard(insert_rollout(self.memory, *taken, lane=self.lane))
             busy = True
         self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy
@@ -66,7 +66,7 @@ class ReplayShard:
     def judge(self) -> bool:
         """Learners' priorities, and every `trim` updates the end of what is beyond the capacity; whether any came."""
         busy = False
-        for ids, priority in self.filler.back():
+        for ids, priority in self.writer.back():
             self.memory.feedback(ids, priority)
             busy = True
         if self.trim and self.samples.version // self.trim > self.trimmed:
@@ -93,10 +93,10 @@ class ReplayShard:
             except OSError as e:
                 failed = True
                 ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {e.strerror or e}")
-        self.filler.answer(version, failed)
+        self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:
-        counts, away = self.memory.ledger.counts, self.filler.away * self.memory.replay.batch
+        counts, away = self.memory.ledger.counts, self.writer.away * self.memory.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
             self.memory.save(part.folder(replay_folder(self.ctx)))
@@ -121,7 +121,7 @@ def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue
     shard = ReplayShard(ctx, source, out, trim)
     while True:
         busy = shard.work()
-        version = shard.filler.asked()
+        version = shard.writer.asked()
         if version is not None:
             yield from shard.save(version)
         elif not busy:

@@ -48,6 +48,8 @@ class EnvsLike(Protocol):
     @property
     def lanes(self) -> int: ...
     @property
+    def groups(self) -> int: ...
+    @property
     def spec(self) -> EnvSpecLike: ...
 
 
@@ -85,11 +87,22 @@ class RolloutQueue:
 
     memory: ClassVar[str] = "rollouts"
 
-    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, producers: int = 1, consumers: int = 1):
+    def __init__(
+        self,
+        rows: Spec,
+        state: Spec,
+        T: int,
+        lanes: int,
+        slots: int,
+        producers: int = 1,
+        consumers: int = 1,
+        groups: int = 1,
+    ):
+        """groups: of an actor's lanes, which fill a slot each in a round."""
         if slots % producers or producers < consumers:
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.slots = T, lanes, slots
-        self.producers, self.consumers = producers, consumers
+        self.producers, self.consumers, self.groups = producers, consumers, groups
         self.share = slots // producers
         layout = Layout()
         self._fields = {
@@ -118,8 +131,8 @@ class RolloutQueue:
         """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
         actor.
         """
-        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask)
-        return cls(rows, policy.state_spec(), T, envs.lanes, actors * slots, actors, readers)
+        rows, width = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask), envs.lanes // envs.groups
+        return cls(rows, policy.state_spec(), T, width, actors * slots * envs.groups, actors, readers, envs.groups)
 
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
@@ -235,6 +248,7 @@ class RolloutQueue:
             "slots",
             "producers",
             "consumers",
+            "groups",
             "share",
             "_fields",
             "block",

@@ -97,11 +97,11 @@ class SampleQueue:
         """The batch in a tray, as `Memory.sample` gives it; its arrays are the tray's own."""
         return tree.map(lambda x: x[tray], self._items)
 
-    def filler(self, m: int, by: int = 0) -> SampleWriter:
+    def writer(self, m: int, by: int = 0) -> SampleWriter:
         """The end of memory `m`, of its incarnation `by`."""
         return SampleWriter(self, m, by)
 
-    def taker(self, c: int) -> SampleReader:
+    def reader(self, c: int) -> SampleReader:
         """The end of learner `c`."""
         return SampleReader(self, c)
 

@@ -30,8 +30,8 @@ def unroll_before_last(policy: Any, batch: Batch, state: Batch, tape: Any = None
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
     its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
     """
-    kept = {} if tape is None else {"tape": tape}
-    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state, **kept)
+    taped = {} if tape is None else {"tape": tape}
+    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state, **taped)
     last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
     last["entropy"] = last["logp"]
     return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
@@ -190,7 +190,7 @@ class Learner:
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)
         loss = float(scored.loss.detach())
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NotFinite(self._keep(rows, loss, norm))
+            raise NotFinite(self._save_batch(rows, loss, norm))
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return float(total[3] / total[4])
 
@@ -203,9 +203,9 @@ class Learner:
         self._heed(total)
 
     def _sums(self, learnt: float, kl: float) -> Sums:
-        chief, control = self.ctx.index == 0, self.ctx.control
-        finishing = (chief or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
-        return np.array([learnt, chief * control.saves, finishing, kl, 1.0], np.float64)
+        first, control = self.ctx.index == 0, self.ctx.control
+        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
+        return np.array([learnt, first * control.saves, finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
@@ -236,7 +236,7 @@ class Learner:
             self._trace.write(json.dumps(row) + "\n")
         self._heed(sums)
 
-    def _keep(self, rows: Batch, loss: float, norm: float) -> str:
+    def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
         if self.ctx.directory is not None:
             path = self.ctx.directory / f"not-finite-{self.version}-{self.ctx.index}.safetensors"
@@ -293,11 +293,11 @@ class Learner:
         agent = f"agents/{self.spec.agent}"
         checkpoint.load_into(self.policy, found.arrays(f"{agent}/policy"))
         _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
-        kept = found.json(f"{agent}/learner")
-        self.version, self.learnt = int(kept["version"]), float(kept["learnt"])
-        self.counts.load_state(kept)
-        for name in kept["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
-            self.spec.hyperparameters.set(name, kept["hyperparameters"][name])
+        saved = found.json(f"{agent}/learner")
+        self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
+        self.counts.load_state(saved)
+        for name in saved["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
+            self.spec.hyperparameters.set(name, saved["hyperparameters"][name])
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
@@ -308,8 +308,8 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
     if not arrays:  # before the first update there was nothing to keep
         return
-    kept = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
-    held = optimizers.optimizer_state(optimizer)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: kept}})
-    for name, tensor in held.items():  # perhaps in shared memory: there they stay
+    saved = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+    statistics = optimizers.optimizer_state(optimizer)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
+    for name, tensor in statistics.items():  # perhaps in shared memory: there they stay
         optimizers.optimizer_state(optimizer)[name] = tensor.copy_(optimizers.optimizer_state(optimizer)[name])

@@ -33,7 +33,7 @@ class ReplayLearner:
         self.ctx, self.learner, self.replay = ctx, learner, replay
         if replay.ratio is None:
             raise ValueError("a replay that its learner fills has a ratio")
-        self.memory = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
+        self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates = 0
         if ctx.resume is not None:
             self._load()
@@ -42,43 +42,43 @@ class ReplayLearner:
         """See keep."""
         before = time.perf_counter()
         self.learner.observe({"obs": rows["obs"]})
-        fresh = insert_rollout(self.memory, rows, state, lane)
+        steps = insert_rollout(self.buffer, rows, state, lane)
         self.ctx.counters.add("replay", time.perf_counter() - before)
-        return fresh
+        return steps
 
-    def update(self, fresh: float) -> Iterator[None]:
+    def update(self, steps: float) -> Iterator[None]:
         """One update. fresh: agent steps to count with it, see Learner.step_on_sample."""
         before = time.perf_counter()
-        item = self.memory.sample(importance_exponent(self.replay, self.learner.remaining()))
+        item = self.buffer.sample(importance_exponent(self.replay, self.learner.remaining()))
         self.ctx.counters.add("replay", time.perf_counter() - before)
-        yield from self.learner.step_on_sample(item, fresh)
+        yield from self.learner.step_on_sample(item, steps)
         priority = self.learner.priorities()
         if priority is not None:
             before = time.perf_counter()
-            self.memory.feedback(item["id"], priority)
+            self.buffer.feedback(item["id"], priority)
             self.ctx.counters.add("replay", time.perf_counter() - before)
         self.updates += 1
         if self.updates % REPORT == 0:
-            report_replay(self.ctx, self.memory)
+            report_replay(self.ctx, self.buffer)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""
-        fresh = self.insert(rows, state)
-        owed = self.memory.due
+        steps = self.insert(rows, state)
+        owed = self.buffer.due
         if not owed:
-            yield from self.learner.rest(fresh)
+            yield from self.learner.rest(steps)
         for i in range(owed):
-            yield from self.update(fresh if i == 0 else 0.0)
+            yield from self.update(steps if i == 0 else 0.0)
 
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, part: CheckpointPart) -> None:
         """Raises OSError."""
         name = replay_folder(self.ctx)
-        self.memory.save(part.folder(name))
-        part.json(f"{name}/replay_learner", {"rows": self.memory.pace.rows, "updates": self.updates})
+        self.buffer.save(part.folder(name))
+        part.json(f"{name}/replay_learner", {"rows": self.buffer.pace.rows, "updates": self.updates})
 
     def _load(self) -> None:
-        if restore_replay(self.ctx, self.memory):
-            kept = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
-            self.memory.pace.rows, self.updates = int(kept["rows"]), int(kept["updates"])
+        if restore_replay(self.ctx, self.buffer):
+            saved = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
+            self.buffer.pace.rows, self.updates = int(saved["rows"]), int(saved["updates"])

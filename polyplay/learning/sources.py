@@ -52,18 +52,20 @@ class RolloutSource:
 
     def __init__(self, ctx: WorkerContext, learner: Learner, source: RolloutBatches | ReplayOfRollouts, params: Params):
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
-        self.queue, self.chief = source.queue, ctx.index == 0
+        self.queue, self.first = source.queue, ctx.index == 0
         self.alone = self.queue.consumers == 1
         passes = learner.spec.passes
         self.each = 1 if passes is None else passes.updates  # from one batch
         self.taken = actor_checkpoint.rollouts_learnt(ctx, self.queue, learner.version // self.each, source.n)
         self.slots = sum(self.taken)
-        if self.chief:
+        if self.first:
             self.queue.base[:] = self.taken
             self.publish()
 
     def publish(self) -> None:
-        self.params.publish(self.learner.vector, self.learner.version, self.slots // self.queue.producers)
+        self.params.publish(
+            self.learner.vector, self.learner.version, self.slots // (self.queue.producers * self.queue.groups)
+        )
 
     def batches(self) -> Iterator[Any]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
@@ -78,11 +80,11 @@ class RolloutSource:
         yield from self.learner.step(*batch)
         assert UNWRITTEN not in batch[0]["version"]
         self.slots += self.source.n * self.queue.consumers
-        if self.chief:
+        if self.first:
             self.publish()
-            self.tell()
+            self.count_depth()
 
-    def tell(self) -> None:
+    def count_depth(self) -> None:
         self.ctx.counters.add("depth_sum", self.queue.depth)
         self.ctx.counters.add("depth_count", 1)
 
@@ -107,7 +109,7 @@ class ReplaySource:
     alone = True
 
     def __init__(self, ctx: WorkerContext, learner: Learner, source: ReplayOfRollouts, params: Params):
-        self.flow = RolloutSource(ctx, learner, source, params)
+        self.rollouts = RolloutSource(ctx, learner, source, params)
         self.ctx, self.learner, self.queue = ctx, learner, source.queue
         self.replay_learner = ReplayLearner(ctx, learner, source.replay)
         self.actor = 0  # whose rollout was taken last
@@ -118,7 +120,7 @@ class ReplaySource:
         """Rollouts to keep; (): draw; None: nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, log=self._note)
         while True:
-            yield () if self.replay_learner.memory.due else next(rollouts)
+            yield () if self.replay_learner.buffer.due else next(rollouts)
 
     def _note(self, slots: list[int]) -> None:
         self.actor = slots[0] // self.queue.share
@@ -126,16 +128,16 @@ class ReplaySource:
     def step(self, batch: tuple[Batch, Batch] | tuple[()]) -> Iterator[None]:
         if batch:
             rows, state = batch
-            fresh = self.replay_learner.insert(rows, state, self.actor * self.queue.lanes)
-            self.flow.slots += 1
-            self.flow.tell()
-            yield from self.learner.rest(fresh)
+            steps = self.replay_learner.insert(rows, state, self.actor * self.queue.lanes)
+            self.rollouts.slots += 1
+            self.rollouts.count_depth()
+            yield from self.learner.rest(steps)
         else:
             yield from self.replay_learner.update(0.0)
-            self.flow.publish()
+            self.rollouts.publish()
 
     def save(self) -> Iterator[None]:
-        yield from self.flow.save(self.replay_learner.save)
+        yield from self.rollouts.save(self.replay_learner.save)
 
 
 class SampleSource:
@@ -147,13 +149,13 @@ class SampleSource:
 
     def __init__(self, ctx: WorkerContext, learner: Learner, source: SampleQueue, params: Params | None):
         self.ctx, self.learner, self.samples, self.params = ctx, learner, source, params
-        self.taker, self.chief = source.taker(ctx.index), ctx.index == 0
+        self.reader, self.first = source.reader(ctx.index), ctx.index == 0
         self.alone = source.learners == 1 or learner.spec.update.apart
         page_lock(source.block, learner.device)
-        if self.chief:
-            self._tell()
+        if self.first:
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         learner = self.learner
         self.samples.learnt(learner.remaining(), learner.version)
         if self.params is not None:
@@ -161,20 +163,20 @@ class SampleSource:
 
     def batches(self) -> Iterator[Any]:
         """Trays; (): no tray came for a while, but learner 0 has agent steps to count; None: nothing came."""
-        for tray in self.taker.batches():
-            idle = tray is None and self.alone and (not self.chief or self.samples.news)
-            yield () if idle else tray
+        for slot in self.reader.batches():
+            idle = slot is None and self.alone and (not self.first or self.samples.news)
+            yield () if idle else slot
 
-    def step(self, tray: int | tuple[()]) -> Iterator[None]:
-        learner, fresh = self.learner, self.samples.fresh() if self.chief else 0.0
-        if isinstance(tray, tuple):
-            yield from learner.rest(fresh)
+    def step(self, slot: int | tuple[()]) -> Iterator[None]:
+        learner, steps = self.learner, self.samples.fresh() if self.first else 0.0
+        if isinstance(slot, tuple):
+            yield from learner.rest(steps)
             return
-        item = self.samples.item(tray)
-        yield from learner.step_on_sample(item, fresh, observe=True)  # the memories have no network that could
-        self.taker.give(tray, learner.priorities())
-        if self.chief:
-            self._tell()
+        item = self.samples.item(slot)
+        yield from learner.step_on_sample(item, steps, observe=True)  # the memories have no network that could
+        self.reader.give(slot, learner.priorities())
+        if self.first:
+            self._publish()
             self.ctx.counters.add("depth_sum", self.samples.waiting)
             self.ctx.counters.add("depth_count", 1)
 
@@ -183,7 +185,7 @@ class SampleSource:
         learner = self.learner
         if learner.saved == learner.counts.newest():
             return
-        if not self.chief or self.ctx.directory is None:
+        if not self.first or self.ctx.directory is None:
             learner.save()
             return
         with learner.still():  # what memories write fits the weights, whoever else learns
@@ -191,7 +193,7 @@ class SampleSource:
 
     def _save(self, version: int) -> Iterator[None]:
         learner = self.learner
-        yield from self.taker.gather(version, min(self.ctx.patience, 0.005))
+        yield from self.reader.gather(version, min(self.ctx.patience, 0.005))
         if self.alone:
             yield from learner.rest(self.samples.fresh(kept=True))
 

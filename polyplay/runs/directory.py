@@ -122,7 +122,7 @@ def read_config(directory: Path) -> Row:
 def config_hash(kept: Mapping[str, Any]) -> str:
     """Of what decides how an agent was trained and plays: system, configuration, environment. kept: config.json."""
     parts = {k: kept[k] for k in ("system", "config", "environment")}
-    parts["options"] = {k: kept["options"].get(k) for k in ("atari", "precision")}
+    parts["options"] = {k: kept["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

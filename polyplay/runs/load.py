@@ -59,7 +59,6 @@ def crew_of(options: config.RunOptions) -> Crew:
         frames=options.frames,
         steps=options.steps,
         step_timeout=options.step_timeout,
-        atari=options.atari,
         compress=options.compress,
         precision=options.precision,
         where=Placement(options.device, options.actors_on),

@@ -49,9 +49,6 @@ class RunOptions:
     """what workers are"""
     step_timeout: float = 60.0
     """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
-    atari: str = "auto"
-    """how Atari games are played and shown: the system's own way (auto), or as dqn2015, dqn_zoo, a3c, ga3c, baselines,
-    wrap_deepmind, accel, accel_nearest, impala, apex, r2d2, dopamine; with :plain or :native in that pipeline"""
     compress: Literal["none", "lz4", "zlib"] = "none"
     """pack the frames that a replay keeps, each by itself, with this library: less memory, slower"""
     report_every: float = 5.0

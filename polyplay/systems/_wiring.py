@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from typing import Any
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common.errors import UserError
 from polyplay.envs.atari.presets import preset
 
 
-def atari_options(
-    env: Any, own: str, asked: str = "auto", life_loss: str = "auto", pipeline: str = ""
-) -> dict[str, Any]:
-    """The options of an Atari preset, where the environment is an Atari game: the page's `own`, or the one that was
-    asked for, as NAME, NAME:PIPELINE or auto:PIPELINE. `pipeline`: the only one that will do, where it matters.
+def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
+    """The options of the Atari preset that `c.atari` names, where the environment is an Atari game: NAME, NAME:PIPELINE
+    or auto:PIPELINE (auto: the page's default). `pipeline`: the only one that will do, where it matters.
     Raises UserError: an unknown one, another pipeline, or no Atari game.
     """
-    name, colon, how = asked.partition(":")
-    if not (isinstance(env, str) and env.startswith("ALE/")):
-        if asked != "auto":
-            raise UserError(f"--atari: {asked} given, but --env {env} is no Atari game (ALE/Pong-v5)")
+    name, colon, how = c.atari.partition(":")
+    if not (isinstance(c.env, str) and c.env.startswith("ALE/")):
+        presets = sys.modules[type(c).__module__].PRESETS.values()
+        if c.atari not in {make().atari for make in presets}:
+            raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
         return {}
-    options = preset(own if name == "auto" else name)
+    options = preset(type(c).atari if name == "auto" else name)
     if colon and how not in ("native", "plain"):
-        raise UserError(f"--atari: {asked} given; after the colon allowed: native, plain")
+        raise UserError(f"--atari: {c.atari} given; after the colon allowed: native, plain")
     if colon and how != (pipeline or how):
-        raise UserError(f"--atari: {asked} given, but here each environment is a process of its own: use :{pipeline}")
+        raise UserError(f"--atari: {c.atari} given, but here each environment is a process of its own: use :{pipeline}")
     how = how or pipeline
     cut = {} if life_loss == "auto" else {"life_loss": life_loss}
     return {**options, **cut, **({"pipeline": how} if how else {})}
@@ -49,12 +49,6 @@ def only_with(option: str, c: Any, *others: str) -> None:
         given = getattr(c, f.name)
         if f.name in others and given != f.default and not getattr(c, option):
             raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
-
-
-def rollouts_to_memories(envs: Any, net: Any, T: int, actors: int, memories: int = 1, slots: int = 4) -> RolloutQueue:
-    """Rollouts of T steps from actors to memories, each of which has its share of the actors. slots: of each actor."""
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    return RolloutQueue(rows, net.state_spec(), T, envs.lanes, actors * slots, actors, memories)
 
 
 def replay_of_rows(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:

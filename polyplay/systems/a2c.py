@@ -9,19 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import LearnerSpec, replica
+from polyplay.learning.losses import A2C
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -30,6 +27,7 @@ class Config:
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     lanes: int = 16  # environments stepped in one batch, over all replicas
     replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
@@ -63,34 +61,28 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "one pool per replica",
-    "policy runs": "learner's own",
-    "between": "nothing",
-    "pace": "inline, lag 0",
-    "update": "Local, or AllReduce of replicas",
-    "weights travel": "same object",
-    "source": "OpenAI baselines a2c; Mnih et al. 2016",
-}
+ROW = {"envs": "one pool per replica", "policy runs": "learner's own", "between": "nothing", "pace": "inline, lag 0"}
+ROW |= {"update": "Local, or AllReduce of replicas", "weights travel": "same object"}
+ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
 
 
 def build(c: Config, crew: Crew) -> System:
     replicas = c.replicas or max(n for n in range(1, crew.where.parts + 1) if c.lanes % (n * c.groups) == 0)
     if c.lanes % (replicas * c.groups):
         raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
-    share = max(1, cores() // replicas)
-    options = atari_options(c.env, "baselines", crew.atari, c.life_loss)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=c.workers or share, options=options, **crew.stepping)
-    features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
+    steppers, options = c.workers or max(1, cores() // replicas), atari_options(c, c.life_loss)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=options, **crew.stepping)
     returns = c.gamma if c.reward == "scale" else None
-    policy = nets.NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
-    optim = OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip)
-    more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
-    loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, **more)
-    update = AllReduce(optim, replicas, param_sizes(policy())[1]) if replicas > 1 else Local(optim)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(
-        policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal, acted=True
+    features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
+    policy = NetworkFactory(c.network, envs.spec, features)
+    loss = A2C(
+        *(c.gamma, c.lam, c.value_cost),
+        normalize_advantage=c.normalize_advantage,
+        reward=c.reward,
+        reward_scale=c.reward_scale,
     )
+    update = averaged(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), replicas, policy())
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -10,18 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
 from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.replica import episodic_replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import LearnerSpec, episodic_replica
+from polyplay.learning.losses import A2C
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
+from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -30,6 +28,7 @@ class Config:
     """Defaults: the paper's feed-forward agent, with what its author confirmed later (Atari)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "a3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     workers: int = 0  # each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int = 5  # agent steps between two updates of a worker (t_max)
     gamma: float = 0.99  # discount
@@ -67,32 +66,28 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "lstm": lstm, "quick": quick}
-ROW = {
-    "envs": "1 lane per worker",
-    "policy runs": "own copy, CPU",
-    "between": "nothing",
-    "pace": "inline",
-    "update": "Hogwild, shared RMSProp",
-    "weights travel": "copied before each rollout",
-    "source": "Mnih et al. 2016; muupan/async-rl",
-}
+ROW = {"envs": "1 lane per worker", "policy runs": "own copy, CPU", "between": "nothing", "pace": "inline"}
+ROW |= {"update": "Hogwild, shared RMSProp", "weights travel": "copied before each rollout"}
+ROW |= {"source": "Mnih et al. 2016; muupan/async-rl"}
 
 
 def build(c: Config, crew: Crew) -> System:
     crew.where.only_cpu("a3c")
     workers = c.workers or cores()
-    options = atari_options(c.env, "a3c", crew.atari, c.life_loss)
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
-    envs = Envs(c.env, 1, workers=1, options=options, **stepping)
-    features: Any = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs}
-    features |= {"returns": c.gamma if c.reward == "scale" else None, "exact": False}
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
-    optim = OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip)
-    more: Any = {"normalize_advantage": c.normalize_advantage, "reward": c.reward, "reward_scale": c.reward_scale}
-    loss = policy_gradient.a2c(c.gamma, c.lam, c.value_cost, c.reduction, **more)
-    update = Hogwild(optim, *param_sizes(policy()), workers)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    few: Any = {"same": True, "report": 10}  # a copy of the weights lasts for a rollout; rollouts are short
-    spec = LearnerSpec(policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal, **few)
+    envs = Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping)
+    returns = c.gamma if c.reward == "scale" else None
+    features = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs, "returns": returns}
+    policy = NetworkFactory(c.network, envs.spec, {**features, "exact": False})
+    loss = A2C(
+        *(c.gamma, c.lam, c.value_cost, c.reduction),
+        normalize_advantage=c.normalize_advantage,
+        reward=c.reward,
+        reward_scale=c.reward_scale,
+    )
+    weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), *param_sizes(policy()), workers)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    steps = crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, weights, hyper, steps, c.anneal, same=True, report=10)  # rollouts are short
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"workers": workers})

@@ -11,22 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Epochs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.losses import ppo as clipped
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import Epochs, LearnerSpec, replica
+from polyplay.learning.losses import A2C, PPO
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.chunked import Chunked
+from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -35,7 +30,7 @@ class Config:
     """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), one replica's 16 environments."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "accel"  # Atari preset, unless --atari names another
+    atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
     lanes: int = 16  # environments over all replicas
@@ -81,20 +76,14 @@ def ppo_chunked() -> Config:
 def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
     passes: Any = {"epochs": 3, "minibatches": 4, "clip_range": 0.1, "normalize_advantage": True, "value_cost": 0.5}
-    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "lanes": 16, "replicas": 0, "unroll": 32}
+    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre", "lanes": 16, "replicas": 0, "unroll": 32}
     return ppo(learning_rate=7e-4, clip=0.5, budget=4_000_000, **passes, **seen)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
-ROW = {
-    "envs": "one pool per replica, 2 groups in turn",
-    "policy runs": "learner's own",
-    "between": "nothing",
-    "pace": "inline",
-    "update": "AllReduce of replicas, or Chunked",
-    "weights travel": "same object; chunked: with each update",
-    "source": "Stooke & Abbeel 2018; astooke/accel_rl",
-}
+ROW = {"envs": "one pool per replica, 2 groups in turn", "policy runs": "learner's own", "between": "nothing"}
+ROW |= {"pace": "inline", "update": "AllReduce of replicas, or Chunked"}
+ROW |= {"weights travel": "same object; chunked: with each update", "source": "Stooke & Abbeel 2018; astooke/accel_rl"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -102,22 +91,19 @@ def build(c: Config, crew: Crew) -> System:
     replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
         raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
-    options = atari_options(c.env, c.screen, crew.atari)
-    share = max(1, cores() // replicas)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
-    policy = nets.NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    one: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
-    ppo = clipped.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **one)
-    loss = ppo if c.algo == "ppo" else policy_gradient.a2c(c.gamma, c.lam, **one)
-    optim = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip)
-    weights, size = param_sizes(policy())
-    together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
-    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    steppers = max(1, cores() // replicas)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
+    costs: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
+    surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **costs)
+    loss = surrogate if c.algo == "ppo" else A2C(c.gamma, c.lam, **costs)
     passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None
-    spec = LearnerSpec(
-        policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True
-    )
-    lost: Any = "replace" if c.sync == "chunked" else "fail"
+    optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
+    chunked = c.sync == "chunked"
+    update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    steps = crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, acted=True)
+    lost: Any = "replace" if chunked else "fail"
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import LinearEpsilon
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional, Uniform
+from polyplay.acting import LinearEpsilon
+from polyplay.buffers import Proportional, Uniform, replay_store
 from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import LearnerSpec, replica
+from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.chunked import Chunked
+from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -36,7 +32,7 @@ class Config:
     """Defaults: the paper's categorical DQN (table 2; accel_rl algos/dqn), 16 environments a replica."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "accel"  # Atari preset, unless --atari names another
+    atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
     lanes: int = 16  # environments over all replicas
@@ -77,44 +73,37 @@ def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
     paced: Any = {"unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"epsilon_over": 40_000, "epsilon": 0.02, "learning_rate": 1e-3, "clip": 10.0, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", inputs="centre", n_step=10, bound=4.0, **paced, **some)
+    return Config(atari="baselines", network="a3c", inputs="centre", n_step=10, bound=4.0, **paced, **some)
 
 
 PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
-ROW = {
-    "envs": "one pool per replica, 2 groups in turn",
-    "policy runs": "learner's own",
-    "between": "Replay per replica",
-    "pace": "inline, ratio 8",
-    "update": "AllReduce of replicas, or Chunked",
-    "weights travel": "same object; chunked: with each update",
-    "source": "Stooke & Abbeel 2018; astooke/accel_rl",
-}
+ROW = {"envs": "one pool per replica, 2 groups in turn", "policy runs": "learner's own"}
+ROW |= {"between": "Replay per replica", "pace": "inline, ratio 8", "update": "AllReduce of replicas, or Chunked"}
+ROW |= {"weights travel": "same object; chunked: with each update", "source": "Stooke & Abbeel 2018; astooke/accel_rl"}
 
 
 def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
     replicas = c.replicas or max(fits, default=1)
-    lanes, batch, capacity, start = shares_of(
-        replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start
-    )
-    stepping = {"options": atari_options(c.env, c.screen, crew.atari), **crew.stepping}
-    envs = Envs(c.env, lanes, c.groups, workers=max(1, cores() // replicas), **stepping)
-    rainbow, many = c.algo == "rainbow", c.algo != "dqn"
-    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": 51 * many, "support": (-c.bound, c.bound)}
-    policy = nets.NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
+    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
+    lanes, batch, capacity, start = shares_of(replicas, **whole)
+    steppers = max(1, cores() // replicas)
+    envs = Envs(c.env, lanes, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
+    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
+    policy = NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
     drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
     replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
-    loss = q_learning.categorical(-c.bound, c.bound) if many else q_learning.q(reduction="mean")
-    optim, (weights, size) = OptimizerSpec("adam", c.eps, clip=c.clip), param_sizes(net)
-    together = AllReduce(optim, replicas, size) if replicas > 1 else Local(optim)
-    update = Chunked(optim, weights, size, replicas) if c.sync == "chunked" else together
-    outputs, steps = partial(q_learning.q_outputs, double=rainbow), crew.total(envs, c.budget)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
+    optim, chunked = OptimizerSpec("adam", c.eps, clip=c.clip), c.sync == "chunked"
+    update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
+    outputs, steps = partial(q_outputs, double=rainbow), crew.total(envs, c.budget)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    lost: Any = "replace" if chunked else "fail"
     works: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}
-    crew.add(replica, n=replicas, learner=True, on_loss="replace" if c.sync == "chunked" else "fail", **works)
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

@@ -13,24 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import EpsilonLadder
-from polyplay.acting.worker import act
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional
-from polyplay.buffers.replay_worker import serve_replay
-from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.acting import EpsilonLadder, act
+from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, learn
+from polyplay.learning.losses import QLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, rollouts_to_memories, shares_of
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
@@ -41,7 +33,7 @@ class Config:
     """Defaults: the paper's (Atari), as far as they are known; 360 actors of one lane there."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "apex"  # Atari preset, unless --atari names another
+    atari: str = "apex"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 2  # acting workers, each with its own copy of the weights
     lanes: int = 4  # environments of one actor
     memories: int = 1  # workers that remember, each what its share of the actors does
@@ -71,42 +63,35 @@ def quick() -> Config:
     """For Pong on a small machine: measured in bench/results/pong_replay.md."""
     learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 10.0, "batch": 128, "n_step": 10}
     paced: Any = {"lanes": 8, "unroll": 25, "ratio": 8.0, "capacity": 100_000, "start": 4_000, "target": 200}
-    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre", "prefetch": 4}
+    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre", "prefetch": 4}
     return Config(budget=8_000_000, **seen, **learner, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU; ε by lane",
-    "between": "Replays in workers of their own, prioritized",
-    "pace": "free, or a ratio",
-    "update": "Local, or AllReduce of learners",
-    "weights travel": "pull each rollout",
-    "source": "Horgan et al. 2018",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; ε by lane"}
+ROW |= {"between": "Replays in workers of their own, prioritized", "pace": "free, or a ratio"}
+ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
+ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    options = atari_options(c.env, c.screen, crew.atari)
-    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
-    policy = nets.NetworkFactory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    policy = NetworkFactory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
     net = policy()
     actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares_of(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start}
     replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
-    queue = rollouts_to_memories(envs, net, c.unroll, c.actors, c.memories)
-    samples = SampleQueue(replay, queue, c.learners, c.prefetch)
-    loss, optim = q_learning.q("mean", clip=0.0), OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip)
-    update = AllReduce(optim, c.learners, param_sizes(net)[1]) if c.learners > 1 else Local(optim)
-    outputs, steps = partial(q_learning.q_outputs, double=True), crew.total(envs, c.budget)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
-    params, explore = Params(param_sizes(net)[1], readers=c.actors), EpsilonLadder(c.actors * c.lanes, c.epsilon)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
+    samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
+    params, explore = Params.of(net, readers=c.actors), EpsilonLadder(c.actors * c.lanes, c.epsilon)
+    loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
+    update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, net)
+    outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=queue, **acting)
-    crew.add(serve_replay, n=c.memories, on_loss="replace", source=queue.batches(1), out=samples, trim=c.trim)
+    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

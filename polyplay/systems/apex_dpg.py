@@ -13,24 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polyplay import nets
-from polyplay.acting.exploration import GaussianNoise
-from polyplay.acting.worker import act
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional
-from polyplay.buffers.replay_worker import serve_replay
-from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.acting import GaussianNoise, act
+from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import dpg
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, learn
+from polyplay.learning.losses import DPGLoss, dpg_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, rollouts_to_memories, shares_of
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 NICE = 10  # actors that run freely leave the learner its core
@@ -75,38 +67,30 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU; normal noise on actions",
-    "between": "Replays in workers of their own, prioritized",
-    "pace": "free, or a ratio",
-    "update": "Local, or AllReduce of learners",
-    "weights travel": "pull each rollout",
-    "source": "Horgan et al. 2018",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; normal noise on actions"}
+ROW |= {"between": "Replays in workers of their own, prioritized", "pace": "free, or a ratio"}
+ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
+ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c.env, "apex", crew.atari), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
-    policy = nets.NetworkFactory(c.network, envs.spec, layers, deterministic=True)
+    policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     net = policy()
     actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares_of(c.learners, "learners", batch=c.batch)
     drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
     drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
     replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
-    queue = rollouts_to_memories(envs, net, c.unroll, c.actors, c.memories)
-    samples = SampleQueue(replay, queue, c.learners, c.prefetch)
-    loss, optim = dpg.DPGLoss(c.slope, c.rein), OptimizerSpec(c.optimizer)
-    update = AllReduce(optim, c.learners, param_sizes(net)[1]) if c.learners > 1 else Local(optim)
-    hyperparameters, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    spec = LearnerSpec(
-        policy, loss, update, hyperparameters, steps, "constant", outputs=dpg.dpg_outputs, target=c.target
-    )
-    params = Params(param_sizes(net)[1], readers=c.actors)
-    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": GaussianNoise(c.noise), "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=queue, **acting)
-    crew.add(serve_replay, n=c.memories, on_loss="replace", source=queue.batches(1), out=samples, trim=c.trim)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
+    samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
+    params, explore = Params.of(net, readers=c.actors), GaussianNoise(c.noise)
+    loss, hyper = DPGLoss(c.slope, c.rein), Hyperparameters(learning_rate=c.learning_rate)
+    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, net), crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target)
+    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
+    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -10,22 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
+from polyplay.acting import act
+from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Epochs
-from polyplay.learning.losses import ppo
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import Epochs, LearnerSpec, learn
+from polyplay.learning.losses import APPO
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
@@ -35,6 +30,7 @@ class Config:
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
     lanes: int = 4  # environments of one actor; a slot of the stream is one rollout of all of them
     learners: int = 1  # synchronous learners; their gradients are averaged
@@ -68,15 +64,9 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU",
-    "between": "Stream",
-    "pace": "free + V-trace, several passes",
-    "update": "Local, or AllReduce of learners",
-    "weights travel": "pull each rollout",
-    "source": "Petrenko et al. 2020; Sample Factory",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
+ROW |= {"pace": "free + V-trace, several passes", "update": "Local, or AllReduce of learners"}
+ROW |= {"weights travel": "pull each rollout", "source": "Petrenko et al. 2020; Sample Factory"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -84,27 +74,23 @@ def build(c: Config, crew: Crew) -> System:
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
-    options = atari_options(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
     features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
+    policy = NetworkFactory(c.network, envs.spec, features)
     net = policy()
-    size = param_sizes(net)[1]
-    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
-    more: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
-    loss = ppo.appo(c.gamma, c.lam, c.clip_range, **more)
-    update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    costs: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
+    loss = APPO(c.gamma, c.lam, c.clip_range, **costs)
+    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, net)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, crew.total(envs, c.budget), c.anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
     if not c.actors and c.lag < 0:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
-    queue = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
-    batches = queue.batches(slots, in_turn=c.lag >= 0)
-    params = Params(size, readers=n)
-    lag = c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": queue, "params": params, "lag": lag}
+    rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
+    params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
+    acting: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "lag": lag}
     crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
+    batches = rollouts.batches(slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

@@ -12,20 +12,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import LinearEpsilon
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional, Uniform
+from polyplay.acting import LinearEpsilon
+from polyplay.buffers import Proportional, Uniform, replay_store
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import LearnerSpec, replica
+from polyplay.learning.losses import QLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -34,7 +30,7 @@ class Config:
     """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as it is printed."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     lanes: int = 1  # environments over all replicas
     replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
     unroll: int = 4  # agent steps per lane between updates
@@ -80,38 +76,30 @@ def quick() -> Config:
     learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "reduction": "mean", "double": True}
     paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"n_step": 10, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", inputs="centre", **learner, **paced, **some)
+    return Config(atari="baselines", network="a3c", inputs="centre", **learner, **paced, **some)
 
 
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
 PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
-ROW = {
-    "envs": "1 lane, same thread",
-    "policy runs": "learner's own",
-    "between": "Replay, uniform or prioritized",
-    "pace": "inline, ratio 8",
-    "update": "Local, or AllReduce of replicas",
-    "weights travel": "same object",
-    "source": "Mnih et al. 2015; google-deepmind/dqn",
-}
+ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own", "between": "Replay, uniform or prioritized"}
+ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
+ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    lanes, batch, capacity, start = shares_of(
-        c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start
-    )
-    envs = Envs(c.env, lanes, workers=1, options=atari_options(c.env, c.screen, crew.atari), **crew.stepping)
-    policy = nets.NetworkFactory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
+    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
+    lanes, batch, capacity, start = shares_of(c.replicas, **whole)
+    envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
+    policy = NetworkFactory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
     replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
-    loss = q_learning.q(c.reduction, replicas=c.replicas)
+    loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
-    update = AllReduce(optim, c.replicas, param_sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(q_learning.q_outputs, double=c.double), crew.total(envs, c.budget)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
+    outputs = partial(q_outputs, double=c.double)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.001 if c.double else 0.05)

@@ -10,22 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.predictor import AgentTable
-from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.acting import AgentTable, act
+from polyplay.buffers import TrainingQueue
 from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, learn
+from polyplay.learning.losses import A2C, VTrace
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
+from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.autoscale.worker import rule, schedule
 from polyplay.workers.crew import Crew
 
@@ -37,6 +33,7 @@ class Config:
     """Defaults: the paper's, but for the scheduler's rule, which is ours; preset `paper` has the paper's."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "ga3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     agents: int = 32  # at first; each a process with one environment
     predictors: int = 2  # at first; threads that serve whoever waits for an action
     trainers: int = 2  # at first; threads that learn
@@ -77,43 +74,34 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": lambda: Config(schedule="annealing"), "released": released, "quick": quick}
-ROW = {
-    "envs": "a process per agent, one pool",
-    "policy runs": "predictors serve the pool",
-    "between": "training queue",
-    "pace": "free",
-    "update": "Hogwild of trainers",
-    "weights travel": "same object",
-    "source": "Babaeizadeh et al. 2017",
-}
+ROW = {"envs": "a process per agent, one pool", "policy runs": "predictors serve the pool", "between": "TrainingQueue"}
+ROW |= {"pace": "free", "update": "Hogwild of trainers", "weights travel": "same object"}
+ROW |= {"source": "Babaeizadeh et al. 2017"}
 
 
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
-    options = atari_options(c.env, "ga3c", crew.atari, pipeline="plain")
-    greedy = Greedy(min(c.predict_batch, room))
-    envs = Envs(c.env, room, batching=greedy, workers=room, active=c.agents, options=options, **crew.stepping)
+    serving: Any = {"batching": Greedy(min(c.predict_batch, room)), "workers": room, "active": c.agents}
+    envs = Envs(c.env, room, options=atari_options(c, pipeline="plain"), **serving, **crew.stepping)
     features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
     features |= {"guard": c.correction.replace("vtrace", "none"), "returns": c.gamma if c.reward == "scale" else None}
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
+    policy = NetworkFactory(c.network, envs.spec, features)
     net = policy()
-    how: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
-    how["normalize_advantage"] = c.normalize_advantage
-    acted = c.correction != "vtrace"  # bootstrap from the value said while acting, as published
-    loss: Any = (
-        policy_gradient.a2c(c.gamma, baseline="present", **how) if acted else policy_gradient.vtrace(c.gamma, **how)
-    )
-    weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), *param_sizes(net), workers=MOST, copy=False)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyperparameters, crew.total(envs, c.budget), c.anneal, acted=acted)
-    queue = TrainingQueue(
-        row_spec(envs.spec.obs, net.spec(), envs.spec.mask), net.state_spec(), c.unroll, room, c.queue
-    )
-    agents = AgentTable(envs, queue)
-    threads: Any = {"on": "thread", "drain": True}
-    served = crew.add(act, n=c.predictors, **threads, agents=agents, policy=policy, out=queue, params=weights)
-    learnt = crew.add(learn, n=c.trainers, **threads, learner=True, source=queue.batches(c.min_batch), spec=spec)
+    costs: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
+    costs["normalize_advantage"] = c.normalize_advantage
+    acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
+    loss: Any = A2C(c.gamma, baseline="present", **costs) if acted else VTrace(c.gamma, **costs)
+    optim = OptimizerSpec(c.optimizer, c.eps, clip=c.clip)
+    weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, acted=acted)
+    chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
+    agents, threads = AgentTable(envs, chunks), {"on": "thread", "drain": True}
+    acting: Any = {"agents": agents, "policy": policy, "out": chunks, "params": weights, **threads}
+    learning: Any = {"source": chunks.batches(c.min_batch), "spec": spec, **threads}
+    predictors = crew.add(act, n=c.predictors, **acting)
+    trainers = crew.add(learn, n=c.trainers, learner=True, **learning)
     if c.schedule != "off":
-        dials = [agents.dial("agents"), crew.dial(served, 1, MOST), crew.dial(learnt, 1, MOST)]
+        dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))
     return System(envs, policy, loss.metrics)

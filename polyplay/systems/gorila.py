@@ -11,25 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import LinearEpsilon, RunSchedule
-from polyplay.acting.worker import act
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay_worker import serve_replay
-from polyplay.buffers.sample_queue import SampleQueue
+from polyplay.acting import LinearEpsilon, RunSchedule, act
+from polyplay.buffers import RolloutQueue, SampleQueue, replay_store, serve_replay
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, learn, replica
+from polyplay.learning.losses import QLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, only_with, replay_of_rows, rollouts_to_memories, shares_of
+from polyplay.systems._wiring import atari_options, only_with, replay_of_rows, shares_of
+from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, serve_parameters
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.parameter_shard import serve_parameters
-from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -38,7 +30,7 @@ class Config:
     """Defaults: the paper's, in bundled mode, as far as known; what is not says so (docs/systems/gorila.md)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory of its own
     memories: int = 1  # free mode: workers that remember, each its share of the actors; 1: global, one each: local
     learners: int = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
@@ -68,20 +60,15 @@ def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
     some: Any = {"learners": 2, "lanes": 8, "unroll": 1, "batch": 128, "n_step": 10, "capacity": 50_000}
     some |= {"start": 2_000, "target": 200, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
-    some |= {"screen": "baselines", "network": "a3c", "inputs": "centre"}
+    some |= {"atari": "baselines", "network": "a3c", "inputs": "centre"}
     return Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, **some)
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "1 lane per bundle, or actor",
-    "policy runs": "learner's own; free: own copy, CPU",
-    "between": "Replay per bundle; free: Replays in workers of their own",
-    "pace": "inline, ratio 8; free: a ratio, or none",
-    "update": "Server of shards, AdaGrad",
-    "weights travel": "pulled in parts before rollouts and gradients",
-    "source": "Nair et al. 2015",
-}
+ROW = {"envs": "1 lane per bundle, or actor", "policy runs": "learner's own; free: own copy, CPU"}
+ROW |= {"between": "Replay per bundle; free: Replays in workers of their own"}
+ROW |= {"pace": "inline, ratio 8; free: a ratio, or none", "update": "ParameterServer of shards, AdaGrad"}
+ROW |= {"weights travel": "pulled in parts before rollouts and gradients", "source": "Nair et al. 2015"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -89,30 +76,23 @@ def build(c: Config, crew: Crew) -> System:
     only_with("actors", c, "memories")
     actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
     (each,) = shares_of(places, "memories", actors=actors)
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c.env, c.screen, crew.atari), **crew.stepping)
-    policy = nets.NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    policy = NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
     drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": c.start}
     replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
-    server = ParameterServer(
-        OptimizerSpec(c.optimizer, c.eps, 0.95), *param_sizes(net), learners, c.shards, stale, outliers
-    )
-    loss, hyperparameters, steps = (
-        q_learning.q("mean"),
-        Hyperparameters(learning_rate=c.learning_rate),
-        crew.total(envs, c.budget),
-    )
-    spec = LearnerSpec(
-        policy, loss, server, hyperparameters, steps, "constant", outputs=q_learning.q_outputs, target=c.target
-    )
+    optim = OptimizerSpec(c.optimizer, c.eps, 0.95)
+    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
+    loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
     if c.actors:
-        queue = rollouts_to_memories(envs, net, c.unroll, actors, places)
-        samples = SampleQueue(replay, queue, learners)
+        rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
+        samples = SampleQueue(replay, rollouts, learners)
         acting: Any = {"envs": envs, "policy": policy, "params": server, "explore": RunSchedule(explore, server)}
-        crew.add(act, n=actors, on_loss="replace", out=queue, nice=10, **acting)
-        crew.add(serve_replay, n=places, on_loss="replace", source=queue.batches(1), out=samples)
+        crew.add(act, n=actors, on_loss="replace", out=rollouts, nice=10, **acting)
+        crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
         crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)
     else:
         bundled: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}

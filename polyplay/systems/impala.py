@@ -10,20 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
+from polyplay.acting import act
+from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, learn
+from polyplay.learning.losses import VTrace
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
@@ -33,6 +29,7 @@ class Config:
     """Defaults: the paper's table G.1 (Atari). What it leaves open (actors, lanes, slots) suits a small machine."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 0  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
     lanes: int = 16  # environments of one actor; a slot of the stream is one rollout of all of them
     learners: int = 1  # synchronous learners; their gradients are averaged
@@ -67,40 +64,30 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU",
-    "between": "Stream",
-    "pace": "free + V-trace",
-    "update": "Local, or AllReduce of learners",
-    "weights travel": "pull each rollout",
-    "source": "Espeholt et al. 2018",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
+ROW |= {"pace": "free + V-trace", "update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
+ROW |= {"source": "Espeholt et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
     n = c.actors or fewest_actors(c.learners)
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
-    options = atari_options(c.env, "impala", crew.atari)
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
     features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
     features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
+    policy = NetworkFactory(c.network, envs.spec, features)
     net = policy()
-    size = param_sizes(net)[1]
-    optim = OptimizerSpec(c.optimizer, c.eps, clip=c.clip)
     bounds = (c.rho, min(1.0, c.rho), c.rho)
-    loss = policy_gradient.vtrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
-    update = AllReduce(optim, c.learners, size) if c.learners > 1 else Local(optim)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, total=crew.total(envs, c.budget), anneal=c.anneal)
+    loss = VTrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
+    update = averaged(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), c.learners, net)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)
     if not c.actors and c.lag < 0:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
-    queue = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
-    batches = queue.batches(slots, in_turn=c.lag >= 0)
-    params = Params(size, readers=n)
-    lag = c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": queue, "params": params, "lag": lag}
+    rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
+    params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
+    acting: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "lag": lag}
     crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
+    batches = rollouts.batches(slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

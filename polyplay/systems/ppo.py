@@ -9,20 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay import nets
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning.epochs import Epochs
-from polyplay.learning.losses import ppo
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import Epochs, LearnerSpec, replica
+from polyplay.learning.losses import PPO
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -31,6 +27,7 @@ class Config:
     """Defaults: the paper's for Atari. What it leaves open is off, Adam's ε OpenAI baselines'."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     lanes: int = 8  # environments stepped in one batch, over all replicas
     replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
@@ -76,37 +73,29 @@ def quick() -> Config:
 
 
 PRESETS = {"paper": Config, "baselines": baselines, "rlpyt": rlpyt, "quick": quick}
-ROW = {
-    "envs": "one pool per replica",
-    "policy runs": "learner's own",
-    "between": "nothing",
-    "pace": "inline, several passes",
-    "update": "Local, or AllReduce of replicas",
-    "weights travel": "same object",
-    "source": "Schulman et al. 2017; OpenAI baselines ppo2",
-}
+ROW = {"envs": "one pool per replica", "policy runs": "learner's own", "between": "nothing"}
+ROW |= {"pace": "inline, several passes", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
+ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 
 
 def build(c: Config, crew: Crew) -> System:
     least = c.groups * (c.minibatches if c.core != "none" else 1)
     replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (replicas * least):
-        parts = " x --minibatches " + str(c.minibatches) if c.core != "none" else ""
+        parts = f" x --minibatches {c.minibatches}" if c.core != "none" else ""
         given = f"--replicas {replicas} x --groups {c.groups}{parts}"
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {replicas * least}")
-    options = atari_options(c.env, "baselines", crew.atari)
-    share = max(1, cores() // replicas)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=share, options=options, **crew.stepping)
-    features: Any = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
-    features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = nets.NetworkFactory(c.network, envs.spec, features)
-    more: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
-    loss = ppo.ppo(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **more)
-    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
-    update = AllReduce(optim, replicas, param_sizes(policy())[1]) if replicas > 1 else Local(optim)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    steppers = max(1, cores() // replicas)
+    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    returns = c.gamma if c.reward == "scale" else None
+    features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
+    policy = NetworkFactory(c.network, envs.spec, features)
+    costs: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
+    loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **costs)
+    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = Epochs(c.epochs, c.minibatches, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
-    spec = LearnerSpec(policy, loss, update, hyperparameters, crew.total(envs, c.budget), anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -11,23 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import EpsilonLadder
-from polyplay.acting.worker import act
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.acting import EpsilonLadder, act
+from polyplay.buffers import Proportional, RolloutQueue, replay_store
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.sources import ReplayOfRollouts
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import LearnerSpec, ReplayOfRollouts, learn
+from polyplay.learning.losses import SequenceLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options, replay_of_rows
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
 
 
@@ -36,7 +29,7 @@ class Config:
     """Defaults: the paper's table 2 (Atari); 256 actors there. Gradient norm: SEED's."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "r2d2"  # Atari preset, unless --atari names another
+    atari: str = "r2d2"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     actors: int = 2  # acting workers, each with its own copy of the weights
     lanes: int = 4  # environments of one actor
     unroll: int = 40  # agent steps per lane in a rollout, and between the starts of two sequences
@@ -66,44 +59,31 @@ def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
     short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16}
     paced: Any = {"actors": 1, "lanes": 16, "ratio": 4.0, "capacity": 100_000, "start": 5_000, "target": 200}
-    seen: Any = {"screen": "baselines", "network": "a3c", "inputs": "centre"}
+    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre"}
     return Config(gamma=0.99, learning_rate=1e-3, eps=1e-5, budget=8_000_000, **seen, **short, **paced)
 
 
 PRESETS = {"paper": Config, "quick": quick}
-ROW = {
-    "envs": "a few lanes per actor",
-    "policy runs": "own copy, CPU; ε by lane",
-    "between": "Replay of sequences, prioritized",
-    "pace": "ratio 0.4 of rows",
-    "update": "Local",
-    "weights travel": "pull each rollout",
-    "source": "Kapturowski et al. 2019",
-}
+ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; ε by lane"}
+ROW |= {"between": "Replay of sequences, prioritized", "pace": "ratio 0.4 of rows", "update": "Local"}
+ROW |= {"weights travel": "pull each rollout", "source": "Kapturowski et al. 2019"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    options = atari_options(c.env, c.screen, crew.atari)
-    envs = Envs(c.env, c.lanes, workers=1, options=options, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
-    policy = nets.NetworkFactory(c.network, envs.spec, features, values=True)
-    net = policy()
-    rows = row_spec(envs.spec.obs, net.spec(), envs.spec.mask)
-    everyone, state = c.actors * c.lanes, net.state_spec()
+    policy = NetworkFactory(c.network, envs.spec, features, values=True)
+    net, lanes = policy(), c.actors * c.lanes
     drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
-    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll}
-    replay = replay_of_rows(
-        envs, net, everyone, c.capacity, c.batch, compress=crew.compress, start=c.start, ratio=c.ratio, **drawn
-    )
-    loss = q_learning.sequence(c.gamma, c.n_step, rescale=c.rescale)
-    update = Local(OptimizerSpec("adam", c.eps, clip=c.clip))
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
-    outputs = partial(q_learning.q_outputs, double=True, burn_in=c.burn_in)
-    steps = crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", target=c.target, outputs=outputs)
-    params = Params(param_sizes(net)[1], readers=c.actors)
-    queue = RolloutQueue(rows, state, c.unroll, c.lanes, 4 * c.actors, c.actors)
-    explore = EpsilonLadder(everyone, c.epsilon)
-    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=queue, params=params, explore=explore)
-    crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
+    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll, "start": c.start, "ratio": c.ratio}
+    replay = replay_of_rows(envs, net, lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
+    params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
+    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale)
+    update, hyper = Local(OptimizerSpec("adam", c.eps, clip=c.clip)), Hyperparameters(learning_rate=c.learning_rate)
+    outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target, outputs=outputs)
+    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore}
+    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

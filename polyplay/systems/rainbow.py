@@ -12,20 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay import nets
-from polyplay.acting.exploration import LinearEpsilon
-from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional
+from polyplay.acting import LinearEpsilon
+from polyplay.buffers import Proportional, replay_store
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import q_learning
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import LearnerSpec, replica
+from polyplay.learning.losses import CategoricalLoss, q_outputs
+from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -34,7 +30,7 @@ class Config:
     """Defaults: the paper's table 1."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    screen: str = "dqn2015"  # Atari preset, unless --atari names another
+    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     lanes: int = 1  # environments over all replicas
     replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
     unroll: int = 4  # agent steps per lane between updates
@@ -62,19 +58,19 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    return Config(screen="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
+    return Config(atari="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
 
 
 def zoo() -> Config:
     """google-deepmind/dqn_zoo's: less noise, cut off; no last bias; a thousandth drawn evenly."""
-    return Config(screen="dqn_zoo", code="zoo", sigma=0.1, eps=0.005 / 32)
+    return Config(atari="dqn_zoo", code="zoo", sigma=0.1, eps=0.005 / 32)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
     paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
     some: Any = {"n_step": 10, "bound": 4.0, "learning_rate": 1e-3, "eps": 1e-5, "budget": 8_000_000}
-    return Config(screen="baselines", network="a3c", inputs="centre", **paced, **some)
+    return Config(atari="baselines", network="a3c", inputs="centre", **paced, **some)
 
 
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
@@ -83,36 +79,28 @@ CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-en
     "dopamine": ({"stratified": True}, "ce", {}),
 }
 PRESETS = {"paper": Config, "dopamine": dopamine, "zoo": zoo, "quick": quick}
-ROW = {
-    "envs": "1 lane, same thread",
-    "policy runs": "learner's own, noisy",
-    "between": "Replay, prioritized, n-step",
-    "pace": "inline, ratio 8",
-    "update": "Local, or AllReduce of replicas",
-    "weights travel": "same object",
-    "source": "Hessel et al. 2018",
-}
+ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own, noisy", "between": "Replay, prioritized, n-step"}
+ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
+ROW |= {"source": "Hessel et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    lanes, batch, capacity, start = shares_of(
-        c.replicas, lanes=c.lanes, batch=c.batch, capacity=c.capacity, start=c.start
-    )
-    envs = Envs(c.env, lanes, workers=1, options=atari_options(c.env, c.screen, crew.atari), **crew.stepping)
+    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
+    lanes, batch, capacity, start = shares_of(c.replicas, **whole)
+    envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
     draws, judge, parts = CODES[c.code]
     noise: Any = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     head: Any = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
-    policy = nets.NetworkFactory(c.network, envs.spec, head, values=True)
+    policy = NetworkFactory(c.network, envs.spec, head, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, **draws)
     drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
     replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
-    loss = q_learning.categorical(-c.bound, c.bound, priority=judge)
-    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
-    update = AllReduce(optim, c.replicas, param_sizes(net)[1]) if c.replicas > 1 else Local(optim)
-    outputs, steps = partial(q_learning.q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
-    hyperparameters = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyperparameters, steps, "constant", outputs=outputs, target=c.target)
+    loss = CategoricalLoss(-c.bound, c.bound, priority=judge)
+    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.replicas, net)
+    outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.0 if c.sigma else 0.001)

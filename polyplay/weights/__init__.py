@@ -1,1 +1,23 @@
 """The weights of an agent as one flat vector: how versions are published and pulled, how gradients reach them."""
+
+from polyplay.weights.allreduce import AllReduce, averaged
+from polyplay.weights.chunked import Chunked
+from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.outlier_losses import OutlierRule
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.parameter_shard import serve_parameters
+from polyplay.weights.params import Params
+from polyplay.weights.update import Local, OptimizerSpec
+
+__all__ = [
+    "AllReduce",
+    "Chunked",
+    "Hogwild",
+    "Local",
+    "OptimizerSpec",
+    "OutlierRule",
+    "ParameterServer",
+    "Params",
+    "averaged",
+    "serve_parameters",
+]

@@ -20,7 +20,7 @@ from polyplay.nets.device import Mirror
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays
-from polyplay.weights.update import Agree, Apply, BoundUpdate, OptimizerSpec, Sums, UpdateCounts, clipped_step
+from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, UpdateCounts, clipped_step
 
 _LINE = 16  # float32 of a cache line
 
@@ -195,3 +195,8 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
     for part in parts[2:]:
         out += part
     out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
+
+
+def averaged(optim: OptimizerSpec, replicas: int, net: nn.Module) -> AllReduce | Local:
+    """The update of so many replicas that average their gradients; one alone applies its own."""
+    return AllReduce(optim, replicas, param_sizes(net)[1]) if replicas > 1 else Local(optim)

@@ -111,6 +111,6 @@ def threads_of(role: Any, crew: Any) -> int:
     where the run is traced, so that one thread can repeat it to the bit.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
-    said = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
-    left = cores() - sum(r.n * said[r.name] for r in roles)
-    return said[role.name] or max(1, left // max(1, sum(r.n for r in roles if not said[r.name])))
+    wanted = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
+    left = cores() - sum(r.n * wanted[r.name] for r in roles)
+    return wanted[role.name] or max(1, left // max(1, sum(r.n for r in roles if not wanted[r.name])))

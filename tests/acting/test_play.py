@@ -59,7 +59,7 @@ def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     made = film_module.Film(path)
     try:
-        return play.play_games(of, policy, episodes, 0, film=made)
+        return play.play_games(made.setting(of), policy, episodes, 0, film=made)
     finally:
         made.close()
 

@@ -63,11 +63,11 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     loss = Register()
     spec = LearnerSpec(policy, loss, weights, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), total=total)
     queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
-    desk = AgentTable(envs, queue)
+    agents = AgentTable(envs, queue)
     batches = queue.batches(rows)
-    predictors = crew.add(act, n=2, on="thread", drain=True, desk=desk, policy=policy, out=queue, params=weights)
+    predictors = crew.add(act, n=2, on="thread", drain=True, agents=agents, policy=policy, out=queue, params=weights)
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
-    return desk, predictors, trainers, loss, batches
+    return agents, predictors, trainers, loss, batches
 
 
 def poll(crew: Crew, until, seconds: float = 60.0) -> None:
@@ -81,11 +81,11 @@ def steps(crew: Crew) -> int:
     return int(crew.counters.column("steps").sum())
 
 
-def drain(crew: Crew, desk: AgentTable, loss: Register, batches: Any) -> list[tuple]:
+def drain(crew: Crew, agents: AgentTable, loss: Register, batches: Any) -> list[tuple]:
     """Let every agent leave, and everything be learnt."""
-    desk.pool.scale(0)
+    agents.pool.scale(0)
     batches.rows = 0
-    poll(crew, lambda: desk.pool.present == 0 and sum(map(len, loss.seen)) == steps(crew))
+    poll(crew, lambda: agents.pool.present == 0 and sum(map(len, loss.seen)) == steps(crew))
     return loss.transitions()
 
 
@@ -107,11 +107,11 @@ def check(crew: Crew, seen: list[tuple]) -> None:
 def test_every_transition_is_learnt_exactly_once(core):
     envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4))
     crew = Crew(seed=1)
-    desk, _, _, loss, batches = service(crew, envs, rows=7, core=core)
+    agents, _, _, loss, batches = service(crew, envs, rows=7, core=core)
     crew.start(("loss",))
     try:
         poll(crew, lambda: steps(crew) > 1500)
-        check(crew, drain(crew, desk, loss, batches))
+        check(crew, drain(crew, agents, loss, batches))
         assert max(loss.off) < 1e-4, "a chunk begins with the state that its lane had there"
     finally:
         crew.stop()
@@ -120,7 +120,7 @@ def test_every_transition_is_learnt_exactly_once(core):
 def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
     envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4), active=2)
     crew, draw = Crew(seed=2), random.Random(3)
-    desk, predictors, trainers, loss, batches = service(crew, envs, rows=7)
+    agents, predictors, trainers, loss, batches = service(crew, envs, rows=7)
     crew.start(("loss",))
     here = psutil.Process()
     try:
@@ -129,19 +129,20 @@ def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
         for turn in range(300):
             what = draw.choice(["agents", "predictors", "trainers"])
             if what == "agents":
-                desk.pool.scale(draw.randint(1, ROOM))
+                agents.pool.scale(draw.randint(1, ROOM))
             else:
-                (predictors if what == "predictors" else trainers, draw.randint(1).size.ask(4))
+                (predictors if what == "predictors" else trainers).size.ask(draw.randint(1, 4))
             crew.poll(0.01)
             if turn % 50 == 49:
                 now = steps(crew)
                 poll(crew, lambda now=now: steps(crew) > now + 50)
-        (trainers).size.ask(1)
-        check(crew, drain(crew, desk, loss, batches))
+        trainers.size.ask(1)
+        crew._resize(trainers)
+        check(crew, drain(crew, agents, loss, batches))
         poll(crew, lambda: not predictors.leaving and not trainers.leaving)
         threads = [t for t in crew._workers() if t.runs.is_alive()]
         assert len(threads) == predictors.n + trainers.n
-        poll(crew, lambda: not desk.pool._leaving)
+        poll(crew, lambda: not agents.pool._leaving)
         assert len(here.children(recursive=True)) == before - 2
     finally:
         crew.stop()
@@ -151,15 +152,15 @@ def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice
     envs = Envs(census, 3, workers=3, batching=Greedy(3))
     told = []
     crew = Crew(seed=1, say=lambda kind, text: told.append(text))
-    desk, _, _, loss, batches = service(crew, envs)
+    agents, _, _, loss, batches = service(crew, envs)
     crew.start(("loss",))
     try:
         for _ in range(3):
             now = steps(crew)
             poll(crew, lambda now=now: steps(crew) > now + 100)
-            os.kill(desk.pool._workers[1].process.pid, signal.SIGKILL)
+            os.kill(agents.pool._workers[1].process.pid, signal.SIGKILL)
             poll(crew, lambda now=len(told): len(told) > now)
-        seen = drain(crew, desk, loss, batches)
+        seen = drain(crew, agents, loss, batches)
         assert len(seen) == len(set(seen)) == steps(crew)
         assert "SIGKILL" in told[0]
         assert "restarted" in told[0]
@@ -170,8 +171,8 @@ def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice
 def test_a_predictor_that_raises_ends_the_run_with_its_traceback():
     envs = Envs("toy:catch", 4, batching=Greedy(4))
     crew = Crew(seed=1)
-    desk, *_ = service(crew, envs)
-    desk.leaves = lambda numbers: 1 / 0
+    agents, *_ = service(crew, envs)
+    agents.leaves = lambda numbers: 1 / 0
     crew.start(("loss",))
     try:
         with pytest.raises(Exception, match="ZeroDivisionError"):

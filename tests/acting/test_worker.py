@@ -15,7 +15,7 @@ import torch
 from polyplay import nets
 from polyplay.acting import actor
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import AtLeast, Envs, Greedy
 from polyplay.learning.losses import policy_gradient
@@ -160,7 +160,7 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
     optim = OptimizerSpec("adam", clip=1.0)
     update = AllReduce(optim, learners, size) if learners > 1 else Local(optim)
     spec = _task(envs, 2000, loss, update)
-    queue = RolloutQueue(row_spec(envs.spec.obs, net.spec()), {}, 5, 4 // groups, 2 * groups * actors, actors, learners)
+    queue = RolloutQueue.of(envs, net, 5, actors, 2, learners)
     params = Params(size, readers=actors)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     spec = LearnerSpec(**{**vars(spec), "policy": policy})
@@ -173,7 +173,6 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
         source=queue.batches(slots, in_turn=lag is not None),
         spec=spec,
         params=params,
-        round_slots=groups * actors,
     )
     return crew
 

@@ -53,7 +53,7 @@ class Shop:
         self.worlds = [World(self.rng, LANES, 0, "zeros") for _ in range(actors)]
         self.last: list[Any] = [self._rows(p, 1) for p in range(actors)]
         self.producers = [self.queue.producer(p) for p in range(actors)]
-        self.taker = self.samples.taker(0)
+        self.reader = self.samples.reader(0)
 
     def _rows(self, p: int, n: int) -> dict[str, np.ndarray]:
         rows = self.worlds[p].rows(n, np.arange(LANES))
@@ -121,9 +121,9 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
         while shard.work():
             pass
     before = [priorities(s) for s in shards]
-    tray = next(shop.taker.batches())
+    tray = next(shop.reader.batches())
     ids = shop.samples.item(tray)["id"].copy()
-    shop.taker.give(tray, np.arange(8) + 50.0)
+    shop.reader.give(tray, np.arange(8) + 50.0)
     for shard in shards:
         shard.judge()
     after = priorities(shards[0])
@@ -179,7 +179,7 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
 @pytest.mark.parametrize("ratio", [None, 2.0])
 def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio):
     shop = Shop(memories=1, actors=1, slots=4, ratio=ratio, start=20, batch=16)
-    shard, taker = shop.shard(0), shop.taker.batches()
+    shard, taker = shop.shard(0), shop.reader.batches()
     taken = 0
     for _ in range(40):
         taken += shop.play(0) is not None
@@ -198,7 +198,7 @@ def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio
         shard.work()
         tray = next(taker)
         if tray is not None:
-            shop.taker.give(tray, np.ones(8 * 2))
+            shop.reader.give(tray, np.ones(8 * 2))
             learnt += 1
     rows = shard.memory.pace.rows
     assert learnt > 10
@@ -240,11 +240,11 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         shards[turn % 2].work()
     for p in range(2):
         shop.producers[p].answer(3)  # the actors have written theirs
-    next(shop.taker.gather(3, 0.0))
+    next(shop.reader.gather(3, 0.0))
     for shard in shards:
-        assert shard.filler.asked() == 3
+        assert shard.writer.asked() == 3
         finish(shard.save(3))
-        assert shard.filler.asked() is None
+        assert shard.writer.asked() is None
     assert shop.samples.failed() == []
     sampled = shards[1].memory.sampled
     assert shop.samples.waiting == 4
@@ -264,7 +264,7 @@ def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
     shards = [shop.shard(m, directory=tmp_path) for m in range(2)]
     for p in range(2):
         shop.play(p)
-    next(shop.taker.gather(3, 0.0))
+    next(shop.reader.gather(3, 0.0))
     saves = [shards[0].save(3), shards[1].save(3)]
     next(saves[0])
     assert [p.asked() for p in shop.producers] == [3, None], "memory 1 is still at work"
@@ -285,7 +285,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
             pass
     assert shop.samples.waiting == 2
     new = shop.shard(0, incarnation=1, directory=tmp_path)
-    assert new.filler.away == 0
+    assert new.writer.away == 0
     shop.producers[0].answer(3)
     shop.samples.ask(3)
     finish(new.save(3))
@@ -353,10 +353,10 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
             item = shop.samples.item(tray)
             for i, action in enumerate(item["action"].tolist()):
                 assert np.array_equal(item["obs"][0, i], known[action])
-            shop.taker.give(tray, np.ones(8))
+            shop.reader.give(tray, np.ones(8))
             taken += 1
 
-    samples = shop.taker.batches()
+    samples = shop.reader.batches()
     process = start(0)
     try:
         learn(30)

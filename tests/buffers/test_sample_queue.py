@@ -38,7 +38,7 @@ def draw(number: int) -> Any:
 
 def test_a_batch_crosses_in_place_and_its_priorities_come_back():
     samples = trays_of(memories=1)
-    filler, taker = samples.filler(0), samples.taker(0)
+    filler, taker = samples.writer(0), samples.reader(0)
     batches = taker.batches()
     assert next(batches) is None
     assert list(filler.back()) == []  # all are empty at first
@@ -75,7 +75,7 @@ def test_an_item_has_what_its_replay_says():
 )
 def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, moves):
     samples = trays_of(memories, learners, depth)
-    fillers, takers = [samples.filler(m) for m in range(memories)], [samples.taker(c) for c in range(learners)]
+    fillers, takers = [samples.writer(m) for m in range(memories)], [samples.reader(c) for c in range(learners)]
     batches = [t.batches() for t in takers]
     for filler in fillers:
         assert list(filler.back()) == []
@@ -116,7 +116,7 @@ def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, m
 
 def test_memories_are_taken_from_in_turn_and_one_that_has_nothing_is_passed_over():
     samples = trays_of(memories=3, depth=3)
-    fillers, batches = [samples.filler(m) for m in range(3)], samples.taker(0).batches()
+    fillers, batches = [samples.writer(m) for m in range(3)], samples.reader(0).batches()
     for m, filler in enumerate(fillers):
         list(filler.back())
         for k in range(3 if m != 1 else 1):
@@ -127,12 +127,12 @@ def test_memories_are_taken_from_in_turn_and_one_that_has_nothing_is_passed_over
 
 def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by_nobody():
     samples = trays_of(memories=1, depth=2)
-    filler, taker = samples.filler(0), samples.taker(0)
+    filler, taker = samples.writer(0), samples.reader(0)
     batches = taker.batches()
     list(filler.back())
     filler.fill(draw(1))
     samples.item(filler.empty[0])["id"][:2] = 99  # killed in the middle of its next one
-    new = samples.filler(0, by=1)
+    new = samples.writer(0, by=1)
     assert len(new.empty) == 1
     tray = next(batches)
     assert samples.item(tray)["id"].tolist() == [1] * 4
@@ -148,15 +148,15 @@ def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by
 
 def test_what_a_lost_learner_held_goes_back_unjudged():
     samples = trays_of(memories=2, learners=2, depth=1)
-    fillers = [samples.filler(m) for m in range(2)]
+    fillers = [samples.writer(m) for m in range(2)]
     for filler in fillers:
         list(filler.back())
         filler.fill(draw(1))
         filler.fill(draw(2))
-    batches = [samples.taker(c).batches() for c in range(2)]
+    batches = [samples.reader(c).batches() for c in range(2)]
     lost, others = next(batches[0]), next(batches[1])
     assert lost != others
-    taker = samples.taker(0)  # in the lost one's place
+    taker = samples.reader(0)  # in the lost one's place
     assert [len(list(f.back())) for f in fillers] == [0, 0]
     assert [f.away for f in fillers] == [1, 2]
     assert next(taker.batches()) is not None, "what was on its way is taken by the new one"
@@ -165,7 +165,7 @@ def test_what_a_lost_learner_held_goes_back_unjudged():
 
 def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
     samples = trays_of(memories=2)
-    fillers, taker = [samples.filler(m) for m in range(2)], samples.taker(0)
+    fillers, taker = [samples.writer(m) for m in range(2)], samples.reader(0)
     assert [f.asked() for f in fillers] == [None, None]
     waiting = taker.gather(0, 0.0)
     next(waiting)
@@ -188,7 +188,7 @@ def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
 
 def test_waits_end_when_all_is_closed():
     samples = trays_of()
-    batches = samples.taker(0).batches()
+    batches = samples.reader(0).batches()
     assert next(batches) is None
     samples.close()
     with pytest.raises(Closed):

@@ -100,14 +100,14 @@ def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
 def test_sequences_count_the_rows_that_are_learnt(sequence, each):
     made = replay_learner(Learner(), sequence=sequence, ratio=1.0)
     made.insert(rollout(60, 4), {})
-    assert made.memory.due == (240 - 16) // each
+    assert made.buffer.due == (240 - 16) // each
 
 
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = replay_learner(Learner())
     assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.memory.pace.rows == 24
-    assert made.memory.inserted == 16  # row 5's next one is not there yet
+    assert made.buffer.pace.rows == 24
+    assert made.buffer.inserted == 16  # row 5's next one is not there yet
 
 
 def test_running_statistics_see_what_is_remembered():
@@ -122,8 +122,8 @@ def test_priorities_go_back_to_whom_they_belong():
     made = replay_learner(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
     for _ in range(3):
         run(made.step(rollout(4, 4), {}))
-    assert made.memory.metrics()["priority_max"] == 8.0
-    assert made.memory.metrics()["late"] == 0
+    assert made.buffer.metrics()["priority_max"] == 8.0
+    assert made.buffer.metrics()["late"] == 0
 
 
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
@@ -132,13 +132,13 @@ def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     assert replay_store.importance_exponent(made.replay, left) == pytest.approx(beta)
     made.insert(rollout(30, 4), {})
     run(made.update(0.0))
-    assert made.memory.metrics()["beta"] == pytest.approx(beta)
+    assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
         assert replay_store.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
-    monkeypatch.setattr(replay_learner, "REPORT", 5)
+    monkeypatch.setattr("polyplay.learning.replay_learner.REPORT", 5)
     made = replay_learner(Learner())
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))

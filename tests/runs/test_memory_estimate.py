@@ -11,8 +11,9 @@ import torch
 
 import polyplay
 from polyplay import nets, systems
-from polyplay.acting import worker
+from polyplay.common import tree
 from polyplay.envs import Envs
+from polyplay.learning import replica
 from polyplay.runs import memory_estimate as memory
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -52,35 +53,37 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
     assert 2**26 < memory.memory_limit() <= memory.psutil.virtual_memory().total
 
 
-def test_streams_between_workers_are_counted_as_they_are():
+def test_queues_between_workers_are_counted_as_they_are():
     crew, system = wired("impala", lanes=4, batch=8)
     queue = crew.roles[0].out
     joined = 2 * queue.block.nbytes / queue.slots
     assert predict(crew, system)["rollouts"] == queue.block.nbytes + joined
 
 
-def test_streams_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_slots_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = []
 
-    class Spy(worker.Stream):
+    class Spy(replica.RolloutSlots):
         def __init__(self, *given: Any, **more: Any):
             super().__init__(*given, **more)
-            made.append(self.block.nbytes)
+            made.append(sum(x.nbytes for _, x in tree.leaves({"rows": self.rows, "state": self.state})))
 
     crew, system = wired("a2c", lanes=4, replicas=1, groups=2)
     told = predict(crew, system)["rollouts"]
-    monkeypatch.setattr(worker, "Stream", Spy)
+    monkeypatch.setattr(replica, "RolloutSlots", Spy)
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, groups=2, steps=40, serial=True, run=str(tmp_path / "r"))
-    assert told == made[0] * 1.5  # two groups of 4 slots are put together into one batch
+    assert told == made[0] * 2  # the slots of two groups are put together into one batch
 
 
 def test_what_a_network_keeps_for_its_gradient_is_measured():
     spec = Envs("ALE/Pong-v5", 1).spec
-    small, deep = (memory._kept(nets.make(name, spec), spec) for name in ("a3c", "impala"))
+    small, deep = (memory._saved_for_backward(nets.make(name, spec), spec) for name in ("a3c", "impala"))
     assert 4 * 84 * 84 * 4 <= small <= 400_000  # at least the image as floats
     assert 1_000_000 <= deep <= 4_000_000  # 15 convolutions of up to 84×84×16
     weights = torch.nn.Parameter(torch.zeros(1000, 1000))
-    assert memory._kept(nets.make("a3c", spec, hidden=512), spec) < small + weights.numel()  # weights don't count
+    assert (
+        memory._saved_for_backward(nets.make("a3c", spec, hidden=512), spec) < small + weights.numel()
+    )  # weights don't count
 
 
 @pytest.mark.parametrize(("name", "share"), [("adam", 2.0), ("rmsprop_tf", 1.0)])

@@ -118,7 +118,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
     whole = again(settings)
     assert plan.check_plan(whole, settings, again) is whole
     enough = whole.memory["processes"] + 0.3 * (whole.needs - whole.memory["processes"])
-    monkeypatch.setattr(plan.memory, "limit", lambda: int(enough))
+    monkeypatch.setattr(plan.memory_estimate, "memory_limit", lambda: int(enough))
     with pytest.raises(
         UserError, match=r"memory: this takes about .* GB .*, there are .*; what fits: --lanes 16384 --batch 16384"
     ):
@@ -126,7 +126,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
 
 
 def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(plan.memory, "limit", lambda: 2**20)
+    monkeypatch.setattr(plan.memory_estimate, "memory_limit", lambda: 2**20)
     with pytest.raises(UserError, match="there are 1 MB; no smaller setting fits: take a larger machine"):
         polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
@@ -169,8 +169,8 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
 
 
 def test_what_is_compiled_first_is_said_where_it_was_not_yet(monkeypatch):
-    monkeypatch.setattr(plan.draws, "kept", lambda loop: False)
+    monkeypatch.setattr(plan.rng, "is_compiled", lambda loop: False)
     assert "are compiled on this machine first" in line(make("dqn"), "once")
     assert "once" not in dict(make("a2c").lines)
-    monkeypatch.setattr(plan.draws, "kept", lambda loop: True)
+    monkeypatch.setattr(plan.rng, "is_compiled", lambda loop: True)
     assert "once" not in dict(make("dqn").lines)

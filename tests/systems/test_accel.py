@@ -224,7 +224,7 @@ def test_memory_counts_the_central_vector_and_statistics_once():
         ({"lanes": 8, "algo": "ppo", "core": "gru"}, "--lanes 8: with --replicas 2 it must be a multiple of 16"),
         ({"optimizer": "adamm"}, "did you mean 'adam'"),
         ({"algo": "ppo", "minibatches": 0}, "--minibatches: 0 given"),
-        ({"env": "ALE/Pong-v5", "screen": "acel"}, "acel"),
+        ({"env": "ALE/Pong-v5", "atari": "acel"}, "acel"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(wrong, told):
@@ -238,7 +238,7 @@ def of(preset: str) -> dict[str, Any]:
 
 
 def test_presets_have_the_released_codes_numbers():
-    a2c, both = of("paper"), {"gamma": 0.99, "entropy_cost": 0.01, "screen": "accel", "network": "accel", "groups": 2}
+    a2c, both = of("paper"), {"gamma": 0.99, "entropy_cost": 0.01, "atari": "accel", "network": "accel", "groups": 2}
     both |= {"normalize_advantage": False}
     pg = {"algo": "a2c", "unroll": 5, "lanes": 16, "lam": 1.0, "value_cost": 0.25, "learning_rate": 7e-4, "clip": 0.5}
     pg |= {"optimizer": "rmsprop_a3c", "eps": 1e-6, "anneal": "constant", "sync": "allreduce"}

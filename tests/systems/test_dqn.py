@@ -96,7 +96,7 @@ def test_replicas_learn_from_the_sum_over_all_of_them():
 
 def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
     settings = {"steps": 700, "start": 250, "network": "a3c", "env": "ALE/Pong-v5", "lanes": 4, "batch": 16}
-    made = [trained(tmp_path / how, **settings, screen="baselines", seed=3, compress=how) for how in ("none", "zlib")]
+    made = [trained(tmp_path / how, **settings, atari="baselines", seed=3, compress=how) for how in ("none", "zlib")]
     assert losses(made[0].directory) == losses(made[1].directory)
     assert len(losses(made[0].directory)) > 100
     sizes = [

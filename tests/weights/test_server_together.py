@@ -152,7 +152,7 @@ def test_impalas_actors_and_learner_take_it_for_params():
     )
     crew = Crew(0, serial=True, steps=2_000)
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=server)
-    crew.add(learn, learner=True, source=queue.batches(2), spec=spec, params=server, round_slots=2)
+    crew.add(learn, learner=True, source=queue.batches(2), spec=spec, params=server)
     crew.add(serve_parameters, n=2, server=server)
     assert "serve_parameters ──► " in crew.diagram()
     crew.start(spec.loss.metrics)

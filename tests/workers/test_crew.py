@@ -19,7 +19,8 @@ import pytest
 from polyplay.common.context import next_incarnation
 from polyplay.common.errors import Closed, EnvFailure, WorkerLost
 from polyplay.common.shared_memory import SharedBlock
-from polyplay.workers.crew import Crew, each
+from polyplay.workers.crew import Crew
+from polyplay.workers.role import each
 from tests import leftovers
 
 
@@ -202,13 +203,16 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     crew = Crew()
     role = crew.add(forever, block=block)
     crew.start()
-    (role).size.ask(3)
+    role.size.ask(3)
+    crew._resize(role)
     pids = block.array(64, "int64")
     until = time.monotonic() + 100
     while not pids[8:11].all() and time.monotonic() < until:
         crew.poll(0.05)
     assert pids[8:11].all()
-    (role).size.ask(1)
+    role.size.ask(1)
+    crew._resize(role)
+    crew.poll(0.05)
     assert not psutil.pid_exists(int(pids[10]))
     assert psutil.pid_exists(int(pids[8]))
     crew.poll(0.05)

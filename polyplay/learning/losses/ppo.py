@@ -145,8 +145,8 @@ def _surrogate(
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
     squared = (target - value).square()
     if loss.value_clip:
-        said = over.only(acted["value"])
-        near = said + (value - said).clamp(-reach, reach)
+        before = over.only(acted["value"])
+        near = before + (value - before).clamp(-reach, reach)
         squared = torch.maximum(squared, (target - near).square())
     value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
     total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean

@@ -70,19 +70,19 @@ class HillClimb:
         """One look of at least `seconds`, longer where hardly anything was trained."""
         settle = 0.0 if config == self.running else self.settle
         self.running = config
-        seen = yield ConfigTrial(config, settle, seconds, self._told())
+        reading = yield ConfigTrial(config, settle, seconds, self._decision())
         for _ in range(LONGER - 1):
-            if seen.updates * seen.seconds >= LEAST:
+            if reading.updates * reading.seconds >= LEAST:
                 break
-            seen = merge([seen, (yield ConfigTrial(config, 0.0, seconds))])
-        return seen
+            reading = merge([reading, (yield ConfigTrial(config, 0.0, seconds))])
+        return reading
 
-    def _told(self) -> Decision | None:
+    def _decision(self) -> Decision | None:
         decided, self.decided = self.decided, None
         return decided
 
-    def within(self, seen: RateReading) -> bool:
-        return self.lag is None or seen.lag <= self.lag
+    def within(self, reading: RateReading) -> bool:
+        return self.lag is None or reading.lag <= self.lag
 
     def gain(self, a: RateReading, b: RateReading) -> float:
         """Log gain of `b` over `a`; infinite between within and over the cap."""
@@ -101,7 +101,7 @@ class HillClimb:
         self.tried.add(_key(there))
         mine: list[RateReading] = []
         smaller = ties and all(there[n] <= self.here[n] for n in there)
-        kept, why = False, "within noise"
+        accepted, why = False, "within noise"
         for k in range(2 * ROUNDS):
             if k and k % 2 == 0:
                 yield from self.refresh()
@@ -112,39 +112,39 @@ class HillClimb:
             gain, error = self.gain(a, b), self.error(a.seconds, b.seconds)
             sure = SURE if k else 2.0 * SURE  # of a mere glance
             if gain > max(GAIN, sure * error):
-                kept, why = True, "better"
+                accepted, why = True, "better"
             elif gain < -sure * error or (k and gain < GAIN - error and not smaller):
-                kept, why = False, "worse"
+                accepted, why = False, "worse"
             elif k % 2 and smaller and gain - error > -TIE:
-                kept, why = True, "no worse, and smaller"
+                accepted, why = True, "no worse, and smaller"
             else:
                 continue
             break
         else:
             better, equal = gain > max(GAIN, error), smaller and gain > -0.3 * error
-            kept = better or equal
+            accepted = better or equal
             why = "better" if better else "no worse, and smaller" if equal else why
-        self.decided = Decision(self.here, there, self._worth(a), self._worth(b), kept, why)
-        if kept:
+        self.decided = Decision(self.here, there, self._worth(a), self._worth(b), accepted, why)
+        if accepted:
             self.here = there
             self.looks.clear()
             self.looks.extend(mine[-RECENT:])
             self.tried.clear()
-        return kept
+        return accepted
 
-    def _worth(self, seen: RateReading) -> float:
-        return seen.rows if self.within(seen) else -seen.lag
+    def _worth(self, reading: RateReading) -> float:
+        return reading.rows if self.within(reading) else -reading.lag
 
     def refresh(self) -> Generator[ConfigTrial, RateReading, None]:
         """Look at A again. What it says counts alone if it is far from what was known: something else has changed."""
-        seen = yield from self.look(self.here, self.window)
-        if self.looks and self.far(seen):
-            seen = yield from self.look(self.here, self.window)  # the first may have been an accident
-            if self.far(seen):
+        reading = yield from self.look(self.here, self.window)
+        if self.looks and self.far(reading):
+            reading = yield from self.look(self.here, self.window)  # the first may have been an accident
+            if self.far(reading):
                 self.forget()
         if self.looks:
-            self.spread.see(self.looks[-1], seen)
-        self.looks.append(seen)
+            self.spread.see(self.looks[-1], reading)
+        self.looks.append(reading)
 
     def forget(self) -> None:
         """What was measured is no longer true."""
@@ -152,9 +152,9 @@ class HillClimb:
         self.tried.clear()
         self.peak = 0.0
 
-    def far(self, seen: RateReading) -> bool:
+    def far(self, reading: RateReading) -> bool:
         known = merge(list(self.looks))
-        return abs(_log(seen.rows) - _log(known.rows)) > max(SHIFT, 4.0 * self.error(known.seconds, seen.seconds))
+        return abs(_log(reading.rows) - _log(known.rows)) > max(SHIFT, 4.0 * self.error(known.seconds, reading.seconds))
 
     # --------------------------------------------------------------------------------------------------- search
 
@@ -201,19 +201,19 @@ class HillClimb:
         """Long looks until something changes; the factors to search with then. Every `between` looks one trial."""
         known, strange, n = merge(list(self.looks)), 0, 0
         while True:
-            seen = yield from self.look(self.here, long)
+            reading = yield from self.look(self.here, long)
             n += 1
-            change = _log(seen.rows) - _log(known.rows)
-            limit = max(SHIFT, 4.0 * self.error(known.seconds, seen.seconds))
-            strange = strange + 1 if abs(change) > limit or self.within(seen) != self.within(known) else 0
+            change = _log(reading.rows) - _log(known.rows)
+            limit = max(SHIFT, 4.0 * self.error(known.seconds, reading.seconds))
+            strange = strange + 1 if abs(change) > limit or self.within(reading) != self.within(known) else 0
             if strange >= 2:
-                self.decided = Decision(self.here, self.here, self._worth(known), self._worth(seen), True, "changed")
+                self.decided = Decision(self.here, self.here, self._worth(known), self._worth(reading), True, "changed")
                 self.forget()
-                self.looks.append(seen)
+                self.looks.append(reading)
                 return FACTORS
             if not strange:
-                known = merge([known, seen], most=3.0 * long)
-                self.looks.append(seen)
+                known = merge([known, reading], most=3.0 * long)
+                self.looks.append(reading)
             if n % between == 0 and not strange and (todo := self.directions()):
                 there = self.step(self.rng.choice(todo), self.rng.choice(FACTORS[1:]))
                 if there != self.here and (yield from self.try_out(there)):

@@ -17,7 +17,7 @@ def crew(monkeypatch):
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(service_metrics.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
-    act = SimpleNamespace(name="act", n=1, learner=False, kw={"desk": SimpleNamespace(pool=pool)}, at=[0], left=[])
+    act = SimpleNamespace(name="act", n=1, learner=False, kw={"agents": SimpleNamespace(pool=pool)}, at=[0], left=[])
     learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
     return SimpleNamespace(
         counters=Counters(3),

@@ -214,7 +214,8 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     crew = Crew(on="thread")
     role = crew.add(drains, n=3, drain=True)
     crew.start()
-    (role).size.ask(1)
+    role.size.ask(1)
+    crew._resize(role)
     assert role.n == 1
     assert until(crew, lambda: role.size.get() == 1)
     assert sorted(left) == [1, 2]
@@ -256,6 +257,7 @@ def test_a_process_that_leaves_is_not_lost():
     role.size.ask(1)
     assert until(crew, lambda: role.size.get() == 1)
     role.size.ask(2)
+    crew._resize(role)
     before = crew.counters.column("updates")[1]
     assert until(crew, lambda: crew.counters.column("updates")[1] > before)
     crew.stop()
