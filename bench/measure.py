@@ -43,7 +43,7 @@ def measure(
         try:
             watch = ProcessWatch(child.pid)
             while child.poll() is None and time.monotonic() < limit:
-                watch.look()
+                watch.sample_memory()
                 rows = [row for row in read_lines(log) if row.get("updates", 1)]
                 marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
                 if stop and watched_rate(marks, warm + started_at(marks), window, turn=turn) is not None:

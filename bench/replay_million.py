@@ -72,7 +72,7 @@ def fill(size: int, folder: Path) -> Row:
     before, memory, rng = pages(), opened(size), np.random.default_rng(0)
     begin, at = time.perf_counter(), 0
     past = np.zeros((3, LANES, 84, 84), np.uint8)
-    while (memory.ledger.lane[0] < memory.ledger.R).any():
+    while (memory.index.lane[0] < memory.index.R).any():
         rows, past = played(rng, at, past)
         memory.add(rows, slice(None))
         at += ROWS
@@ -80,8 +80,8 @@ def fill(size: int, folder: Path) -> Row:
     taken, spent = pages() - before, time.perf_counter() - begin
     begin, peak = time.perf_counter(), highest()
     memory.save(folder)
-    row = {"transitions": memory.ledger.size, "bytes_a_transition_touched": taken / memory.ledger.size}
-    row |= {"bytes_a_transition_told": memory.nbytes / memory.ledger.size, "seconds_to_fill": spent}
+    row = {"transitions": memory.index.size, "bytes_a_transition_touched": taken / memory.index.size}
+    row |= {"bytes_a_transition_told": memory.nbytes / memory.index.size, "seconds_to_fill": spent}
     row |= {"seconds_to_save": time.perf_counter() - begin, "more_memory_while_saving": highest() - peak}
     saved = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     return row | {"bytes_saved": saved, "digest": digest(memory)}
@@ -100,7 +100,7 @@ def restore(size: int, folder: Path) -> Row:
     memory, begin = opened(size), time.perf_counter()
     memory.load(folder)
     spent = time.perf_counter() - begin
-    row = {"transitions": memory.ledger.size, "seconds_to_load": spent}
+    row = {"transitions": memory.index.size, "seconds_to_load": spent}
     return row | {"digest": digest(memory), "most_memory": highest()}
 
 
@@ -127,7 +127,7 @@ def digest(memory: ReplayBuffer) -> str:
         batch = memory.sample()
         for name in sorted(batch):
             hashed.update(np.ascontiguousarray(batch[name]))
-        memory.feedback(batch["id"], rng.random(len(batch["id"])))
+        memory.update_priorities(batch["id"], rng.random(len(batch["id"])))
     return hashed.hexdigest()
 
 

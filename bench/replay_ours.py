@@ -68,10 +68,10 @@ def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], Non
         memory.add(rows if number[0] % EPISODE else begin, slice(None))
         number[0] += 1
 
-    while (memory.ledger.lane[0] < memory.ledger.R).any():
+    while (memory.index.lane[0] < memory.index.R).any():
         add()
-    rng, live = np.random.default_rng(0), np.arange(memory.ledger.slots)
-    memory.feedback(memory.ledger.ids(live), rng.random(len(live)))
+    rng, live = np.random.default_rng(0), np.arange(memory.index.slots)
+    memory.update_priorities(memory.index.ids(live), rng.random(len(live)))
     return memory, add
 
 
@@ -84,11 +84,11 @@ def _copies(memory: Any, index: Any, out: Any) -> None:
 
 def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, float]:
     """Samples and copies of the same stacks, in turn."""
-    planes: np.ndarray = memory.fields.shelves["obs"].array  # type: ignore[union-attr]
+    planes: np.ndarray = memory.columns.arrays["obs"]
     flat, outs = planes.reshape(len(planes), -1), [np.ones((2 * n, 28_224), np.uint8) for _ in range(2)]
     orders = []
     for _ in range(50):
-        slots = memory.picker.pick(n, None)[0]
+        slots = memory.sampler.pick(n, None)[0]
         both = np.stack([slots, memory.batches.windows(slots)[0]])  # type: ignore[union-attr]
         orders.append(np.clip(both.reshape(-1) - 3, 0, len(planes) - 5))
     number = [0]
@@ -117,11 +117,11 @@ def main() -> None:
 
     def update() -> None:
         number[0] += 1
-        memory.feedback(ids[number[0] % 200], priority)
+        memory.update_priorities(ids[number[0] % 200], priority)
 
     found["update"] = rate(update, n, seconds)
     found["insert"] = rate(add, n, seconds)
-    answer(**found, bytes=memory.nbytes / memory.ledger.size, size=memory.ledger.size)
+    answer(**found, bytes=memory.nbytes / memory.index.size, size=memory.index.size)
 
 
 if __name__ == "__main__":

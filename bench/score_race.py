@@ -107,7 +107,7 @@ def follow(
     enough = SHORT if asked.short else math.inf
     while child.poll() is None and not curve.reached and time.monotonic() - begun < asked.cap and curve.games < enough:
         time.sleep(POLL)
-        watch.look()
+        watch.sample_memory()
         rows, now = lines.rows(), round(time.monotonic() - begun, 2)
         last = watch.cpu() if child.poll() is None else last
         frames = rows[-1].get("frames", 4 * rows[-1]["steps"]) if rows else frames

@@ -7,7 +7,7 @@ print(run.directory, run.evaluate(episodes=30)["episodic_return_mean"])
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polyplay.api import Run, check, evaluate, export, resume, train
@@ -16,8 +16,8 @@ __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "check", "evaluate", "export", "resume", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    """Loaded when first asked for: workers import this package and need none of it."""
+def __getattr__(name: str) -> object:
+    """Loaded on first use: workers import this package and need none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
     from polyplay import api

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
+from polyplay.common.files import Row
 from polyplay.runs import options, run
 from polyplay.runs.run import RunResult
 
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 class Run(RunResult):
     """A run that has ended: `directory`, `exit_code`, `reason`, `summary`, and the `settings` that it had."""
 
-    def evaluate(self, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
         """See `evaluate`."""
-        return evaluate(self.directory, episodes, seed, settings=self.settings, **more)
+        return _evaluate(self.directory, self.settings, episodes=episodes, seed=seed, **options)
 
 
 def train(system: str, **overrides: Any) -> Run:
@@ -34,24 +36,28 @@ def resume(directory: str | Path, **overrides: Any) -> Run:
     return Run(**vars(run.resume(Path(directory), overrides)))
 
 
-def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
-    """Play full games with the newest checkpoint of a run; returns are unclipped. more: which, protocol, epsilon,
-    starts, greedy, video, as `polyplay evaluate` has them (which: its --checkpoint).
+def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
+    """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
+    evaluate`: checkpoint, protocol, epsilon, starts, greedy, video, device.
     """
-    from polyplay.evaluation import evaluate
-
-    return evaluate.evaluate(Path(directory), episodes, seed, **more)
+    return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
 
 
-def export(directory: str | Path, file: str | Path, which: str | None = None) -> dict[str, Any]:
+def _evaluate(directory: Path, settings: object, **options: Any) -> Row:
+    from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
+
+    return evaluate(directory, EvaluateOptions(**options), settings)
+
+
+def export(directory: str | Path, file: str | Path, checkpoint: str | None = None) -> Row:
     """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written."""
     from polyplay.cli import export
 
-    return export.export(Path(directory), Path(file), which)
+    return export.export(Path(directory), Path(file), checkpoint)
 
 
-def check(env: Any, **more: Any) -> CheckReport:
+def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
     """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
     from polyplay.envs.check import report
 
-    return report.check_env(env, **more)
+    return report.check_env(env, **options)

@@ -35,7 +35,7 @@ def run(
 def save(directory: Path, policy: Any, update: int, mean: float | None = None) -> Path:
     torch.manual_seed(update)
     arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
-    checkpoint.CheckpointPart(directory, update).arrays(checkpoint.POLICY, arrays)
+    checkpoint.CheckpointPart(directory, update).arrays(checkpoint.policy_name(0), arrays)
     counters = {"steps": 20 * update, "frames": 20 * update, "updates": update, "episodic_return_mean": mean}
     return checkpoint.complete(directory, update, counters)
 

@@ -123,9 +123,12 @@ class Half(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def mixed(like: torch.Tensor) -> Iterator[None]:
-    """In the place of precision.mixed."""
-    with torch.autocast("cuda", torch.bfloat16), Half():
+def precision_of(like: torch.Tensor, bf16: bool) -> Iterator[None]:
+    """In the place of precision.precision_of."""
+    with contextlib.ExitStack() as stack:
+        if bf16:
+            stack.enter_context(torch.autocast("cuda", torch.bfloat16))
+            stack.enter_context(Half())
         yield
 
 
@@ -137,7 +140,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     mode = Pretend()
     queue = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
-    patch.setattr(actor_critic, "mixed", mixed)
+    patch.setattr(actor_critic, "precision_of", precision_of)
     for name, what in {
         "amp.common.amp_definitely_not_available": lambda: False,
         "is_bf16_supported": lambda **_: True,

@@ -145,20 +145,17 @@ def rmsprop(
     *,
     eps_inside: bool,
     g0: float,
-    momentum: float = 0.0,
-    lr_inside: bool = True,
     centred: bool = False,
     sums: bool = False,
 ) -> list[float]:
     """One number through RMSProp or AdaGrad, step by step: its value after each gradient."""
-    g, mean, m, path = g0, 0.0, 0.0, []
+    g, mean, path = g0, 0.0, []
     for grad, rate in zip(grads, lr, strict=True):
         g = g + grad * grad if sums else alpha * g + (1.0 - alpha) * grad * grad
         mean = alpha * mean + (1.0 - alpha) * grad
         spread = max(g - mean * mean, 0.0) if centred else g
         update = grad / math.sqrt(spread + eps) if eps_inside else grad / (math.sqrt(spread) + eps)
-        m = momentum * m + (rate * update if lr_inside else update)
-        theta -= m if lr_inside else rate * m
+        theta -= rate * update
         path.append(theta)
     return path
 

@@ -146,9 +146,9 @@ def _chooser(
     return choose
 
 
-def load_policy(system: Any, path: Path) -> Any:
+def load_policy(system: Any, path: Path, agent: int = 0) -> Any:
     policy = system.policy()
-    checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays("agents/0/policy"))
+    checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent)))
     return policy
 
 

@@ -1,12 +1,12 @@
-"""The part that acting workers have in a checkpoint, so that a resumed run goes on as if nothing had happened.
+"""The part of a checkpoint that acting workers write, so that a resumed run continues as if it had never stopped.
 
 `workers/ROLE-I.safetensors`  all that decides worker I's future, where its pool can save itself, and its rollouts
                               that were still on their way to a learner
-`workers/ROLE-I.json`         what it had counted; where nothing was saved why, and the episodes that are lost by it
-`workers/stream-C.json`       what learner C had taken of every actor, and the actors that did not write theirs
+`workers/ROLE-I.json`         its counters; where no state was saved why, and the episodes that are lost by it
+`workers/stream-C.json`       what learner C had taken of every actor, and the actors that did not write their part
 
-A learner that saves stands still until every actor has come to the end of its rollout and written its part. So what
-actors hold, what is in flight and what was learnt fit together, however far acting runs ahead. Imports no torch.
+A learner that saves waits until every actor has finished its rollout and written its part. So the actors' states, the
+rollouts in flight and the learner's state belong together, however far acting runs ahead. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,31 +23,29 @@ from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
 
-HOLD = 10.0  # seconds that actors get for it; then the checkpoint goes without them
+SAVE_TIMEOUT = 10.0  # seconds that actors have to write their parts; then the checkpoint goes without them
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch) -> None:
-    """The part of an acting worker, between two rollouts. actor: rolling.Actor. Raises OSError."""
-    state, games = actor.save(), actor.games
-    kept = {**(state or {}), **({"flight": flight} if flight else {})}
-    name = f"workers/{ctx.role}-{ctx.index}"
-    if kept:
-        part.arrays(name, dict(tree.leaves(kept)))
-    cut = (games.length > 0) & ~games.over
-    told = {
+    """Write the part of an acting worker, between two rollouts. actor: acting.Actor. Raises OSError."""
+    state, games, name = actor.save(), actor.games, f"workers/{ctx.role}-{ctx.index}"
+    arrays = {**(state or {}), **({"flight": flight} if flight else {})}
+    if arrays:
+        part.arrays(name, dict(tree.leaves(arrays)))
+    partial = (games.length > 0) & ~games.over
+    report = {
         "first_lane": actor.first_lane,
-        "lanes": len(cut),
-        "steps": int(ctx.counters.get("steps")),
-        "episodes": int(ctx.counters.get("episodes")),
-        "partial": int(cut.sum()),
-        "partial_steps": int(games.length[cut].sum()),
+        "lanes": len(partial),
+        **{count: int(ctx.counters.get(count)) for count in ("steps", "episodes")},
+        "partial": int(partial.sum()),
+        "partial_steps": int(games.length[partial].sum()),
         "why": "" if state is not None else getattr(actor.pool, "unsaved", "") or "they cannot be saved",
     }
-    part.json(name, told)
+    part.json(name, report)
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
-    """If a learner waits for this actor's part, and it is between two rollouts, write it."""
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts."""
     version = producer.asked()
     if version is None or ctx.directory is None or not actor.between:
         return
@@ -60,39 +58,36 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """What this worker saved in the checkpoint that the run goes on from; empty: nothing, or it is a replacement.
+    """What this worker saved in the checkpoint of a resumed run; empty if it saved nothing, or is a replacement.
 
-    `consumers`: of its stream, if it has one.
+    `consumers`: of its queue, if it has one.
     """
     if ctx.resume is None or ctx.incarnation % 1000:
         return {}
-    found, name = checkpoint.open_checkpoint(ctx.resume), f"workers/{ctx.role}-{ctx.index}"
-    if consumers and ctx.index in _stream(ctx, ctx.index % consumers).get("lost", [ctx.index]):
+    saved, name = checkpoint.open_checkpoint(ctx.resume), f"workers/{ctx.role}-{ctx.index}"
+    if consumers and ctx.index in _queue_end(ctx, ctx.index % consumers).get("lost", [ctx.index]):
         return {}
-    kept = tree.nest(found.arrays(name)) if found.has(name) else {}
-    return kept if "pool" not in kept or "incarnation" in kept else {}  # without: an early version wrote it
+    return tree.nest(saved.arrays(name)) if saved.has(name) else {}
 
 
-def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue, batches: int, n: int) -> list[int]:
-    """Rollouts of each producer that were learnt in so many batches, each of which took `n` slots per learner."""
-    counts = [batches * n * queue.consumers // queue.producers] * queue.producers
-    for c in range(queue.consumers):
-        for p, count in _stream(ctx, c).get("taken", {}).items():
-            counts[int(p)] = count
-    return counts
+def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
+    """Rollouts of each producer that were learnt from before the checkpoint of a resumed run."""
+    taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
+    return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
-def _stream(ctx: WorkerContext, c: int) -> dict[str, Any]:
+def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
+    """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 
 
 def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Generator[None, None, list[int]]:
-    """Let the actors of learner `me` write their parts for `version`; those that did not."""
+    """Ask this learner's actors to write their parts for `version`; returns those that did not."""
     if ctx.directory is None:
         return []
     queue.ask(ctx.index, version)
-    until = time.monotonic() + HOLD
+    until = time.monotonic() + SAVE_TIMEOUT
     while (late := queue.late(ctx.index, version)) and time.monotonic() < until:
         queue.check()
         time.sleep(min(ctx.patience, 0.005))
@@ -100,14 +95,15 @@ def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Ge
     if late:
         queue.ask(ctx.index, -1)  # the actors of others may still be asked
         actors = ", ".join(map(str, late))
-        ctx.say("warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {HOLD:.0f} s")
+        ctx.say(
+            "warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {SAVE_TIMEOUT:.0f} s"
+        )
     return sorted(late + queue.failed(ctx.index))
 
 
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
-    """Learner `me`'s part: its end of the stream. Raises OSError."""
-    mine = range(ctx.index, queue.producers, queue.consumers)
-    counts = {str(p): queue.learnt(p) for p in mine}
+    """Write this learner's end of the queue. Raises OSError."""
+    counts = {str(p): queue.learnt(p) for p in range(ctx.index, queue.producers, queue.consumers)}
     part.json(f"workers/stream-{ctx.index}", {"taken": counts, "lost": lost})
 
 
@@ -115,24 +111,23 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 
 
 def saved_counters(root: Path) -> list[dict[str, Any]]:
-    """What the acting workers of a checkpoint, or of its parts, had counted."""
+    """What the acting workers of a checkpoint, or of its parts, reported."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
     return [json.loads(p.read_text()) for p in files]
 
 
 def lost_lanes(root: Path, seed: int) -> str:
     """One line about the lanes that cannot go on from a checkpoint; empty where all can."""
-    if not saved_counters(root):
+    reports = saved_counters(root)
+    if not reports:
         return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
-    begin = [t for t in saved_counters(root) if t["why"]]
+    unsaved = [report for report in reports if report["why"]]
     late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text())["lost"]]
-    if not begin and not late:
-        return ""
     text = []
-    if begin:
-        lanes, games, steps = (sum(t[k] for t in begin) for k in ("lanes", "partial", "partial_steps"))
+    if unsaved:
+        lanes, games, steps = (sum(report[k] for report in unsaved) for k in ("lanes", "partial", "partial_steps"))
         what = f"{games} partial episodes ({steps:,} agent steps) are lost"
-        text.append(f"{lanes} lanes begin anew, from seed {seed}: {what}, since {begin[0]['why']}")
+        text.append(f"{lanes} lanes begin anew, from seed {seed}: {what}, since {unsaved[0]['why']}")
     if late:
         actors = ", ".join(map(str, sorted(late)))
         text.append(f"lanes of actors {actors} begin anew, from seed {seed}: what they did was not saved")

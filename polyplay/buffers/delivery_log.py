@@ -1,4 +1,4 @@
-"""What an asynchronous run writes down of itself, so that it can be done again: from which rollouts it learnt when.
+"""The log of an asynchronous run that lets it be reproduced: which rollouts it learnt from in which update.
 
 `deliveries-C.jsonl` of learner C has a line per batch: the last update it was learnt in, then for each rollout, in
 order, its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,13 @@ def log_name(c: int) -> str:
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """A function that is told of every batch of slots, from the batch after `update` on. each: updates from a batch."""
+    """A function that logs a batch of slots, from the batch after `update` on. each: updates from a batch."""
     if ctx.directory is None:
         return lambda slots: None
     file = open(ctx.directory / log_name(ctx.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
     file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
 
-    def note(slots: list[int]) -> None:
+    def log(slots: list[int]) -> None:
         nonlocal update
         update += each
         line: list[Any] = [update]
@@ -42,7 +41,7 @@ def log_writer(
             line.append([slot // queue.share, int(queue.rows["version"][slot, 0, 0]), *([by] if by else [])])
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
-    return note
+    return log
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         raise UserError(
             f"RUN: {directory} has no {log_name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
         )
-    heads: list[dict[str, Any]] = []
+    heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
     for number, text in enumerate(path.read_text().splitlines(keepends=True), 1):
         if not text.endswith("\n"):
@@ -78,18 +77,18 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         try:
             line = json.loads(text)
             if isinstance(line, dict):
-                heads.append({"from": line["from"], "threads": line["threads"], "length": line["length"]})
+                heads.append({name: line[name] for name in ("from", "threads", "length")})
             else:
                 batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
         except (ValueError, KeyError, TypeError) as e:
             raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
     if not heads or heads[0]["from"] != 0:
         raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")
-    for what in ("threads", "length"):
-        values = [k for k, _ in groupby(h[what] for h in heads)]
+    fixed = {"threads": "compute threads", "length": "the run's length, with which the learning rate falls,"}
+    for name, words in fixed.items():
+        values = list(dict.fromkeys(head[name] for head in heads))
         if len(values) > 1:
-            word = "compute threads" if what == "threads" else "the run's length, with which the learning rate falls,"
-            raise UserError(f"RUN: {word} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
+            raise UserError(f"RUN: {words} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
     return DeliveryLog(path, batches, int(heads[0]["threads"]))
 
 

@@ -1,7 +1,7 @@
-"""A memory in a worker of its own: takes what its share of the actors do, keeps drawn batches ready for the learners,
-and hears from them how surprising these were. Imports no torch.
+"""A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
+learners, and takes new priorities from them. Imports no torch.
 
-A memory that is lost is replaced by an empty one, which fills from its start on; what the other memories hold, and the
+A lost one is replaced by an empty one, which begins to sample once it has `start` rows; the other replays, and the
 batches that the lost one had handed out, are learnt from meanwhile.
 """
 
@@ -10,71 +10,68 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from polyplay.buffers import actor_checkpoint
+from polyplay.buffers import actor_checkpoint, replay_store
 from polyplay.buffers.replay.row_kernels import SAMPLED
-from polyplay.buffers.replay_store import (
-    REPORT,
-    importance_exponent,
-    insert_rollout,
-    replay_folder,
-    report_replay,
-    restore_replay,
-)
 from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext, seed_of
+from polyplay.common.tree import Batch
 
 
 class ReplayShard:
-    """One memory of several: its share of the actors, its part of the capacity, its own pace."""
+    """One replay of several: its share of the actors, its part of the capacity, its own rate limiter."""
 
     def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
-        self.memory = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
+        self.buffer = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
         self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
             self.queue.reclaim(ctx.index)
-            ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, what the lost one remembered is gone")
+            ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, the rows of the lost one are gone")
         elif ctx.resume is not None:
-            self._load()
-        self.rollouts = source.consumer(ctx.index, log=self._note, wait=False)
+            replay_store.restore_replay(ctx, self.buffer)
+            learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)
+            own = slice(ctx.index, None, self.queue.consumers)
+            self.queue.base[own] = learnt[own]
+        self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
 
-    def _note(self, slots: list[int]) -> None:
-        """The producer of the slot that comes next is one of ours: its number among them, times the lanes of each."""
+    def _set_lane(self, slots: list[int]) -> None:
+        """The first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
-    def work(self) -> bool:
-        """Hear what came back, draw a batch, remember a rollout, whichever of these there is; False: none of them."""
+    def step(self) -> bool:
+        """Take priorities, draw a batch, insert a rollout, whichever of these there is; False: none of them."""
         before = time.perf_counter()
-        busy = self.judge()
-        if self.writer.empty and self.memory.due:
-            self.writer.fill(
-                lambda item: self.memory.sample(importance_exponent(self.memory.replay, self.samples.left), item)
-            )
+        busy = self.update_priorities()
+        if self.writer.empty and self.buffer.due:
+            self.writer.fill(self._draw)
             busy, self.drawn = True, self.drawn + 1
-            if self.drawn % REPORT == 0:
-                report_replay(self.ctx, self.memory)
-        taken = next(self.rollouts) if self.memory.room else None
+            if self.drawn % replay_store.REPORT == 0:
+                replay_store.report_replay(self.ctx, self.buffer)
+        taken = next(self.rollouts) if self.buffer.room else None
         if taken is not None:
-            self.writer.heard(insert_rollout(self.memory, *taken, lane=self.lane))
+            self.writer.heard(replay_store.insert_rollout(self.buffer, *taken, lane=self.lane))
             busy = True
         self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy
 
-    def judge(self) -> bool:
-        """Learners' priorities, and every `trim` updates the end of what is beyond the capacity; whether any came."""
+    def _draw(self, into: Batch) -> None:
+        self.buffer.sample(replay_store.importance_exponent(self.buffer.replay, self.samples.left), into)
+
+    def update_priorities(self) -> bool:
+        """Take the learners' priorities, and every `trim` updates drop what exceeds the capacity; whether any came."""
         busy = False
         for ids, priority in self.writer.back():
-            self.memory.feedback(ids, priority)
+            self.buffer.update_priorities(ids, priority)
             busy = True
         if self.trim and self.samples.version // self.trim > self.trimmed:
             self.trimmed = self.samples.version // self.trim
-            self.memory.trim()
+            self.buffer.trim()
         return busy
 
-    def rest(self) -> None:
+    def wait(self) -> None:
         """Until there is something to do, a while at most."""
         before = time.perf_counter()
         self.queue.bell(self.ctx.index).wait(self.queue.patience)
@@ -83,9 +80,9 @@ class ReplayShard:
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Stand still until this memory's actors have written their parts, then write its own."""
+        """Wait until this replay's actors have written their parts, then write its own."""
         ctx, failed = self.ctx, False
-        self.judge()
+        self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version)
         if ctx.directory is not None:
             try:
@@ -96,34 +93,26 @@ class ReplayShard:
         self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:
-        counts, away = self.memory.ledger.counts, self.writer.away * self.memory.replay.batch
+        counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
-            self.memory.save(part.folder(replay_folder(self.ctx)))
+            self.buffer.save(part.folder(replay_store.replay_folder(self.ctx)))
         finally:
             counts[SAMPLED] += away
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
-    def _load(self) -> None:
-        restore_replay(self.ctx, self.memory)
-        taken, mine = (
-            actor_checkpoint.rollouts_learnt(self.ctx, self.queue, 0, 1),
-            slice(self.ctx.index, None, self.queue.consumers),
-        )
-        self.queue.base[mine] = taken[mine]
-
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue, trim: int = 0) -> Iterator[None]:
-    """Keep what comes through `source`, a share of a RolloutQueue's actors, and fill trays from it.
+    """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
 
-    trim: updates of the learner between two times that a soft memory is cut to its capacity; 0: never.
+    trim: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
     """
     shard = ReplayShard(ctx, source, out, trim)
     while True:
-        busy = shard.work()
+        busy = shard.step()
         version = shard.writer.asked()
         if version is not None:
             yield from shard.save(version)
         elif not busy:
-            shard.rest()
+            shard.wait()
         yield

@@ -367,6 +367,11 @@ class RolloutBatches:
         return self.queue
 
     @property
+    def joined_nbytes(self) -> float:
+        """Bytes of a batch that is put together from several slots."""
+        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
+
+    @property
     def shape(self) -> tuple[int, int]:
         """[T, B] of a batch."""
         return self.queue.T, self.n * self.queue.lanes

@@ -161,6 +161,11 @@ class TrainingBatches:
         return self.queue
 
     @property
+    def joined_nbytes(self) -> float:
+        """Bytes of a batch that is put together from several chunks."""
+        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
+
+    @property
     def shape(self) -> tuple[int, int]:
         """[T, B] of a batch."""
         return self.queue.T, self.n

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from polyplay.cli.findings import print_findings
+from polyplay.cli.arguments import parse_words
+from polyplay.cli.output import print_findings
+from polyplay.common.bounds import above_zero, at_least
 from polyplay.common.errors import UserError
 from polyplay.common.findings import as_json
 from polyplay.envs.check.report import CheckReport, check_env
@@ -24,36 +27,25 @@ class CheckOptions:
     """print JSON"""
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"--{name}: {value} given, allowed: a whole number from {least} up")
-        if self.step_timeout <= 0:
-            raise UserError(f"--step-timeout: {self.step_timeout:g} given, allowed: a number above 0")
+        at_least(self, steps=1, seed=0)
+        above_zero(self, "step_timeout")
 
 
 def command(words: list[str]) -> int:
-    """`polyplay check` with these words; the exit status."""
-    from polyplay.runs import flags
-
-    line = "polyplay check ENV"
-    if flags.wants_help(words):
-        flags.show_help({"check": CheckOptions()}, line, "ENV is what train's --env takes.")
-    if not words or words[0].startswith("-"):
+    """Prints a finding per rule; the exit status."""
+    env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
+    if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    o, _ = flags.read_flags(CheckOptions, words[1:], line)
-    report = check_env(words[0], steps=o.steps, step_timeout=o.step_timeout, seed=o.seed)
-    if o.json:
-        more = {"environment": report.environment, "card": report.card}
-        print(as_json(report.findings, more, "rules"))
+    report = check_env(env[0], steps=options.steps, step_timeout=options.step_timeout, seed=options.seed)
+    if options.json:
+        print(as_json(report.findings, {"environment": report.environment, "card": report.card}, "rules"))
     else:
         print_findings(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
     return report.status
 
 
 def verdict(report: CheckReport) -> str:
-    counts = {level: sum(f.level == level for f in report.findings) for level in ("failed", "warning")}
-    if not any(counts.values()):
-        return "keeps to every rule that was seen"
-    words = {"failed": "broken", "warning": "doubtful"}
-    return " and ".join(f"{n} rule{'s' * (n > 1)} {words[level]}" for level, n in counts.items() if n)
+    counts = Counter[str](f.level for f in report.findings)
+    words = (("failed", "broken"), ("warning", "doubtful"))
+    found = [f"{counts[level]} rule{'s' * (counts[level] > 1)} {word}" for level, word in words if counts[level]]
+    return " and ".join(found) or "keeps to every rule that was checked"

@@ -1,11 +1,10 @@
 """`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
 
-No file of the user's is read, no path and no name of a user or machine is told. Imports no torch at the top.
+It reads no file of the user's and prints no path and no name of a user or machine. Imports no torch at the top.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -13,12 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyplay.cli.findings import print_findings
+from polyplay.cli.output import print_findings
 from polyplay.common.findings import Finding, as_json, status
+from polyplay.common.machine import cores, stamp, version
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
@@ -33,36 +34,27 @@ def versions() -> Iterator[Finding]:
 
     python = f"{platform.python_version()} ({platform.python_implementation()})"
     yield Finding("polyplay", "ok", f"{__version__}, Python {python}")
-    found = {name: _version(name) for name in (*NEEDED, *EXTRAS)}
-    told = ", ".join(f"{name} {v}" for name, v in found.items() if v)
-    lost = [name for name in NEEDED if not found[name]]
-    fix = f"pip install {' '.join(lost)}" if lost else ""
-    yield Finding("packages", "failed" if lost else "ok", told, fix)
+    found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
+    installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
+    missing = [name for name in NEEDED if not found[name]]
+    yield Finding(
+        "packages", "failed" if missing else "ok", installed, f"pip install {' '.join(missing)}" if missing else ""
+    )
     absent = [name for name in EXTRAS if not found[name]]
     if absent:
         extras = ",".join(EXTRAS[name] for name in absent)
         yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def machine() -> Iterator[Finding]:
-    from polyplay.common.machine import cores
-
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
     quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
-    few = quota is not None and quota < cores()
-    text = f"{_cpu()}; {cores()} of {os.cpu_count()} cores may be used"
-    if few:
+    text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
+    fix = ""
+    if quota is not None and quota < cores():
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
-        yield Finding("cpu", "warning", f"{text}, for {quota:g} cores' time", fix)
-    else:
-        yield Finding("cpu", "ok", text)
+        text += f", for {quota:g} cores' time"
+    yield _limit("cpu", text, fix)
     yield memory()
 
 
@@ -82,14 +74,13 @@ def memory() -> Finding:
     if limit.isdigit() and int(limit) < free.total:
         text += f"; the container's limit is {int(limit) / GB:.1f} GB"
         least = min(least, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
-    if least < GB:
-        return Finding("memory", "warning", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes")
-    return Finding("memory", "ok", text)
+    fix = "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" if least < GB else ""
+    return _limit("memory", text, fix)
 
 
-def _cpu() -> str:
-    names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if "model name" in line]
-    return names[0] if names else platform.processor() or "an unknown CPU"
+def _limit(name: str, text: str, fix: str) -> Finding:
+    """A warning where there is something to do about it."""
+    return Finding(name, "warning" if fix else "ok", text, fix)
 
 
 def _read(path: str) -> str:
@@ -107,21 +98,20 @@ def limits() -> Iterator[Finding]:
     if Path("/dev/shm").is_dir():
         free = shutil.disk_usage("/dev/shm").free
         text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
-        fix = "docker run --shm-size=1g …"
-        yield Finding("/dev/shm", "ok" if free > 2**26 else "warning", text, "" if free > 2**26 else fix)
+        fix = "" if free > 2**26 else "docker run --shm-size=1g …"
+        yield _limit("/dev/shm", text, fix)
     free = shutil.disk_usage(".").free
     fix = "" if free > GB else "free some, or put the run elsewhere with --run"
-    yield Finding("disk", "warning" if fix else "ok", f"{free / GB:.1f} GB free where you are", fix)
+    yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
-    told = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    yield Finding("settings", "ok", ", ".join(told) or "no thread or device settings in the environment")
+    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    yield Finding("settings", "ok", ", ".join(given) or "no thread or device settings in the environment")
 
 
 def open_files(soft: int, hard: int) -> Finding:
     text = f"{soft:,} (at most {hard:,})"
-    if 0 <= soft < FILES:
-        return Finding("open files", "warning", text, f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}")
-    return Finding("open files", "ok", text)
+    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
+    return _limit("open files", text, fix)
 
 
 def torch_build() -> Iterator[Finding]:
@@ -135,11 +125,10 @@ def torch_build() -> Iterator[Finding]:
     if torch.cuda.is_available():
         cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
         yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
-    elif Path("/proc/driver/nvidia").exists():
-        fix = "this version computes on the CPU; for other code install the torch that fits the driver"
-        yield Finding("gpu", "ok", f"a driver is there, but torch sees no device; {fix}")
     else:
-        yield Finding("gpu", "ok", "none that torch can use")
+        driver = Path("/proc/driver/nvidia").exists()
+        hint = "; a driver is there: install the torch that fits it to compute on the GPU" if driver else ""
+        yield Finding("gpu", "ok", f"none that torch can use{hint}")
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -164,27 +153,24 @@ def environments() -> Iterator[Finding]:
 
     from polyplay.envs import Envs
 
-    pool = Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)
-    try:
+    with closing(Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)) as pool:
         lanes, _ = pool.recv(60.0)
         pool.send(lanes, np.zeros(1, np.int64))
         pool.recv(60.0)
-    finally:
-        pool.close()
     yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
 
 
 def atari() -> Iterator[Finding]:
     from polyplay.envs import Envs
 
-    if not _version("ale-py"):
+    if not version("ale-py"):
         yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
         return
     spec = Envs("ALE/Pong-v5", 1).spec
     yield Finding("atari", "ok", f"the ROM of Pong opens: {spec.describe['actions']}")
 
 
-def smoke() -> Iterator[Finding]:
+def training() -> Iterator[Finding]:
     """A short run by the command itself, in a directory that is removed."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         run = os.path.join(place, "run")
@@ -201,27 +187,20 @@ def smoke() -> Iterator[Finding]:
 
 
 REPORT = "report it, with all of these lines"
-LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
-    "versions": versions,
-    "machine": machine,
-    "limits": limits,
-    "torch": torch_build,
-    "shared memory": shared_memory,
-    "environments": environments,
-    "atari": atari,
-    "training": smoke,
-}
+CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
 
 
 def examine() -> list[Finding]:
     """Everything; what raises is a finding too."""
     found: list[Finding] = []
-    for name, look in LOOKS.items():
+    for check in CHECKS:
         try:
-            found.extend(look())
+            found.extend(check())
         except Exception as e:
             text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
-            found.append(Finding(name, "failed", text.replace(str(Path.home()), "~"), REPORT))
+            found.append(
+                Finding(check.__name__.replace("_", " "), "failed", text.replace(str(Path.home()), "~"), REPORT)
+            )
     return found
 
 
@@ -237,13 +216,11 @@ def command(words: list[str]) -> int:
     """`polyplay doctor` with these words; the exit status."""
     from polyplay.runs import flags
 
-    o, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
+    options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
     found = examine()
-    if o.json:
+    if options.json:
         print(as_json(found, {}, "lines"))
     else:
-        failed = [f.name for f in found if f.level == "failed"]
-        print_findings(
-            f"polyplay doctor: {', '.join(failed) + ' failed' if failed else 'all works'}", found, {}, "what"
-        )
+        failed = ", ".join(f.name for f in found if f.level == "failed")
+        print_findings(f"polyplay doctor: {failed + ' failed' if failed else 'all works'}", found, {}, "what")
     return status(found)

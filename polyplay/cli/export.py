@@ -1,33 +1,54 @@
-"""`polyplay export`."""
+"""`polyplay export`: a policy as an ONNX file."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from polyplay.cli.arguments import run_and_options
+from polyplay.cli.output import print_result
 from polyplay.common import checkpoint
-from polyplay.runs import options as config
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row
+from polyplay.runs import options as run_options
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
 
-def export(directory: Path, file: Path, which: str | None = None) -> dict[str, Any]:
-    """Write a checkpoint's policy (default: of the newest whole one) as an ONNX file; what was written."""
+@dataclass(frozen=True)
+class ExportOptions:
+    """A policy for programs without Polyplay: it takes the likeliest action."""
+
+    onnx: str | None = None
+    """the file to write"""
+    checkpoint: str | None = None
+    """which: best, or a number (none: the newest)"""
+
+
+def command(words: list[str]) -> int:
+    """Prints what was written; the exit status."""
+    directory, options, _ = run_and_options(ExportOptions, words, "export")
+    if options.onnx is None:
+        raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
+    print_result(export(directory, Path(options.onnx), options.checkpoint))
+    return 0
+
+
+def export(directory: Path, file: Path, which: str | None = None) -> Row:
+    """Write the policy of a checkpoint (default: the newest whole one) as an ONNX file; what was written."""
     from polyplay.acting import play
     from polyplay.nets import onnx
 
     onnx.check_export(file)
-    directory = Path(directory)
-    page, settings, options, kept = load_run(directory)
+    page, settings, options, config = load_run(directory)
     found = choose_checkpoint(directory, which)
     wired = page.build(settings, crew_of(replace(options, device="cpu")))
     process.tune(1)
     spec = wired.envs.spec
     about = {
-        "polyplay": kept["versions"]["polyplay"],
-        "system": kept["system"],
-        "env": config.to_json(settings)["env"],
+        "polyplay": config["versions"]["polyplay"],
+        "system": config["system"],
+        "env": run_options.to_json(settings)["env"],
         "environment": dict(spec.describe),
         "checkpoint": found.name,
         "counters": checkpoint.manifest(found)["counters"],

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
 
+from polyplay.cli.arguments import parse_words
+from polyplay.common.bounds import at_least
 from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.common.files import Row, read_lines
 from polyplay.runs.directory import read_config
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, FAINT = "#333333", "#e4e4e4"
+PICTURES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Return against frames and against wall time: a colour per system, a line per run. Needs polyplay[plots]."""
+
+    out: str = "curve.png"
+    """the picture to write: .png, .svg or .pdf"""
+    title: str | None = None
+    """above the picture (none: the environment's name)"""
+    games: int = 100
+    """how many of the last full games a mean is of"""
+
+    def __post_init__(self) -> None:
+        at_least(self, games=1)
+        if not self.out.endswith(PICTURES):
+            raise UserError(f"--out: {self.out} given, allowed: a file {', '.join(PICTURES)}")
+
+
+def command(words: list[str]) -> int:
+    """Prints the name of the picture; the exit status."""
+    runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
+    print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games))
+    return 0
 
 
 @dataclass(frozen=True)
@@ -32,27 +61,28 @@ class Curve:
 
 def read_curve(run: Path, games: int = 100) -> Curve:
     """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
-    record = read_config(run)
+    config = read_config(run)
     if games == 100:
-        rows = [r for r in _whole(run / "metrics.jsonl") if r["episodic_return_mean"] is not None]
+        rows = [r for r in _rows(run / "metrics.jsonl") if r["episodic_return_mean"] is not None]
     else:
-        rows, last = _whole(run / "episodes.jsonl"), deque[float](maxlen=games)
+        rows, last = _rows(run / "episodes.jsonl"), deque[float](maxlen=games)
         for row in rows:
             last.append(row["episodic_return"])
             row["episodic_return_mean"] = fmean(last)
     if not rows:
         raise UserError(f"{run}/metrics.jsonl has no report with a finished game yet: let the run go on")
     return Curve(
-        label=record["system"],
-        env=str(record["config"].get("env", "")),
+        label=config["system"],
+        env=str(config["config"].get("env", "")),
         frames=[r["frames"] for r in rows],
         minutes=[r["wall_seconds"] / 60 for r in rows],
         returns=[r["episodic_return_mean"] for r in rows],
     )
 
 
-def _whole(file: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _rows(file: Path) -> list[Row]:
+    """Rows in the order of their frames: what a resumption played again takes the place of what was there."""
+    rows: list[Row] = []
     for row in read_lines(file):
         while rows and rows[-1]["frames"] > row["frames"]:
             rows.pop()
@@ -63,18 +93,18 @@ def _whole(file: Path) -> list[dict[str, Any]]:
 def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -> Path:
     """Draw return against frames and against wall time: a colour per system, a line per run."""
     if not runs:
-        raise UserError("plots takes at least one run directory, none given")
+        raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("plots needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
+        raise UserError("plot needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
     found = [read_curve(Path(run), games) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     names = _names(found)
-    for name, colour in zip(dict.fromkeys(names), _cycle(len(set(names))), strict=True):
+    for name, colour in zip(dict.fromkeys(names), cycle(COLOURS), strict=False):
         _draw(left, right, name, colour, [c for c, n in zip(found, names, strict=True) if n == name])
     _dress(left, "frames", title or _title(found))
     _dress(right, "minutes of wall time", "")
@@ -91,24 +121,20 @@ def _names(found: Sequence[Curve]) -> list[str]:
     return [f"{c.label} · {c.env}" if several else c.label for c in found]
 
 
-def _cycle(n: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(n)]
-
-
 def _title(found: Sequence[Curve]) -> str:
     envs = {c.env for c in found}
     return envs.pop() if len(envs) == 1 else ""
 
 
-def _draw(left: Any, right: Any, name: str, colour: str, runs: Sequence[Curve]) -> None:
+def _draw(left: Axes, right: Axes, name: str, colour: str, runs: Sequence[Curve]) -> None:
     label = f"{name} ({len(runs)} runs)" if len(runs) > 1 else name
     for i, run in enumerate(runs):
-        style = {"color": colour, "linewidth": 1.6, "alpha": 0.85, "solid_capstyle": "round"}
-        left.plot(run.frames, run.returns, label=label if i == 0 else None, **style)
-        right.plot(run.minutes, run.returns, **style)
+        for axes, x in ((left, run.frames), (right, run.minutes)):
+            (line,) = axes.plot(x, run.returns, color=colour, linewidth=1.6, alpha=0.85, solid_capstyle="round")
+            line.set_label("" if i else label)
 
 
-def _dress(axes: Any, across: str, title: str) -> None:
+def _dress(axes: Axes, across: str, title: str) -> None:
     axes.set_xlabel(across, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.set_xlim(left=0)
@@ -120,30 +146,9 @@ def _dress(axes: Any, across: str, title: str) -> None:
     axes.spines["bottom"].set_color(FAINT)
 
 
-def _short(value: float, _: Any = None) -> str:
+def _short(value: float, _: object = None) -> str:
     """12000000 as 12M."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="polyplay plot", description="Learning curves of runs.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directory of a run")
-    parser.add_argument("--out", type=Path, default=Path("curve.png"), help="picture (.png, .svg, .pdf)")
-    parser.add_argument("--title", default="", help="default: the environment's name")
-    parser.add_argument("--games", type=int, default=100, help="that a mean is of (default: 100)")
-    asked = parser.parse_args(argv)
-    try:
-        if asked.games < 1:
-            raise UserError(f"--games: {asked.games} given, allowed: a whole number from 1 up")
-        print(curves(asked.runs, asked.out, asked.title, asked.games))
-    except UserError as e:
-        print(f"polyplay: error: {e}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

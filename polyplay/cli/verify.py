@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from polyplay.cli import findings
-from polyplay.common import findings as common_findings
-from polyplay.common.errors import UserError
-from polyplay.evaluation.verify import verify
-from polyplay.runs import directory as record
-from polyplay.runs import flags
+from polyplay.cli.arguments import run_and_options
+from polyplay.cli.output import print_findings
+from polyplay.common.findings import status
 
 
 @dataclass(frozen=True)
@@ -24,13 +20,10 @@ class VerifyOptions:
 
 
 def command(words: list[str]) -> int:
-    """Prints what was found; the exit status."""
-    if flags.wants_help(words):
-        flags.show_help({"verify": VerifyOptions()}, "polyplay verify RUN", "RUN is the directory of a run.")
-    if not words or words[0].startswith("-"):
-        raise UserError("verify takes the directory of a run first: polyplay verify runs/… [--evaluation FILE]")
-    options, _ = flags.read_flags(VerifyOptions, words[1:], "polyplay verify RUN")
-    record.read_config(Path(words[0]))
-    found = verify(Path(words[0]), options.evaluation, options.starts)
-    findings.print_findings(f"verify {words[0]}", found, {}, "rule")
-    return common_findings.status(found)
+    """Prints a finding per rule; the exit status."""
+    directory, options, _ = run_and_options(VerifyOptions, words, "verify")
+    from polyplay.evaluation.verify import verify
+
+    findings = verify(directory, options.evaluation, options.starts)
+    print_findings(f"verify {directory}", findings, {}, "rule")
+    return status(findings)

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,13 +23,14 @@ from safetensors.numpy import load_file, save
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_bytes
 
-if TYPE_CHECKING:
-    from torch.nn import Module
-
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
-POLICY = "agents/0/policy"  # of a checkpoint
+
+
+def policy_name(agent: int) -> str:
+    """What an agent's policy is called in a checkpoint."""
+    return f"agents/{agent}/policy"
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -223,7 +224,13 @@ def open_checkpoint(path: Path) -> OpenCheckpoint:
     return OpenCheckpoint(path)
 
 
-def load_into(module: Module, arrays: dict[str, np.ndarray]) -> None:
+class HasState(Protocol):
+    """A torch module, by the tensors that it has by name."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+def load_into(module: HasState, arrays: dict[str, np.ndarray]) -> None:
     """Load named arrays into a module whose tensors are views: copied in place, every name and shape must match."""
     import torch
 

@@ -1,4 +1,4 @@
-"""What a worker knows about itself: which one it is, its seed, its counters, and what the crew wants of it."""
+"""The context of a worker: which one it is, its seed, its counters, and what the crew wants of it."""
 
 from __future__ import annotations
 

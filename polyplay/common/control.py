@@ -31,7 +31,7 @@ class Hyperparameters(SharedObject):
     def __getattr__(self, name: str) -> float:
         names = self.__dict__.get("_names", {})
         if name not in names:
-            raise AttributeError(f"no knob {name!r}; there are: {', '.join(names) or 'none'}")
+            raise AttributeError(f"no hyperparameter {name!r}; there are: {', '.join(names) or 'none'}")
         return float(self._values[names[name]])
 
     def set(self, name: str, value: float) -> None:

@@ -8,29 +8,10 @@ import numpy as np
 
 from polyplay.common.shared_memory import Layout, SharedObject
 
-COLUMNS = [
-    "stamp",
-    "stamps",
-    "steps",
-    "rollouts",
-    "updates",
-    "learnt",
-    "episodes",
-    "restarts",
-    "saved",
-    "env",
-    "infer",
-    "learn",
-    "replay",
-    "wait",
-    "lag_sum",
-    "lag_count",
-    "lag_max",
-    "depth_sum",
-    "depth_count",
-    "served",
-    "calls",
-]
+EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
+SECONDS = ("env", "infer", "learn", "replay", "wait")
+LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls")
+COLUMNS = [*EVENTS, *SECONDS, *LOAD]
 SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two readings of the main process

@@ -51,14 +51,14 @@ class LockHolder:
         # an open file of its own: locks are the open file's, and there may be several workers in this process
         self._fd = os.open(f"/proc/self/fd/{locks._block.fd}", os.O_RDWR) if _SET is not None else -1
 
-    def take(self, index: int) -> bool:
+    def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
         if not self._lock(index):
             return False
         self.locks._holders[index] = self.who
         return True
 
-    def give(self, index: int) -> None:
+    def release(self, index: int) -> None:
         self.locks._holders[index] = NOBODY
         if _SET is not None:
             fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_UNLCK, index))

@@ -1,18 +1,18 @@
 """Action noise from a counter: uniform numbers keyed by (seed, lane, step), so there is no generator state to save.
 
-The same key gives the same number whatever the grouping of lanes, and saying an action again with newer weights uses
-the same number. Imports no torch.
+The same key gives the same number whatever the grouping of lanes, and drawing an action again with newer weights
+uses the same number. Imports no torch.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-_A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+SPLITMIX, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
     """SplitMix64's finaliser (Steele et al. 2014), wrapping at 64 bits."""
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C
@@ -21,10 +21,10 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
     """float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
-    key = _mix(np.array([seed % 2**64], np.uint64) + _A)
-    lane = _mix(np.asarray(lanes).astype(np.uint64) * _A + key)
-    step = _mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
-    bits = _mix(step[..., None] + np.arange(1, n + 1, dtype=np.uint64) * _A)
+    key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
+    lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
+    step = mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
+    bits = mix(step[..., None] + np.arange(1, n + 1, dtype=np.uint64) * SPLITMIX)
     return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1
 
 

@@ -20,7 +20,7 @@ CHUNK = 1 << 22  # numbers drawn at once
 @dataclass(frozen=True)
 class Estimate:
     value: float
-    low: float | None = None  # None: every game has one run, so nothing tells how far apart runs are
+    low: float | None = None  # None: every game has one run, so the spread of runs is unknown
     high: float | None = None
 
 

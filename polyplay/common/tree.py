@@ -38,6 +38,11 @@ def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
     return f(*trees)
 
 
+def at(tree: Tree, index: Index) -> Tree:
+    """tree[index], leaf by leaf."""
+    return map(lambda a: a[index], tree)
+
+
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs (path, leaf), depth first; paths are joined with '/'."""
     if isinstance(tree, dict):

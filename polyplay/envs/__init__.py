@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from polyplay.envs.pool import All, AtLeast, Batching, Envs, EnvSpec, Greedy, Group, Pool
+from polyplay.envs.pool import All, Batching, Envs, EnvSpec, Greedy, Group, Pool
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 __all__ = [
     "All",
-    "AtLeast",
     "Batching",
     "Box",
     "Discrete",

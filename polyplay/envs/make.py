@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
+from types import ModuleType
 from typing import Any
 
+import gymnasium
+
 from polyplay.common.errors import UserError
-from polyplay.envs.pool import Envs, EnvSpec, Pool, closest_names, options
+from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, closest_names, options
 
 VERSION = re.compile(r"-v\d+$")
 
@@ -83,7 +86,7 @@ def native(envs: Envs) -> bool:
 # ---------------------------------------------------------------------- one Gymnasium environment
 
 
-def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
     `kwargs`. Raises UserError: no such environment, module or attribute.
     """
@@ -97,24 +100,27 @@ def factory(name: str | Callable, kwargs: Mapping[str, Any]) -> Callable[[], Any
     if not colon:
         return _registered(name, kwargs)
     found = _import(module, name)
-    if VERSION.search(attribute):
+    if VERSION.search(attribute) or (attribute in gymnasium.registry and not hasattr(found, attribute)):
         return _registered(attribute, kwargs)
+    return partial(imported(name), **kwargs)
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """What "module:attribute" names. Raises UserError: no such module or attribute, or one that cannot be called."""
+    module, _, attribute = name.partition(":")
+    found = _import(module, name)
     try:
         make = attrgetter(attribute)(found)
     except AttributeError:
-        import gymnasium
-
-        if attribute in gymnasium.registry:
-            return _registered(attribute, kwargs)
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"{name}: {module} has no {attribute!r}{closest_names(attribute, public)}") from None
     if not callable(make):
         raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
-    return partial(make, **kwargs)
+    return make
 
 
-def _import(module: str, name: str) -> Any:
-    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
+def _import(module: str, name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(module)
@@ -125,15 +131,13 @@ def _import(module: str, name: str) -> Any:
         raise UserError(f"{name}: importing {module} failed: {type(e).__name__}: {e}") from e
 
 
-def _registered(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    import gymnasium
-
-    if name not in gymnasium.registry and not _versionless(name):
+def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
+    known = gymnasium.registry.get(name)
+    if known is None and not _versionless(name):
         raise UserError(
             f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
             "module:EnvId-v0 or module:callable"
         )
-    known = gymnasium.registry.get(name)
     if known is not None and known.entry_point is None:  # there are only vectors of it
 
         def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
@@ -144,14 +148,10 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _versionless(name: str) -> bool:
-    import gymnasium
-
     return any(VERSION.sub("", known) == name for known in gymnasium.registry)
 
 
 def _hint(name: str) -> str:
-    import gymnasium
-
     from polyplay.envs.toys.games import TOYS
 
     try:

@@ -16,11 +16,13 @@ composite actions a dict of those parts that have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces as gym
+from numpy.typing import ArrayLike
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
@@ -37,6 +39,7 @@ from polyplay.envs.spaces import (
 )
 
 KEY = "action_mask"
+MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
 def mask_field(action: Leaf) -> Field | None:
@@ -47,24 +50,22 @@ def mask_field(action: Leaf) -> Field | None:
 # -------------------------------------------------------------------------------- what is declared
 
 
-def without_mask(space: Any) -> Any:
+def without_mask(space: gym.Space) -> gym.Space:
     """The observation space that networks see: `space` itself, or what it is without its mask."""
     if not (isinstance(space, gym.Dict) and KEY in space.spaces):
         return space
     return gym.Dict({k: s for k, s in space.spaces.items() if k != KEY})
 
 
-def declared_mask(action: ActionSpec, space: Any, title: str) -> Spec | None:
+def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | None:
     """The mask's fields where the observation has one. Raises UserError: it fits no mask of these actions."""
-    return (
-        None
-        if without_mask(space) is space
-        else mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
-    )
+    if not isinstance(space, gym.Dict) or KEY not in space.spaces:
+        return None
+    return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
-def info_mask(action: ActionSpec, env: Any, title: str) -> Spec | None:
-    """The same where info has one: resets `env`. A reset that fails has none; that is told when the run resets it."""
+def info_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> Spec | None:
+    """The same where info has one: resets `env`. A reset that fails has none; the run's own reset reports that."""
     try:
         _, info = env.reset(seed=0)
         given = info.get(KEY)
@@ -73,7 +74,7 @@ def info_mask(action: ActionSpec, env: Any, title: str) -> Spec | None:
     return mask_spec(action, given, f"{title}: info's")
 
 
-def mask_spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spec | None:
+def mask_spec(action: ActionSpec, given: Tree, title: str, path: str = "") -> Spec | None:
     """Fields of the mask that `given` is one of; None: there is none. Raises UserError."""
     if given is None:
         return None
@@ -91,7 +92,7 @@ def mask_spec(action: ActionSpec, given: Any, title: str, path: str = "") -> Spe
     return mask_field(action)
 
 
-def _zeros(space: Any) -> Any:
+def _zeros(space: gym.Space) -> Tree:
     """Zeros in the form of the space's elements; 0, which is no mask, for spaces that hold none."""
     inner = subspaces(space)
     if inner is None:
@@ -103,8 +104,10 @@ def _zeros(space: Any) -> Any:
 # --------------------------------------------------------------------------------------- per step
 
 
-def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> Callable[[Any, Any, bool], None]:
-    """A function that reads the mask of (observation, info, "this row is an episode's last") into `into[lane]`.
+def mask_writer(
+    action: ActionSpec, into: Tree | None, lane: int, inside: bool
+) -> Callable[[object, object, bool], None]:
+    """A function that reads the masks of a lane into `into[lane]`.
 
     `inside`: it stands in the observation. It raises SpaceViolation where a mask is missing, has another form, or
     leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
@@ -112,7 +115,7 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     leaves = list(tree.leaves(action))
 
-    def write(obs: Any, info: Any, last: bool) -> None:
+    def write(obs: object, info: object, last: bool) -> None:
         source = obs if inside else info
         given = source.get(KEY) if isinstance(source, Mapping) else None
         if given is None and not rows:
@@ -126,7 +129,7 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
     return write
 
 
-def _write(action: Leaf, row: np.ndarray | None, given: Any, last: bool) -> None:
+def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: bool) -> None:
     if row is None and given is not None:
         raise SpaceViolation(
             "there is one now, but there was none after the first reset; every reset and step has to give it"
@@ -137,7 +140,7 @@ def _write(action: Leaf, row: np.ndarray | None, given: Any, last: bool) -> None
         row[:] = True if given is None else read_mask(action, given, last)
 
 
-def read_mask(action: Leaf, given: Any, last: bool = False) -> np.ndarray:
+def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
     """bool [number of all values]. Raises SpaceViolation: not 0 and 1, another shape, or nothing legal (unless
     `last`).
     """
@@ -152,14 +155,14 @@ def read_mask(action: Leaf, given: Any, last: bool = False) -> np.ndarray:
     return row
 
 
-def _flat(action: Leaf, given: Any) -> np.ndarray:
+def _flat(action: Leaf, given: ArrayLike) -> np.ndarray:
     try:
         return _flattened(action, given)
     except (TypeError, ValueError):
         raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
 
 
-def _flattened(action: Leaf, given: Any) -> np.ndarray:
+def _flattened(action: Leaf, given: ArrayLike) -> np.ndarray:
     if isinstance(action, Discrete):
         return _bools(given, (action.n,), f"[{action.n}]")
     if isinstance(action, MultiDiscrete):
@@ -179,7 +182,7 @@ def _flattened(action: Leaf, given: Any) -> np.ndarray:
     raise SpaceViolation("a Box has none")
 
 
-def _nested(action: MultiDiscrete, given: Any) -> np.ndarray:
+def _nested(action: MultiDiscrete, given: Sequence[Any]) -> np.ndarray:
     pieces = list(given)
     for _ in action.shape[1:]:
         pieces = [inner for piece in pieces for inner in piece]
@@ -188,13 +191,13 @@ def _nested(action: MultiDiscrete, given: Any) -> np.ndarray:
     return np.concatenate([_bools(p, (n,), f"[{n}]") for p, n in zip(pieces, action.nvec, strict=True)])
 
 
-def _bools(given: Any, shape: tuple[int, ...], want: str) -> np.ndarray:
+def _bools(given: ArrayLike, shape: tuple[int, ...], want: str) -> np.ndarray:
     if np.shape(given) != shape:
         raise SpaceViolation(f"declared {want}, given {list(np.shape(given))}")
     return _numbers(given, 1, f"{want} of 0 and 1").astype(bool)
 
 
-def _numbers(given: Any, most: int, want: str) -> np.ndarray:
+def _numbers(given: ArrayLike, most: int, want: str) -> np.ndarray:
     array = np.asarray(given)
     kind = array.dtype.kind
     if kind != "b" and (kind not in "iuf" or ((array < 0) | (array > most) | (array % 1 != 0)).any()):
@@ -202,16 +205,17 @@ def _numbers(given: Any, most: int, want: str) -> np.ndarray:
     return array
 
 
-def _at(action: ActionSpec, given: Any, path: str) -> Any:
+def _at(action: ActionSpec, given: Tree, path: str) -> Tree:
     """The part of a mask that belongs to the action's leaf at `path`."""
     for key in path.split("/") if path else ():
         if given is None:
             return None
-        given, action = _part(action, given, key), action[key]  # type: ignore[index]
+        assert isinstance(action, dict)
+        given, action = _part(action, given, key), action[key]
     return given
 
 
-def _part(action: Any, given: Any, key: str) -> Any:
+def _part(action: dict[str, ActionSpec], given: Tree, key: str) -> Tree:
     """`given[key]` of a dict, or of a tuple as long as the action's. Raises SpaceViolation: it is neither."""
     if isinstance(given, Mapping):
         if not given.keys() <= action.keys():

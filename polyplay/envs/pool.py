@@ -18,10 +18,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch, Spec
+from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs.spaces import ActionSpec
 
-CUT = "polyplay.cut"  # a step's info says so: for the learner an episode ends here, though the game goes on
+CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
+Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
 
 
@@ -39,20 +40,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class AtLeast:
-    """recv() waits for `n` lanes and gives all that are ready (ale-py: exactly n)."""
-
-    n: int
-
-
-@dataclass(frozen=True)
 class Greedy:
-    """recv() gives whatever is ready: at least one lane, at most `n` (ale-py: exactly n)."""
+    """recv() gives whatever is ready: at least one lane, at most `n` (ale-py and EnvPool: exactly n)."""
 
     n: int
 
 
-Batching = All | Group | AtLeast | Greedy
+Batching = All | Group | Greedy
 
 
 # --------------------------------------------------------------------------------------- protocol
@@ -62,12 +56,11 @@ Batching = All | Group | AtLeast | Greedy
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of as many as asked).
+    factory makes vector environments, of `width` lanes (0: of any number).
     """
 
     obs: Spec
     action: ActionSpec
-    seats: int = 1
     frames_per_step: int = 1
     describe: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
@@ -92,7 +85,7 @@ class Pool(Protocol):
         Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure, Closed after close().
         """
 
-    def send(self, lanes: Lanes, action: Any) -> None:
+    def send(self, lanes: Lanes, action: Tree) -> None:
         """Answer lanes that recv gave: an array [B, …] as `spec.action` says, or a dict of them. Raises
         ValueError: other lanes or actions.
         """
@@ -101,7 +94,7 @@ class Pool(Protocol):
         """End everything; may be called again."""
 
     def state(self) -> Batch | None:
-        """Everything that decides the future of every lane, as arrays; None where the pool can't tell."""
+        """Everything that decides the future of every lane, as arrays; None where it has none, see `unsaved`."""
 
     def load(self, state: Batch) -> None:
         """Go on from such a state, to the bit: also which lanes wait for their answer."""
@@ -119,7 +112,7 @@ class Envs:
     options: Atari preset values, toy sizes, EnvPool's own, or keyword arguments of the factory.
     """
 
-    name: str | Callable[..., Any]
+    name: str | Factory
     lanes: int
     groups: int = 1
     batching: Batching = field(default_factory=All)
@@ -140,7 +133,7 @@ class Envs:
                 f"got groups={self.groups}, lanes={self.lanes}"
             )
         if not 0 <= self.active <= self.lanes or (self.active and self.fixed):
-            raise UserError(f"active={self.active} must be 0 … lanes={self.lanes}, and needs AtLeast or Greedy")
+            raise UserError(f"active={self.active} must be 0 … lanes={self.lanes}, and needs Greedy")
         if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
             raise UserError(
                 f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more, "
@@ -169,7 +162,7 @@ class Envs:
 
         return connect(self, seed, lane)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Batch:
         state = dict(self.__dict__)
         if not isinstance(self.name, str):
             import cloudpickle
@@ -177,7 +170,7 @@ class Envs:
             state["name"] = cloudpickle.dumps(self.name)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Batch) -> None:
         if isinstance(state["name"], bytes):
             state["name"] = pickle.loads(state["name"])
         self.__dict__.update(state)
@@ -191,11 +184,7 @@ def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
-    for shift, odd in (
-        (16, 0x45D9F3B5),
-        (15, 0x2C1B3C6D),
-        (17, 0x297A2D39),
-    ):  # each line is a bijection of 31 bits
+    for shift, odd in ((16, 0x45D9F3B5), (15, 0x2C1B3C6D), (17, 0x297A2D39)):  # each line is a bijection of 31 bits
         x ^= x >> np.uint64(shift)
         x = (x * np.uint64(odd)) & mask
         x ^= key[1] & mask
@@ -205,21 +194,23 @@ def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
 Options = TypeVar("Options")
 
 
-def options(kind: Callable[..., Options], given: Mapping[str, Any], title: str) -> Options:
-    """`kind(**given)`, a dataclass of options. Raises UserError: an unknown name, or a value of
-    another type.
-    """
-    known = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    for name, value in given.items():
-        if name not in known:
-            raise UserError(
-                f"{title}: unknown option {name!r}{closest_names(name, known)}; there are: {', '.join(known)}"
-            )
-        want = type(known[name])
-        right = isinstance(value, int | float) if want is float else isinstance(value, want)
-        if not right or (isinstance(value, bool) and want is not bool):
-            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
+def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
+    """`kind(**given)`, a dataclass of options. Raises UserError, see check_options."""
+    check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
+
+
+def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
+    """Raises UserError: an unknown name, or a value of another type than the default."""
+    for name, value in given.items():
+        if name not in defaults:
+            raise UserError(
+                f"{title}: unknown option {name!r}{closest_names(name, defaults)}; there are: {', '.join(defaults)}"
+            )
+        want = type(defaults[name])
+        right = isinstance(value, int | float) if want is float else isinstance(value, want)
+        if want in (bool, int, float, str) and (not right or (isinstance(value, bool) and want is not bool)):
+            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

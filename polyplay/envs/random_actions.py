@@ -1,8 +1,8 @@
-"""Uniform actions of any space from given uniforms: the random part of an evaluation with ε. Imports no torch."""
+"""Uniform actions of any space: the random part of an evaluation with ε, and the play of checks. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf
+
+MOST = 1e6  # a random real number is at most this far from 0
 
 
 def action_width(space: ActionSpec) -> int:
@@ -52,10 +54,30 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
 
-def mix_random(own: Any, other: Any, which: np.ndarray) -> Any:
-    """`own` actions [B, …], but `other` in the lanes where `which` (bool [B]) says so."""
+def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
+    """A function that draws the actions of n lanes; of those that `mask` allows, where it is given."""
+    rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
+    width = action_width(bounded)
 
-    def leaf(a: Any, b: Any) -> Any:
+    def draw(n: int, mask: Tree | None = None) -> Tree:
+        return random_actions(bounded, rng.random((n, width)), mask)
+
+    return draw
+
+
+def _bounded(leaf: Leaf) -> Leaf:
+    """A Box with finite bounds: where one is missing, 1 beyond the other or beyond 0."""
+    if not isinstance(leaf, Box):
+        return leaf
+    low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
+    high = np.where(np.isfinite(leaf.high), leaf.high, np.maximum(low, 0) + 1)
+    return Box(leaf.shape, np.maximum(low, -MOST), np.minimum(high, MOST))
+
+
+def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
+    """`own` actions [B, …], but `other` in the lanes of `which` (bool [B])."""
+
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
 
     return tree.map(leaf, own, other)

@@ -1,12 +1,12 @@
-"""What an environment must keep to, rule by rule. `polyplay check` looks at all of them, training at those that a
-step shows; its messages end with the rule's name.
+"""The rules of an environment. `polyplay check` checks all of them, training those that a step shows; messages end with
+the rule's name.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -25,7 +25,7 @@ MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 class EnvRule:
     says: str
     fix: str
-    run: str  # what a run does when it is broken
+    run: str = ENDS  # what a run does when it is broken
 
 
 RULES = {
@@ -47,17 +47,14 @@ RULES = {
     "keys": EnvRule(
         "A composed observation has the declared keys.",
         "give every declared key at every step, and no others at a reset; or declare what is given",
-        ENDS,
     ),
     "shape": EnvRule(
         "An observation has the declared shape.",
         "declare the shape that is given; pad what varies to a fixed one",
-        ENDS,
     ),
     "dtype": EnvRule(
         "An observation's type fits into the declared one.",
         "return obs.astype(self.observation_space.dtype), or declare the type that is given",
-        ENDS,
     ),
     "bounds": EnvRule(
         "An observation lies within the declared bounds.",
@@ -68,27 +65,22 @@ RULES = {
         "An action mask fits the actions, is there from the first reset on, and leaves one legal.",
         "give it with every observation or info in a form that space.sample(mask) takes; end the episode where no "
         "action is left",
-        ENDS,
     ),
     "finite": EnvRule(
         "An observation holds no NaN and no infinity.",
         "find the division or overflow that makes it: np.seterr(all='raise'); clip, or end the episode there",
-        ENDS,
     ),
     "reward": EnvRule(
         "A reward is one finite number.",
         "return float(reward): no None, no array; bound what can overflow",
-        ENDS,
     ),
     "flags": EnvRule(
         "terminated and truncated are booleans: an end is terminated, a time limit is truncated.",
         "return bool(…) for both; leave time limits to gymnasium.wrappers.TimeLimit",
-        ENDS,
     ),
     "final-observation": EnvRule(
         "A step that ends an episode returns its real last observation.",
         "return the observation at the end too: after a truncation its value is what learning continues from",
-        ENDS,
     ),
     "autoreset": EnvRule(
         "It does not reset itself within step().",
@@ -99,7 +91,6 @@ RULES = {
         "Different seeds make different generators.",
         "begin reset() with super().reset(seed=seed) and draw from self.np_random; for a fixed level make a "
         "generator of its own, np.random.default_rng(0)",
-        ENDS,
     ),
     "determinism": EnvRule(
         "The same seed and the same actions give the same episodes.",
@@ -150,23 +141,23 @@ def without_rule(text: str) -> str:
     return re.sub(r" \(rule [a-z-]+; polyplay check ENV explains\)", "", text)
 
 
-def rule_message(breach: SpaceViolation) -> str:
-    """The message of a breach, with its rule."""
-    observed = breach.rule in ("spaces", *SHOWN, "bounds")
-    return f"{'observation breaks its declared space: ' if observed else ''}{breach} {rule_suffix(breach.rule)}"
+def rule_message(violation: SpaceViolation) -> str:
+    """The message of a violation, with its rule."""
+    observed = violation.rule in ("spaces", *SHOWN, "bounds")
+    return f"{'observation breaks its declared space: ' if observed else ''}{violation} {rule_suffix(violation.rule)}"
 
 
 # ---------------------------------------------------------------------------- what step and reset give
 
 
-def read_reset(result: Any) -> tuple[Any, Any]:
+def read_reset(result: object) -> tuple[object, object]:
     """(observation, info) from what reset() returned. Raises SpaceViolation."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise SpaceViolation(f"reset() must return (observation, info), given {describe_value(result)}", "reset")
     return result[0], result[1]
 
 
-def read_step(result: Any) -> tuple[Any, float, bool, bool, Any]:
+def read_step(result: object) -> tuple[object, float, bool, bool, object]:
     """What step() returned, all but the observation checked. Raises SpaceViolation."""
     obs, reward, terminated, truncated, info = step_parts(result)
     if type(terminated) is not bool:
@@ -176,7 +167,7 @@ def read_step(result: Any) -> tuple[Any, float, bool, bool, Any]:
     return obs, read_reward(reward), terminated, truncated, info
 
 
-def step_parts(result: Any) -> Any:
+def step_parts(result: object) -> Sequence[Any]:
     """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
@@ -184,7 +175,7 @@ def step_parts(result: Any) -> Any:
     return result
 
 
-def read_reward(reward: Any) -> float:
+def read_reward(reward: object) -> float:
     """A reward. Raises SpaceViolation: not one finite number."""
     value = reward if type(reward) is float else _scalar(reward)
     if not -MOST <= value <= MOST:  # false for NaN too
@@ -203,23 +194,23 @@ def _scalar(reward: Any) -> float:
     raise SpaceViolation(f"reward must be one finite number, given {describe_value(reward)}", "reward")
 
 
-def read_flag(name: str, value: Any) -> bool:
+def read_flag(name: str, value: object) -> bool:
     """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
     if getattr(value, "shape", ()) != () or value not in (0, 1):
         raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)
 
 
-def final_observation_flaw(breach: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """What is wrong with an observation of a step that ended the episode, as a breach of its own rule."""
-    if breach.rule not in SHOWN:
-        return breach
+def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
+    """What is wrong with an observation of a step that ended the episode, as a violation of its own rule."""
+    if violation.rule not in SHOWN:
+        return violation
     how = "terminated" if terminated else "truncated"
-    text = f"the step that {how} the episode has no real last observation: {breach}"
+    text = f"the step that {how} the episode has no real last observation: {violation}"
     return SpaceViolation(text, "final-observation")
 
 
-def check_contains(space: Any, obs: Any, path: str = "") -> None:
+def check_contains(space: gym.Space, obs: object, path: str = "") -> None:
     """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds."""
     if space.contains(obs):
         return
@@ -232,17 +223,17 @@ def check_contains(space: Any, obs: Any, path: str = "") -> None:
     if isinstance(space, gym.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
         for i, inner in enumerate(space.spaces):
             check_contains(inner, obs[i], f"{path}/{i}" if path else str(i))
-    if isinstance(space, gym.Box) and np.shape(obs) == space.shape:
-        out = np.argwhere((np.asarray(obs) < space.low) | (np.asarray(obs) > space.high))
+    if isinstance(space, gym.Box) and (array := np.asarray(obs)).shape == space.shape:
+        out = np.argwhere((array < space.low) | (array > space.high))
         if not len(out):
             return  # its type only: the writer looks at that
         at = tuple(int(i) for i in out[0])
-        value, low, high = np.asarray(obs)[at], space.low[at], space.high[at]
+        value, low, high = array[at], space.low[at], space.high[at]
         raise SpaceViolation(f"{where}{value:g} at {list(at)} is not in [{low:g}, {high:g}]", "bounds")
     raise SpaceViolation(f"{where}given what is not in {space}", "bounds")
 
 
-def rng_of(env: Any) -> int:
+def rng_of(env: object) -> int:
     """What its random numbers come from, after a reset: the seed of `np_random`, or a print of the generator's state
     where the seed is unknown; -1: it has none.
     """
@@ -255,7 +246,7 @@ def rng_of(env: Any) -> int:
     return -1 if state is None else zlib.crc32(repr(state).encode()) + 2**62
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """A wrong value, shortly."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"

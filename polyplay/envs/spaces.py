@@ -7,7 +7,7 @@ kind of leaf is one line in `FIELDS` and its writer, or one in `ACTIONS` with it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from gymnasium import spaces as gym
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec
+from polyplay.common.tree import Field, Spec, Tree
 
 # Every leaf has `field`, the array of one lane's action, and `classes`, how many values each of its parts has.
 
@@ -92,6 +92,8 @@ class Box:
         return f"{list(self.shape)} real, within [{low:g}, {high:g}]"
 
 
+IntArray = int | np.ndarray
+Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
 Leaf = Discrete | MultiDiscrete | MultiBinary | Box
 ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
 
@@ -107,14 +109,14 @@ class SpaceViolation(Exception):
 # --------------------------------------------------------------------------------- from Gymnasium
 
 
-def subspaces(space: Any) -> dict[Any, Any] | None:
+def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
     """The spaces that a Dict or a Tuple is made of; None: it is something else."""
     if isinstance(space, gym.Dict):
         return dict(space.spaces)
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
-def _convert(space: Any, title: str, what: str, leaf: Callable[[Any], Any], path: str = "") -> Any:
+def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree], path: str = "") -> Tree:
     """The tree of `space`'s leaves. Raises UserError: keys that make no path, or no leaf at all."""
     inner = subspaces(space)
     if inner is None:
@@ -135,13 +137,13 @@ FIELDS: dict[type, Callable[[Any], Field]] = {
 }
 
 
-def observation(space: Any, title: str) -> Spec:
+def observation(space: gym.Space, title: str) -> Spec:
     """Fields of an observation space. `title` names the environment in errors.
 
     Raises UserError: a space that is not supported.
     """
 
-    def leaf(space: Any) -> Field:
+    def leaf(space: gym.Space) -> Field:
         for kind, convert in FIELDS.items():
             if isinstance(space, kind):
                 return convert(space)
@@ -154,7 +156,7 @@ def observation(space: Any, title: str) -> Spec:
     return _convert(space, title, "observation", leaf)
 
 
-def classes(space: Any, path: str = "") -> dict[str, int | tuple[int, ...]]:
+def classes(space: gym.Space, path: str = "") -> dict[str, int | tuple[int, ...]]:
     """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a bare
     observation); for the net's one-hot.
     """
@@ -174,10 +176,10 @@ ACTIONS: dict[type, Callable[[Any], Leaf]] = {
 }
 
 
-def action(space: Any, title: str) -> ActionSpec:
+def action(space: gym.Space, title: str) -> ActionSpec:
     """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
 
-    def leaf(space: Any) -> Leaf:
+    def leaf(space: gym.Space) -> Leaf:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
             raise UserError(
                 f"{title}: action space {space} is a Box of whole numbers; supported are Discrete, MultiDiscrete, "
@@ -213,7 +215,7 @@ def describe_actions(action: ActionSpec) -> str:
 # --------------------------------------------------------------------------------------- per step
 
 
-def check_action(space: ActionSpec, action: Any, lanes: int, path: str = "") -> Any:
+def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
     """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
 
     Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
@@ -239,7 +241,7 @@ def check_action(space: ActionSpec, action: Any, lanes: int, path: str = "") -> 
     return array.astype(field.dtype, copy=False)
 
 
-def action_reader(space: Any) -> Callable[[Any], Any]:
+def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
     """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
     inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
@@ -254,20 +256,20 @@ def action_reader(space: Any) -> Callable[[Any], Any]:
         return lambda a: np.asarray(a + start).astype(dtype)
     if isinstance(space, gym.MultiBinary):
         return lambda a: np.array(a, space.dtype)
+    assert isinstance(space, gym.Box)
     low, high, dtype = space.low, space.high, space.dtype
     return lambda a: np.asarray(np.clip(a, low, high), dtype)
 
 
-def observation_writer(space: Any, into: tree.Tree, lane: int, path: str = "") -> Callable[[Any], None]:
+def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "") -> Writer:
     """A function that checks an observation against `space` and writes it in place into `into[lane]`.
 
     It raises SpaceViolation where shape, type or keys are not the declared ones.
     """
-    spread = subspaces(space)
-    if spread is not None:
-        inner = {k: observation_writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in spread.items()}
-        kind = _write_tuple if isinstance(space, gym.Tuple) else _write_dict
-        return lambda obs: kind(inner, obs, path)
+    parts = subspaces(space)
+    if parts is not None:
+        inner = {k: observation_writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in parts.items()}
+        return lambda obs: _write_parts(space, inner, obs, path)
     row = into[lane, ...]
     if isinstance(space, gym.Box):
         return _box_writer(space, row, path)
@@ -276,30 +278,32 @@ def observation_writer(space: Any, into: tree.Tree, lane: int, path: str = "") -
     if isinstance(space, gym.MultiDiscrete):
         start, nvec = space.start.astype(np.int64), space.nvec.astype(np.int64)
         return lambda obs: _write_whole(space, row, obs, path, start, nvec)
-    return lambda obs: _write_whole(space, row, obs, path, int(space.start), int(space.n))
+    assert isinstance(space, gym.Discrete)
+    first, n = int(space.start), int(space.n)
+    return lambda obs: _write_whole(space, row, obs, path, first, n)
 
 
 def _where(path: str) -> str:
     return f"at {path!r} " if path else ""
 
 
-def _write_dict(inner: dict[str, Callable], obs: Any, path: str) -> None:
-    if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
-        given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise SpaceViolation(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
-    for key, write in inner.items():
-        write(obs[key])
-
-
-def _write_tuple(inner: dict[str, Callable], obs: Any, path: str) -> None:
-    if not isinstance(obs, tuple | list) or len(obs) != len(inner):
-        given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-        raise SpaceViolation(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
-    for write, part in zip(inner.values(), obs, strict=True):
+def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: str) -> None:
+    parts: Sequence[object]
+    if isinstance(space, gym.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(inner):
+            given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
+            raise SpaceViolation(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+        parts = obs
+    else:
+        if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
+            given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
+            raise SpaceViolation(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
+        parts = [obs[key] for key in inner]
+    for write, part in zip(inner.values(), parts, strict=True):
         write(part)
 
 
-def _write_whole(space: Any, row: np.ndarray, obs: Any, path: str, start: Any, n: Any) -> None:
+def _write_whole(space: gym.Space, row: np.ndarray, obs: object, path: str, start: IntArray, n: IntArray) -> None:
     """Numbers start … start + n - 1, counted from 0."""
     array = _as_array(obs, None, space)
     kinds = "iub" if isinstance(space, gym.MultiBinary) else "iu"
@@ -312,17 +316,13 @@ def _write_whole(space: Any, row: np.ndarray, obs: Any, path: str, start: Any, n
     row[...] = values
 
 
-def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], None]:
+def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Writer:
     shape, dtype = space.shape, space.dtype
     floating = np.issubdtype(dtype, np.floating)
 
-    def write(obs: Any) -> None:
-        if type(obs) is not np.ndarray:
-            obs = _as_array(obs, dtype, dtype)
-        if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
-            given = f"{obs.dtype} {list(obs.shape)}"
-            rule = "shape" if obs.shape != shape else "dtype"
-            raise SpaceViolation(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
+    def write(given: object) -> None:
+        obs = given if type(given) is np.ndarray else _as_array(given, dtype, dtype)
+        check_array(obs, shape, dtype, path)
         if floating and not np.isfinite(obs).all():
             raise SpaceViolation(f"{_where(path)}{_infinite(obs)}", "finite")
         row[...] = obs
@@ -330,12 +330,20 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Callable[[Any], N
     return write
 
 
+def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str) -> None:
+    """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
+    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
+        rule = "shape" if obs.shape != shape else "dtype"
+        given = f"{obs.dtype} {list(obs.shape)}"
+        raise SpaceViolation(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
+
+
 def _infinite(obs: np.ndarray) -> str:
     bad = np.argwhere(~np.isfinite(obs))
     return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
 
 
-def _as_array(obs: Any, dtype: Any, declared: Any) -> np.ndarray:
+def _as_array(obs: object, dtype: np.dtype | None, declared: object) -> np.ndarray:
     """Lists and Python numbers have no dtype of their own: they take the declared one, as in Gymnasium."""
     try:
         return np.asarray(obs, dtype if isinstance(obs, list | tuple | bool | int | float) else None)

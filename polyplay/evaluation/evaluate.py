@@ -9,94 +9,91 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from polyplay.common import checkpoint, machine
-from polyplay.common.errors import UserError
-from polyplay.common.files import write_json
+from polyplay.common.bounds import at_least, fraction
+from polyplay.common.files import Row, write_json
 from polyplay.common.statistics import mean_interval
+from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
+from polyplay.envs.atari.protocols import Protocol
 from polyplay.envs.atari.starts import Starts
-from polyplay.evaluation.scores.of_runs import FILE, training_score
-from polyplay.runs import directory as record
+from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
+from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.runs.options import Settings
+from polyplay.systems import System
 from polyplay.workers import process
 
 SCHEMA = 1
-PLACES = ("final", "best", "training", "snapshots")
-SHORT = (
-    "protocol",
-    "label",
-    "chosen_by",
-    "checkpoint",
-    "checkpoint_sha256",
-    "frames",
-    "seed",
-    "episodes",
-    "epsilon",
-    "actions",
-)
-SCORE = ("episodic_return_mean", "episodic_return_std", "interval")
-ORIGIN = ("config_hash", "versions", "commit", "machine", "finished")
+IN_SCORES = (  # of an evaluation, in scores.json
+    "protocol", "label", "chosen_by", "checkpoint", "checkpoint_sha256", "frames", "seed", "episodes", "epsilon",
+    "actions", "episodic_return_mean", "episodic_return_std", "interval", "config_hash", "versions", "commit",
+    "machine", "finished",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class EvaluationRequest:
-    """What a person asks for. None: what the protocol, or the system, says."""
+class EvaluateOptions:
+    """Full games, undiscounted and unclipped returns, written down in the run's directory."""
 
+    protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky"] = "run"
+    """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,
+    null-op-30min the same with 108,000, null-op-1-30 with 1-30 no-ops; human-starts a file's start states; sticky
+    actions of 0.25"""
     episodes: int | None = None
+    """how many full games (none: the protocol's number, 30 or 100)"""
     seed: int = 0
-    which: str | None = None
-    greedy: bool = False
-    protocol: str = "run"
-    starts: str | None = None
+    """seed of environments and actions"""
     epsilon: float | None = None
-    device: str = "auto"
+    """the chance of a uniform random action instead of the policy's own (none: the system's, mostly 0)"""
+    starts: str | None = None
+    """the file of start states, for human-starts"""
+    video: bool = False
+    """write a video of the first game beside the run"""
+    checkpoint: str | None = None
+    """which: best, or a number (none: the newest)"""
+    greedy: bool = False
+    """take the likeliest action instead of drawing one"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network computes (auto: on CUDA where there is a GPU)"""
 
     def __post_init__(self) -> None:
-        if self.epsilon is not None and not 0 <= self.epsilon <= 1:
-            raise UserError(f"--epsilon: {self.epsilon:g} given, allowed: a number from 0 to 1")
-        if self.episodes is not None and self.episodes < 1:
-            raise UserError(f"--episodes: {self.episodes} given, allowed: a whole number from 1 up")
+        at_least(self, episodes=1, seed=0)
+        fraction(self, "epsilon")
 
 
-def evaluate(
-    directory: Path,
-    episodes: int | None = None,
-    seed: int = 0,
-    *,
-    video: bool = False,
-    which: str | None = None,
-    settings: Any = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """Play full games with a checkpoint's weights (default: the newest whole one; "best"; or its number), write the
-    evaluation beside them. more: greedy, protocol, starts, epsilon, device, see Asked.
+def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: Settings | None = None) -> Row:
+    """Play full games with a checkpoint's weights, and write the evaluation beside them. settings: the run's Config,
+    where config.json cannot hold it (an environment that is a function).
     """
-    asked = EvaluationRequest(episodes, seed, which, **more)
-    how = protocols.protocol(asked.protocol)
-    page, kept, options, config = load_run(directory)
-    found = choose_checkpoint(directory, which)
-    wired = page.build(settings or kept, crew_of(replace(options, device="cpu")))
-    envs, starts = protocols.apply(how, wired.envs, asked.starts)
-    name = file_name(asked, found.name, protocols.label(how, starts))
-    played = play_and_score(wired, envs, found, asked, how, directory / f"{name}.mp4" if video else None)
-    place = "best" if which == "best" else "final" if found.name == final(directory) else "snapshots"
-    result = {**_origin(place, wired, found, config, starts), **played, "label": protocols.label(how, starts)}
+    options = options or EvaluateOptions()
+    protocol = protocols.protocol(options.protocol)
+    page, saved, run_options, config = load_run(directory)
+    found = choose_checkpoint(directory, options.checkpoint)
+    wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
+    envs, starts = protocols.apply(protocol, wired.envs, options.starts)
+    label = protocols.label(protocol, starts)
+    name = file_name(options, found.name, label)
+    video = directory / f"{name}.mp4" if options.video else None
+    played = play_and_score(wired, envs, found, options, protocol, video)
+    place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
+    result = {**_origin(place, wired, found, config, starts), **played, "label": label}
     result["environment"] = dict(envs.spec.describe)
     if video:
-        result["video"] = str(directory / f"{name}.mp4")
+        result["video"] = str(video)
     write_json(directory / f"{name}.json", result)
     update_scores(directory, name, result)
     return result
 
 
 def play_and_score(
-    wired: Any, envs: Any, found: Path, asked: EvaluationRequest, how: protocols.Protocol, video: Path | None = None
-) -> dict[str, Any]:
+    wired: System, envs: Envs, found: Path, options: EvaluateOptions, protocol: Protocol, video: Path | None = None
+) -> Row:
     """The games, and what a repetition has to know of how they were played."""
     import torch
 
@@ -106,38 +103,33 @@ def play_and_score(
     from polyplay.nets import device
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
-    torch.manual_seed(asked.seed)
-    where = device.choose_devices(asked.device)[0]
+    torch.manual_seed(options.seed)
+    where = device.choose_devices(options.device)[0]
     policy = policy_from_cpu(play.load_policy(wired, found).to(where))
-    episodes = asked.episodes or how.episodes
-    epsilon = float(wired.epsilon if asked.epsilon is None else asked.epsilon)
-    film = Film(video) if video is not None else None
+    episodes = options.episodes or protocol.episodes
+    epsilon = float(wired.epsilon if options.epsilon is None else options.epsilon)
     before = time.monotonic()
-    try:
-        games = play.play_games(
-            film.setting(envs) if film else envs, policy, episodes, asked.seed, asked.greedy, film, epsilon
-        )
-    finally:
-        if film is not None:
-            film.close()
+    with closing(Film(video)) if video else nullcontext() as film:
+        shown = film.setting(envs) if film else envs
+        games = play.play_games(shown, policy, episodes, options.seed, options.greedy, film, epsilon)
     result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
     return {
-        "protocol": how.name,
-        "seed": asked.seed,
+        "protocol": protocol.name,
+        "seed": options.seed,
         "lanes": play.lanes_of(envs, episodes),
         "device": where if where == "cpu" else device.device_name(where),
         "epsilon": epsilon,
-        "actions": "greedy" if asked.greedy else "sampled",
+        "actions": "greedy" if options.greedy else "sampled",
         **result,
         "interval": mean_interval(result["returns"]),
     }
 
 
-def file_name(asked: EvaluationRequest, found: str, label: str) -> str:
+def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
     parts = ["evaluation", found] + ([] if label == "run" else [label.replace(" (", "-").rstrip(")")])
-    parts += [] if asked.epsilon is None else [f"eps{asked.epsilon:g}"]
-    return "-".join([*parts, f"seed{asked.seed}", *(["greedy"] if asked.greedy else [])])
+    parts += [] if options.epsilon is None else [f"eps{options.epsilon:g}"]
+    return "-".join([*parts, f"seed{options.seed}", *(["greedy"] if options.greedy else [])])
 
 
 def final(directory: Path) -> str | None:
@@ -149,14 +141,14 @@ def final(directory: Path) -> str | None:
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
 
 
-def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], starts: Starts | None) -> dict[str, Any]:
+def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
         "place": place,
-        "chosen_by": None if place != "best" else "evaluation" if _evaluated(found) else "training return",
+        "chosen_by": _chosen_by(found) if place == "best" else None,
         "system": config["system"],
         "env": config["config"]["env"],
         "game": protocols.game(wired.envs),
@@ -164,44 +156,28 @@ def _origin(place: str, wired: Any, found: Path, config: Mapping[str, Any], star
         "checkpoint": found.name,
         "checkpoint_sha256": weights_digest(found),
         "frames_trained": counters.get("frames"),
-        "config_hash": record.config_hash(config),
+        "config_hash": config_hash(config),
         "starts": files,
-        "versions": stamp["versions"],
-        "commit": stamp["commit"],
-        "machine": stamp["machine"],
+        **{k: stamp[k] for k in ("versions", "commit", "machine")},
         "finished": stamp["started"],
     }
 
 
-def _evaluated(found: Path) -> bool:
-    """Whether weights were kept for their score beside training."""
-    return found.name.startswith(checkpoint.BEST)
+def _chosen_by(found: Path) -> str:
+    """What the best checkpoint was chosen by: weights alone were saved for their score beside training."""
+    return "evaluation" if found.name.startswith(checkpoint.BEST) else "training return"
 
 
-# ------------------------------------------------------------------------------------------------- scores.json
-
-
-def update_scores(directory: Path, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def update_scores(directory: Path, name: str, result: Row) -> Row:
     """Put an evaluation into scores.json, and the training returns of now; what stands there."""
     scores = read_scores(directory)
     last = final(directory)
     for old in [k for k, v in scores["final"].items() if v["checkpoint"] != last]:  # the run went on since
         scores["snapshots"][old] = scores["final"].pop(old)
-    kept = {k: result[k] for k in (*SHORT, *SCORE, *ORIGIN) if k in result}
+    entry = {k: result[k] for k in IN_SCORES if k in result}
     if result.get("starts"):
-        kept["starts"] = result["starts"]
-    scores[result["place"]][name] = {**kept, "frames": result["frames_trained"]}
+        entry["starts"] = result["starts"]
+    scores[result["place"]][name] = {**entry, "frames": result["frames_trained"]}
     scores["training"] = training_score(directory)
     write_json(directory / FILE, scores)
     return scores
-
-
-def read_scores(directory: Path) -> dict[str, Any]:
-    """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
-    try:
-        found = json.loads((directory / FILE).read_text())
-    except OSError:
-        found = {}
-    except ValueError as e:
-        raise UserError(f"{directory / FILE} is damaged: {e}; remove it and evaluate again") from None
-    return {"schema": SCHEMA, **{place: found.get(place, {}) for place in PLACES}}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
+from polyplay.envs import Envs, Pool
+
+if TYPE_CHECKING:
+    from av.video.stream import VideoStream
 
 
 class Film:
@@ -22,10 +28,10 @@ class Film:
         except ImportError:
             raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
         self.path, self._out = path, av.open(str(path), "w")
-        self._stream: Any = None
-        self._av, self._over = av, False
+        self._stream: VideoStream | None = None
+        self._av, self._done = av, False
 
-    def setting(self, envs: Any) -> Any:
+    def setting(self, envs: Envs) -> Envs:
         """`envs` so that they can be filmed: Gymnasium's render in our own process. Raises UserError."""
         if envs.title.startswith(("ALE/", "toy:", "envpool:")):
             return envs
@@ -36,10 +42,10 @@ class Film:
             raise UserError(f"--video: needs an environment that takes render_mode='rgb_array'; {e}") from None
         return shown
 
-    def __call__(self, step: Any, pool: Any) -> None:
-        if self._over:
+    def __call__(self, step: Batch, pool: Pool) -> None:
+        if self._done:
             return
-        picture, rate = self._look(step, pool)
+        picture, rate = self._picture(step, pool)
         picture = picture[: len(picture) // 2 * 2, : picture.shape[1] // 2 * 2]  # the format has no odd sides
         if self._stream is None:
             self._stream = self._out.add_stream("libx264", rate=round(rate))
@@ -48,12 +54,12 @@ class Film:
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         for packet in self._stream.encode(frame):
             self._out.mux(packet)
-        self._over = bool(step["over"][0])
+        self._done = bool(step["over"][0])
 
-    def _look(self, step: Any, pool: Any) -> tuple[np.ndarray, float]:
+    def _picture(self, step: Batch, pool: Pool) -> tuple[np.ndarray, float]:
         """(RGB [H, W, 3], pictures per second). Raises UserError."""
         if hasattr(pool, "picture"):
-            return _rendered(pool)
+            return _rendered(pool.picture)
         obs = step["obs"]
         if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
             raise UserError("--video: needs image observations [C, H, W] of uint8; these are none")
@@ -68,9 +74,9 @@ class Film:
             self.path.unlink(missing_ok=True)
 
 
-def _rendered(pool: Any) -> tuple[np.ndarray, float]:
+def _rendered(render: Callable[[int], tuple[np.ndarray, float]]) -> tuple[np.ndarray, float]:
     try:
-        picture, rate = pool.picture(0)
+        picture, rate = render(0)
     except Exception as e:
         raise UserError(f"--video: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
     array = np.asarray(picture)

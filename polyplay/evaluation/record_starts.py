@@ -10,21 +10,32 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyplay.common.bounds import at_least, fraction
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row
+from polyplay.envs import Envs
 from polyplay.envs.atari import protocols, starts
 from polyplay.envs.atari.native import actions_of, rom
 from polyplay.envs.atari.presets import Atari
-from polyplay.envs.pool import lane_seeds, options
-from polyplay.runs import directory as record
+from polyplay.envs.pool import lane_seeds
+from polyplay.envs.pool import options as atari_options
+from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
+if TYPE_CHECKING:
+    from torch import nn
+
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
+WHOLE = {  # options of Atari: whole games from the reset on, nothing random but the policy
+    "start": "", "noop_min": 0, "noop_max": 0, "fire_reset": False, "life_loss": "ignore", "life_start": "",
+    "sticky": 0.0, "pipeline": "auto", "stack_reset": "zero",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,55 +56,50 @@ class StartsOptions:
     """which: best, or a number (none: the newest)"""
 
     def __post_init__(self) -> None:
-        for name in ("number", "frames"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from 1 up")
-        if not 0 <= self.epsilon <= 1:
-            raise UserError(f"--epsilon: {self.epsilon:g} given, allowed: a number from 0 to 1")
+        at_least(self, number=1, frames=1)
+        fraction(self, "epsilon")
 
 
-def record_starts(directory: Path, asked: StartsOptions) -> bytes:
-    """The file's bytes. Raises UserError: no Atari run."""
+def record_starts(directory: Path, options: StartsOptions) -> bytes:
+    """The bytes of the file. Raises UserError: no Atari run."""
     from polyplay.acting import play
 
-    page, settings, kept, config = load_run(directory)
-    found = choose_checkpoint(directory, asked.checkpoint)
-    wired = page.build(settings, crew_of(replace(kept, device="cpu")))
+    page, settings, run_options, config = load_run(directory)
+    found = choose_checkpoint(directory, options.checkpoint)
+    wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
     title = protocols.game(wired.envs)
     if title is None:
         raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
     process.tune(1)
     policy = play.load_policy(wired, found)
-    how = {"start": "", "noop_min": 0, "noop_max": 0, "fire_reset": False, "life_loss": "ignore", "life_start": ""}
-    whole = {"sticky": 0.0, "pipeline": "auto", "max_frames": asked.frames, "stack_reset": "zero"}
-    envs = replace(wired.envs, options={**wired.envs.options, **how, **whole})
+    envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames})
     rows = []
-    for first in range(0, asked.number, AT_ONCE):
-        rows += _some(envs, policy, asked, first, min(AT_ONCE, asked.number - first))
+    for first in range(0, options.number, AT_ONCE):
+        rows += _starts_of_games(envs, policy, options, first, min(AT_ONCE, options.number - first))
     source = (
         f"play of an agent of {config['system']}, no human's: "
-        f"checkpoint {found.name}, config {record.config_hash(config)}, "
-        f"epsilon {asked.epsilon:g}, seed {asked.seed}, the first {asked.frames} frames"
+        f"checkpoint {found.name}, config {config_hash(config)}, "
+        f"epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
     )
     return starts.written(title, "substitute", source, rows)
 
 
-def _some(envs: Any, policy: Any, asked: StartsOptions, first: int, lanes: int) -> list[dict[str, Any]]:
-    """The start states number `first` … of as many games at once."""
+def _starts_of_games(envs: Envs, policy: nn.Module, options: StartsOptions, first: int, lanes: int) -> list[Row]:
+    """Start states number `first` … of as many games at once."""
     from polyplay.acting import play
 
-    seed, game = asked.seed + SEED, rom(envs.title)
-    o = options(Atari, envs.options, envs.title)
-    names = actions_of(game, o.full_actions)
-    how = play.PlayOptions(lanes, asked.seed, epsilon=asked.epsilon)
+    seed, game = options.seed + SEED, rom(envs.title)
+    atari = atari_options(Atari, envs.options, envs.title)
+    names = actions_of(game, atari.full_actions)
+    how = play.PlayOptions(lanes, options.seed, epsilon=options.epsilon)
     played: list[list[int]] = [[] for _ in range(lanes)]
     for actions, over in play.actions_of_games(envs, policy, how, first, seed):
         for i in np.flatnonzero(~over).tolist():
             played[i].append(int(actions[i]))
     rows = []
-    for i, u in enumerate(np.random.default_rng((asked.seed, first)).random(lanes)):
-        steps = min(len(played[i]), asked.frames // o.frameskip)
-        buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(o.frameskip)]
+    for i, u in enumerate(np.random.default_rng((options.seed, first)).random(lanes)):
+        steps = min(len(played[i]), options.frames // atari.frameskip)
+        buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(atari.frameskip)]
         env_seed = int(lane_seeds(seed, first + i, 1)[0])
         rows.append({"actions": starts.spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
     return rows

@@ -1,4 +1,4 @@
-"""`polyplay verify RUN`: plays a recorded evaluation again and says whether its score comes out.
+"""`polyplay verify RUN`: plays a recorded evaluation again: does its score come out?
 
 On the same machine with the same versions every return has to be the same; elsewhere the difference of the means has
 to be none within its bootstrap interval. What is absent or was changed since is named, and fails.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from polyplay.common import checkpoint, machine
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row
 from polyplay.common.findings import Finding
 from polyplay.common.statistics import aggregates_agree
 from polyplay.envs.atari import protocols
+from polyplay.envs.atari import starts as starts_file
 from polyplay.evaluation import evaluate
-from polyplay.runs import directory as record
+from polyplay.runs.directory import config_hash
 from polyplay.runs.load import crew_of, load_run, weights_digest
 
 NEEDED = (
@@ -31,7 +33,7 @@ RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
 class VerificationFailed(Exception):
-    """Why an evaluation is not what it says."""
+    """Why an evaluation does not come out."""
 
 
 def newest_evaluation(directory: Path) -> Path:
@@ -43,102 +45,104 @@ def newest_evaluation(directory: Path) -> Path:
 
 
 def verify(directory: Path, evaluation: str | None = None, starts: str | None = None) -> list[Finding]:
-    """One finding per rule; what comes after the first that failed is not looked at."""
-    directory = Path(directory)
+    """A finding per rule; those after the first that failed are unseen."""
     path = newest_evaluation(directory) if evaluation is None else directory / Path(evaluation).name
     if not path.is_file():
         have = ", ".join(sorted(p.name for p in directory.glob("evaluation-*.json"))) or "none"
         raise UserError(f"--evaluation: {path.name} is not in {directory}; there are: {have}")
-    found, looks = [], _looks(directory, path, starts)
+    found, checks = [], _check_rules(directory, path, starts)
     for rule in RULES:
         try:
-            found.append(Finding(rule, "ok", next(looks)))
+            found.append(Finding(rule, "ok", next(checks)))
         except VerificationFailed as e:
             found.append(Finding(rule, "failed", f"{path.name}: {e}"))
             break
     return found + [Finding(rule, "unseen", f"{found[-1].name} failed") for rule in RULES[len(found) :]]
 
 
-def _looks(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
-    """What is seen, rule by rule. Raises Wrong."""
-    said = _record(path)
-    yield f"{path.name}, of {said.get('finished', 'an unknown time')}"
-    mean = float(np.mean(said["returns"]))
-    _same("its mean", said["episodic_return_mean"], mean, "its returns have")
-    _same("episodes", said["episodes"], len(said["returns"]), "returns there are")
-    yield f"{mean:,.2f} over {said['episodes']} games"
-    page, settings, options, kept = load_run(directory)
-    _same("config_hash", said["config_hash"], record.config_hash(kept), "config.json has")
-    yield f"config.json has the hash {said['config_hash']}"
-    found = _checkpoint(directory, said)
+def _check_rules(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
+    """What is observed, rule by rule. Raises VerificationFailed."""
+    record = _read(path)
+    yield f"{path.name}, of {record.get('finished', 'an unknown time')}"
+    mean = float(np.mean(record["returns"]))
+    _same("its mean", record["episodic_return_mean"], mean, "its returns have")
+    _same("episodes", record["episodes"], len(record["returns"]), "returns there are")
+    yield f"{mean:,.2f} over {record['episodes']} games"
+    page, settings, run_options, config = load_run(directory)
+    _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
+    yield f"config.json has the hash {record['config_hash']}"
+    found = _checkpoint(directory, record)
     yield f"{found.name} is whole, its weights are those that were measured"
-    where = _starts(said, starts)
-    yield f"{where} is the file that was used" if where else "none were used"
-    how = _protocol(said)
-    greedy, device = said["actions"] == "greedy", "cpu" if said.get("device", "cpu") == "cpu" else "auto"
-    asked = evaluate.EvaluationRequest(
-        said["episodes"], said["seed"], found.name, greedy, how.name, where, said["epsilon"], device
+    file = _starts(record, starts)
+    yield f"{file} is the file that was used" if file else "none were used"
+    with _failing():
+        protocol = protocols.protocol(record["protocol"])
+    options = evaluate.EvaluateOptions(
+        **{k: record[k] for k in ("protocol", "episodes", "seed", "epsilon")},
+        starts=file,
+        checkpoint=found.name,
+        greedy=record["actions"] == "greedy",
+        device="cpu" if record.get("device", "cpu") == "cpu" else "auto",
     )
-    wired = page.build(settings, crew_of(replace(options, device="cpu")))
-    envs, _ = protocols.apply(how, wired.envs, where)
-    yield _compared(said, evaluate.play_and_score(wired, envs, found, asked, how))
+    wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
+    envs, _ = protocols.apply(protocol, wired.envs, file)
+    yield _compare(record, evaluate.play_and_score(wired, envs, found, options, protocol))
 
 
-def _same(what: str, said: Any, is_: Any, who: str) -> None:
-    if said != is_:
-        raise VerificationFailed(f"{what} is {said} there, {who} {is_}")
+def _same(what: str, recorded: object, actual: object, where: str) -> None:
+    if recorded != actual:
+        raise VerificationFailed(f"{what} is {recorded} there, {where} {actual}")
 
 
-def _record(path: Path) -> dict[str, Any]:
+@contextmanager
+def _failing() -> Iterator[None]:
+    """A UserError within is why the evaluation cannot be verified."""
     try:
-        said = json.loads(path.read_text())
+        yield
+    except UserError as e:
+        raise VerificationFailed(str(e)) from None
+
+
+def _read(path: Path) -> Row:
+    try:
+        record = json.loads(path.read_text())
     except (OSError, ValueError) as e:
         raise VerificationFailed(f"cannot be read: {e}") from None
-    missing = [k for k in NEEDED if not isinstance(said, dict) or k not in said]
+    missing = [k for k in NEEDED if not isinstance(record, dict) or k not in record]
     if missing:
         raise VerificationFailed(f"lacks {', '.join(missing)}; evaluate again with this version")
-    if not said["returns"]:
+    if not record["returns"]:
         raise VerificationFailed("has no returns")
-    return said
+    return record
 
 
-def _checkpoint(directory: Path, said: dict[str, Any]) -> Path:
-    found = checkpoint.checkpoints_dir(directory) / str(said["checkpoint"])
+def _checkpoint(directory: Path, record: Row) -> Path:
+    found = checkpoint.checkpoints_dir(directory) / str(record["checkpoint"])
     if not found.is_dir():
         raise VerificationFailed(f"checkpoint {found.name} is not there any more")
     flaw = checkpoint.flaw(found)
     if flaw is not None:
         raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
-    _same("checkpoint_sha256", said["checkpoint_sha256"], weights_digest(found), f"checkpoint {found.name} has")
+    _same("checkpoint_sha256", record["checkpoint_sha256"], weights_digest(found), f"checkpoint {found.name} has")
     return found
 
 
-def _starts(said: dict[str, Any], given: str | None) -> str | None:
-    if said["starts"] is None:
+def _starts(record: Row, given: str | None) -> str | None:
+    """The file of start states, if it is the one that was used."""
+    if record["starts"] is None:
         return None
-    from polyplay.envs.atari import starts
-
-    where = given or said["starts"]["path"]
-    try:
-        digest = starts.load(where).digest
-    except UserError as e:
-        raise VerificationFailed(str(e)) from None
-    _same("the digest of its start states", said["starts"]["digest"], digest, f"{where} has")
-    return where
+    file = given or record["starts"]["path"]
+    with _failing():
+        digest = starts_file.load(file).digest
+    _same("the digest of its start states", record["starts"]["digest"], digest, f"{file} has")
+    return file
 
 
-def _protocol(said: dict[str, Any]) -> protocols.Protocol:
-    try:
-        return protocols.protocol(said["protocol"])
-    except UserError as e:
-        raise VerificationFailed(str(e)) from None
-
-
-def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
+def _compare(record: Row, now: Row) -> str:
     stamp = machine.stamp()
-    changed = [k for k in ("versions", "commit", "machine") if said.get(k) != stamp[k]]
-    changed += ["device"] if said.get("device", "cpu") != now["device"] else []
-    before, after = said["returns"], now["returns"]
+    changed = [k for k in ("versions", "commit", "machine") if record.get(k) != stamp[k]]
+    changed += ["device"] if record.get("device", "cpu") != now["device"] else []
+    before, after = record["returns"], now["returns"]
     mean = f"{float(np.mean(after)):,.2f} now, {float(np.mean(before)):,.2f} recorded"
     if before == after:
         return f"all {len(before)} returns came out the same"
@@ -147,8 +151,7 @@ def _compared(said: dict[str, Any], now: dict[str, Any]) -> str:
         raise VerificationFailed(
             f"game {first} returned {after[first]:g} now, {before[first]:g} recorded, by the same build; {mean}"
         )
+    interval, differ = "95 % bootstrap interval", f"{', '.join(changed)} differ"
     if not aggregates_agree(before, after):
-        raise VerificationFailed(
-            f"{mean}: they differ by more than their 95 % bootstrap interval ({', '.join(changed)} differ)"
-        )
-    return f"{mean}: no difference within its 95 % bootstrap interval; {', '.join(changed)} differ"
+        raise VerificationFailed(f"{mean}: they differ by more than their {interval} ({differ})")
+    return f"{mean}: no difference within its {interval}; {differ}"

@@ -130,7 +130,7 @@ class Learner:
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
-        if getattr(self.policy, "inputs", None) is None:
+        if getattr(self.policy, "inputs", None) is None or not hasattr(self.policy, "observe"):
             return
         self.policy.observe(to_device(rows, self.device))
         if self.target_params is not None:

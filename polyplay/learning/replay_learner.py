@@ -55,7 +55,7 @@ class ReplayLearner:
         priority = self.learner.priorities()
         if priority is not None:
             before = time.perf_counter()
-            self.buffer.feedback(item["id"], priority)
+            self.buffer.update_priorities(item["id"], priority)
             self.ctx.counters.add("replay", time.perf_counter() - before)
         self.updates += 1
         if self.updates % REPORT == 0:
@@ -76,9 +76,9 @@ class ReplayLearner:
         """Raises OSError."""
         name = replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
-        part.json(f"{name}/replay_learner", {"rows": self.buffer.pace.rows, "updates": self.updates})
+        part.json(f"{name}/replay_learner", {"rows": self.buffer.limiter.rows, "updates": self.updates})
 
     def _load(self) -> None:
         if restore_replay(self.ctx, self.buffer):
             saved = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
-            self.buffer.pace.rows, self.updates = int(saved["rows"]), int(saved["updates"])
+            self.buffer.limiter.rows, self.updates = int(saved["rows"]), int(saved["updates"])

@@ -56,7 +56,7 @@ class RolloutSource:
         self.alone = self.queue.consumers == 1
         passes = learner.spec.passes
         self.each = 1 if passes is None else passes.updates  # from one batch
-        self.taken = actor_checkpoint.rollouts_learnt(ctx, self.queue, learner.version // self.each, source.n)
+        self.taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
         self.slots = sum(self.taken)
         if self.first:
             self.queue.base[:] = self.taken

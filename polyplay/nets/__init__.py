@@ -2,22 +2,18 @@
 unrolls.
 """
 
-from polyplay.nets.factory import (
-    NETS,
-    ActorCritic,
-    DPGNetwork,
-    NetworkFactory,
-    QNetwork,
-    make,
-    make_deterministic,
-    make_values,
-)
+from polyplay.nets.actor_critic import ActorCritic
+from polyplay.nets.dpg import DPGNetwork
+from polyplay.nets.factory import NETS, NetworkFactory, make, make_deterministic, make_values
+from polyplay.nets.policy import Policy
+from polyplay.nets.q_network import QNetwork
 
 __all__ = [
     "NETS",
     "ActorCritic",
     "DPGNetwork",
     "NetworkFactory",
+    "Policy",
     "QNetwork",
     "make",
     "make_deterministic",

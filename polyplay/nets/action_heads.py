@@ -2,15 +2,15 @@
 
 Another space is another Head, several at once are a Composite of heads: everything else sees only this protocol.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
-Categorical parts say their logarithms through a `Guard`; densities of real numbers have none.
+Categorical parts compute their logarithms by a LogProbGuard; densities of real numbers have none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -91,14 +91,40 @@ def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
     return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
 
-class MultiCategorical(nn.Module):
+class _Independent(nn.Module):
+    """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
+
+    noise: int
+    action: Field
+
+    def __init__(self, guard: LogProbGuard):
+        super().__init__()
+        self.guard = guard
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
+
+    def logp(self, params: Tensor, action: Tensor) -> Tensor:
+        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return self.guard.entropy(self._rows(params)).sum(-1)
+
+    def _rows(self, params: Tensor) -> Tensor:
+        """Logits [N, numbers, values of each]."""
+        raise NotImplementedError
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        return flat.to(getattr(torch, self.action.dtype)).reshape(len(flat), *self.action.shape)
+
+
+class MultiCategorical(_Independent):
     """One of nvec[i] values for each number i, independently: int64 [*shape]. params: logits, number by number."""
 
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__()
-        self.guard = guard
+        super().__init__(guard)
         self.size = self.inputs = sum(nvec)
         self.noise, self.most = len(nvec), max(nvec)
         self.action = Field(tuple(shape), "int64")
@@ -108,37 +134,24 @@ class MultiCategorical(nn.Module):
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, params, _NEVER)
 
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
-
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(self._rows(params).argmax(-1))
-
-    def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
-
-    def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(self._rows(params)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
         return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Logits [N, numbers, most], filled up with values that have no chance."""
+        """Filled up with values that have no chance."""
         if self.size < self.noise * self.most:
             params = params.new_full((len(params), self.noise * self.most), _NEVER).index_copy(1, self.at, params)
         return params.unflatten(1, (self.noise, self.most))
 
-    def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.reshape(len(flat), *self.action.shape)
 
-
-class Bernoulli(nn.Module):
+class Bernoulli(_Independent):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
     def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__()
-        self.guard = guard
+        super().__init__(guard)
         self.size = self.noise = self.inputs = math.prod(shape)
         self.action = Field(tuple(shape), "int8")
 
@@ -146,27 +159,14 @@ class Bernoulli(nn.Module):
         off, on = mask.unflatten(1, (self.size, 2)).unbind(2)
         return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
 
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
-
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(params > 0)
-
-    def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(self._rows(params), action.reshape(-1, self.size)).sum(-1)
-
-    def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(self._rows(params)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
         return action.reshape(-1, self.inputs).float()
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Logits [N, bits, 2] of 0 and 1."""
         return torch.stack([torch.zeros_like(params), params], 2)
-
-    def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.to(torch.int8).reshape(len(flat), *self.action.shape)
 
 
 class Gaussian(nn.Module):
@@ -175,11 +175,11 @@ class Gaussian(nn.Module):
     Actions are float32 [*shape], unbounded; pools clip them, log-probabilities are those of the unclipped.
     """
 
-    def __init__(self, shape: tuple[int, ...], log_std: float = 0.0):
+    def __init__(self, shape: tuple[int, ...]):
         super().__init__()
         self.size = self.noise = self.inputs = math.prod(shape)
         self.action = Field(tuple(shape), "float32")
-        self.log_std = nn.Parameter(torch.full((self.size,), float(log_std)))
+        self.log_std = nn.Parameter(torch.zeros(self.size))
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return params  # a Box has no mask (envs/masks)
@@ -207,12 +207,11 @@ class Gaussian(nn.Module):
 class Composite(nn.Module):
     """Several heads at once, independent of each other: actions are a dict of theirs."""
 
-    heads: Any
-
-    def __init__(self, heads: dict[str, Any]):
+    def __init__(self, heads: Mapping[str, ActionHead]):
         """heads: by the path of their part of the action."""
         super().__init__()
-        self.paths, self.heads = tuple(heads), nn.ModuleList(heads.values())
+        self.paths = tuple(heads)
+        self.heads: Iterable[ActionHead] = nn.ModuleList(heads.values())  # type: ignore[assignment, arg-type]
         self.sizes, self.noises = [h.size for h in heads.values()], [h.noise for h in heads.values()]
         self.size, self.noise = sum(self.sizes), sum(self.noises)
         self.inputs = sum(h.inputs for h in heads.values())
@@ -249,22 +248,20 @@ class Composite(nn.Module):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, log_std: float = 0.0, guard: LogProbGuard = EXACT) -> Any:
+def for_space(space: ActionSpec, guard: LogProbGuard = EXACT) -> ActionHead:
     """The head for an action space; `guard` is that of its categorical parts. UserError for spaces that have none."""
     leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
     if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
         raise UserError(
-            f"guard={guard.kind}, min_policy={guard.min_policy:g}: these are for actions with probabilities, "
-            "the environment's are real numbers; use guard=none (ga3c: --correction none) and min_policy=0"
+            f"guard={guard.kind}: this is for actions with probabilities, the environment's are real numbers; "
+            "use guard=none (ga3c: --correction none)"
         )
     if isinstance(space, dict):
-        return Composite({path: _for_leaf(leaf, log_std, guard) for path, leaf in tree.leaves(space)})
-    return _for_leaf(space, log_std, guard)
+        return Composite({path: _for_leaf(leaf, guard) for path, leaf in tree.leaves(space)})
+    return _for_leaf(space, guard)
 
 
-def _for_leaf(
-    space: Leaf, log_std: float, guard: LogProbGuard
-) -> Categorical | MultiCategorical | Bernoulli | Gaussian:
+def _for_leaf(space: Leaf, guard: LogProbGuard) -> ActionHead:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):
@@ -272,7 +269,7 @@ def _for_leaf(
     if isinstance(space, MultiBinary):
         return Bernoulli(space.shape, guard)
     if isinstance(space, Box):
-        return Gaussian(tuple(space.shape), log_std)
+        return Gaussian(tuple(space.shape))
     raise UserError(
         f"network: actions {space} have no head; allowed are Discrete, MultiDiscrete, MultiBinary and Box, and dicts"
     )

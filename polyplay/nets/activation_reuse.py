@@ -1,17 +1,17 @@
 """Layers whose outputs are at hand from acting: nothing is computed again, only gradients go back through them.
 
 At lag 0 the weights that learn are those that acted, so the learner's forward pass would repeat the actor's. `act`
-fills a tape with each layer's output; `joined` puts the tapes of a rollout together; in `unroll` each layer takes its
-output from there. What lies between them (padding, flattening, heads, cores) is computed anew: it is cheap.
+fills a tape with each layer's output; `join_tapes` puts the tapes of a rollout together; in `unroll` each layer takes
+its output from there. What lies between them (padding, flattening, heads, cores) is computed anew: it is cheap.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
+Pair = tuple[int, ...]
 Tape = list[Tensor]  # a layer's output each, [N, …], after its ReLU
 
 
@@ -32,15 +32,27 @@ def linear(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     return _Linear.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y)
 
 
+class Context(FunctionCtx):
+    """What a forward pass leaves for the backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    stride: Pair
+    padding: Pair
+    biases: list[int]
+
+
 class _Conv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, stride: Any, padding: Any) -> Tensor:
+    def forward(
+        ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, stride: Pair, padding: Pair
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, y)
         ctx.stride, ctx.padding, ctx.biases = stride, padding, list(bias.shape)
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
         back = torch.ops.aten.threshold_backward(grad, y, 0)
         wanted = [ctx.needs_input_grad[0], True, True]
@@ -52,12 +64,12 @@ class _Conv(torch.autograd.Function):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight, y)
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
         back = torch.ops.aten.threshold_backward(grad, y, 0)
         return back @ weight, back.t() @ x, back.sum(0), None

@@ -1,4 +1,4 @@
-"""The policy every loop sees: a torso (features of observations), an optional core, a head, a value.
+"""ActorCritic, a policy and its value: a torso (features of observations), an optional core, a head.
 
 Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so that
 the same weights give the same bits on a CPU: whatever the batch for mlp torsos, cores and heads, and for
@@ -7,8 +7,7 @@ convolutions when they run in batches of the acting size (`chunk`).
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +16,21 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.nets.action_heads import ActionHead
 from polyplay.nets.activation_reuse import Tape
-from polyplay.nets.layers import CentredImages, Linear, SignedImages, initialise
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, cache_half_weights, initialise, torso_features
+from polyplay.nets.precision import precision_of
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize, ReturnScale
 
+if TYPE_CHECKING:
+    from polyplay.nets.atari import Conv
+
 
 class ActorCritic(nn.Module):
-    """torso: observation tree [N, ...] → [N, torso.features]. critic: a second torso for the value alone.
+    """torso: observation tree [N, ...] → [N, torso.features].
 
-    previous: the core (or the head, without a core) also hears the previous action and the reward that came
-    with the observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through
-    first. returns: learns the size of returns; `unroll` then says what to multiply rewards with.
+    previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
+    observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through first. returns:
+    learns the size of returns; `unroll` then gives what to multiply rewards with.
     """
 
     bf16 = False  # the torso's numbers, see nets.precision
@@ -38,7 +40,6 @@ class ActorCritic(nn.Module):
         torso: nn.Module,
         head: ActionHead,
         core: Core | None = None,
-        critic: nn.Module | None = None,
         previous: bool = False,
         init: str = "orthogonal",
         inputs: CentredImages | SignedImages | Normalize | None = None,
@@ -46,21 +47,15 @@ class ActorCritic(nn.Module):
     ):
         super().__init__()
         self.inputs, self.returns = inputs, returns
-        self.torso, self.head, self.core, self.critic, self.previous = torso, head, core, critic, previous
-        heard = self.heard(torso, head, previous)
-        if core is not None and core.inputs != heard:
-            raise ValueError(f"the core takes {core.inputs} numbers, but hears {heard}")
-        features = heard if core is None else core.features
+        self.torso, self.head, self.core, self.previous = torso, head, core, previous
+        features = torso_features(torso, head.inputs if previous else None)
+        if core is not None and core.inputs != features:
+            raise ValueError(f"the core takes {core.inputs} numbers, but gets {features}")
+        features = features if core is None else core.features
         self.actions = Linear(features, head.size)
-        self.value = Linear(features if critic is None else self.heard(critic, head, False), 1)
+        self.value = Linear(features, 1)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
-
-    @staticmethod
-    def heard(torso: nn.Module, head: ActionHead, previous: bool) -> int:
-        """Numbers per row that the core takes."""
-        features: int = torso.features  # type: ignore[assignment]
-        return features + (head.inputs + 1 if previous else 0)
 
     @property
     def noise(self) -> int:
@@ -82,16 +77,15 @@ class ActorCritic(nn.Module):
     @property
     def recalls(self) -> bool:
         """Whether `unroll` can take what `act` put on a tape."""
-        return self.critic is None and hasattr(self.torso, "recall")
+        return hasattr(self.torso, "recall")
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask where there is one, and noise [B, noise] (without it the action is
-        the mode). tape: gets what `unroll` needs not compute again, see nets.recall.
+        the mode). tape: gets what `unroll` needs not compute again, see nets.activation_reuse.
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        obs = self._seen(step["obs"])
-        x = self._features(self.torso, obs, tape=tape)
+        x = self._features(step["obs"], tape=tape)
         if self.previous:
             x = torch.cat([x, self._before(state["action"], step["reward"], step["first"])], 1)
         after: Batch = {}
@@ -101,7 +95,7 @@ class ActorCritic(nn.Module):
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
-        value = self._value(x, obs)
+        value = self.value(x).squeeze(1)
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None, tape: Tape | None = None) -> Batch:
@@ -115,8 +109,7 @@ class ActorCritic(nn.Module):
         first: Tensor = batch["first"]
         size = first.shape
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        rows["obs"] = self._seen(rows["obs"])
-        x = self._features(self.torso, rows["obs"], chunk, tape, recall=tape is not None)
+        x = self._features(rows["obs"], chunk, tape, recall=tape is not None)
         if self.previous:
             before = tree.map(shifted, state["action"], batch["action"])
             x = torch.cat([x, self._before(before, batch["reward"].flatten(), first.flatten())], 1)
@@ -125,7 +118,7 @@ class ActorCritic(nn.Module):
         params = self._params(x, rows.get("mask"))
         out = {
             "logp": self.head.logp(params, rows["action"]),
-            "value": self._value(x, rows["obs"], chunk),
+            "value": self.value(x).squeeze(1),
             "entropy": self.head.entropy(params),
         }
         out = {k: v.unflatten(0, size) for k, v in out.items()}
@@ -140,19 +133,10 @@ class ActorCritic(nn.Module):
 
     def hold(self) -> None:
         """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
-        due whenever the weights have changed. Who never calls it has them converted in every pass.
+        due whenever the weights have changed. Without it they are converted in every pass.
         """
-        for torso in (self.torso, self.critic):
-            for layer in torso.modules() if torso is not None and self.bf16 else ():
-                if isinstance(layer, Linear):
-                    layer.held = layer.weight.detach().to(torch.bfloat16)
-
-    def _seen(self, obs: Tree) -> Tree:
-        """Observations as the torso takes them."""
-        if self.inputs is None or not self.bf16:
-            return obs if self.inputs is None else self.inputs(obs)
-        with is_mixed(self.value.weight):
-            return self.inputs(obs)
+        if self.bf16:
+            cache_half_weights(self.torso.modules())
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""
@@ -161,20 +145,17 @@ class ActorCritic(nn.Module):
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
         """What came before these rows: embedded action, clipped reward [N, inputs + 1]; 0 on first rows."""
-        heard = torch.cat([self.head.embed(action), reward.clamp(-1.0, 1.0).unsqueeze(1)], 1)
-        return heard * (~first).unsqueeze(1)
+        embedded = torch.cat([self.head.embed(action), reward.clamp(-1.0, 1.0).unsqueeze(1)], 1)
+        return embedded * (~first).unsqueeze(1)
 
-    def _value(self, x: Tensor, obs: Tree, chunk: int | None = None) -> Tensor:
-        """[N], from the shared features or the critic's own."""
-        return self.value(x if self.critic is None else self._features(self.critic, obs, chunk)).squeeze(1)
-
-    def _features(
-        self, torso: Any, obs: Tree, chunk: int | None = None, tape: Tape | None = None, recall: bool = False
-    ) -> Tensor:
+    def _features(self, obs: Tree, chunk: int | None = None, tape: Tape | None = None, recall: bool = False) -> Tensor:
         """float32 [N, features], whatever they were computed in."""
-        with is_mixed(self.value.weight) if self.bf16 else contextlib.nullcontext():
-            made = torso.recall if recall else torso
-            x = chunked(torso, obs, chunk) if tape is None else made(obs, tape)
+        with precision_of(self.value.weight, self.bf16):
+            obs = obs if self.inputs is None else self.inputs(obs)
+            if tape is None:
+                x = chunked(self.torso, obs, chunk)
+            else:
+                x = cast("Conv", self.torso).recall(obs, tape) if recall else self.torso(obs, tape)
         return x.float() if self.bf16 else x
 
 

@@ -82,7 +82,7 @@ class Conv(nn.Module):
         return x
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
-        """What forward(obs) said with these weights, from its tape; gradients go back as through forward."""
+        """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
         x = pixels(obs)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
             x = activation_reuse.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)

@@ -66,7 +66,7 @@ def to_device(batch: Tree, device: torch.device) -> Tree:
     return tree.map(lambda x: torch.as_tensor(x).to(device, non_blocking=True), batch)
 
 
-def to_host(x: Any) -> np.ndarray:
+def to_host(x: Tensor | np.ndarray) -> np.ndarray:
     """A tensor's numbers for NumPy: its own memory on a CPU, a copy of it elsewhere. Arrays pass."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 

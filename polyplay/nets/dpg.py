@@ -1,4 +1,4 @@
-"""Deterministic: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops see it as any policy.
+"""DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.
 
 Actions are in the environment's units wherever they leave or enter this module: rows, pools and replays hold those.
 Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; so are the deviation of noise and dQ/da.
@@ -6,9 +6,7 @@ Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; s
 
 from __future__ import annotations
 
-import contextlib
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +16,8 @@ from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import chunked
-from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.layers import Linear, cache_half_weights, initialise, torso_features
+from polyplay.nets.precision import precision_of
 
 
 class DPGNetwork(nn.Module):
@@ -37,9 +35,8 @@ class DPGNetwork(nn.Module):
         for name, bound in (("low", space.low), ("high", space.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
         self.actor, self.critic = actor, critic
-        features: Any = (actor.features, critic.features)
-        self.steer = _two(features[0], widths[0], self.size, init)
-        self.judge = _two(features[1] + self.size, widths[1], 1, init)
+        self.steer = _two(torso_features(actor, None), widths[0], self.size, init)
+        self.judge = _two(torso_features(critic, None) + self.size, widths[1], 1, init)
 
     @property
     def noise(self) -> int:
@@ -63,23 +60,24 @@ class DPGNetwork(nn.Module):
         → {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state. The
         caller turns gradients off.
         """
-        best, seen = self._best(step["obs"]), self._features(self.critic, step["obs"])
+        best, features = self._best(step["obs"]), self._features(self.critic, step["obs"])
         inner, noise, deviation = best, step.get("noise"), step.get("epsilon")
         if deviation is not None:
             if noise is None:
                 raise ValueError("a deviation without noise: chance comes from step['noise'] alone")
             inner = (best + deviation.unsqueeze(1) * normal(noise)).clamp(-1.0, 1.0)
         action = self._outer(inner)
-        return {"action": action, "value": self._q(seen, best), "chosen": self._q(seen, self._inner(action))}, {}
+        value, chosen = self._q(features, best), self._q(features, self._inner(action))
+        return {"action": action, "value": value, "chosen": chosen}, {}
 
     def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
-        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` says them. chunk: rows per pass of a
-        torso.
+        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them. chunk: rows per pass of
+        a torso.
         """
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
-        seen = self._features(self.critic, obs, chunk)
-        value, chosen = self._q(seen, self._best(obs, chunk)), self._q(seen, self._inner(action))
+        features = self._features(self.critic, obs, chunk)
+        value, chosen = self._q(features, self._best(obs, chunk)), self._q(features, self._inner(action))
         return {"value": value.unflatten(0, size), "chosen": chosen.unflatten(0, size)}
 
     def value(self, obs: Tree) -> Tensor:
@@ -91,26 +89,24 @@ class DPGNetwork(nn.Module):
         "best", μ(s) [N, A] in half ranges, and "raw", what its tanh was made of; without gradient "value", Q(s, μ(s)),
         and "slope", its dQ/da [N, A] there.
         """
-        seen = self._features(self.critic, obs)
+        features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
         best = raw.tanh()
         at = best.detach().requires_grad_()
         with torch.enable_grad():
-            value = self._q(seen.detach(), at)
+            value = self._q(features.detach(), at)
             (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
-        q = self._q(seen, self._inner(action))
+        q = self._q(features, self._inner(action))
         return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
 
     def hold(self) -> None:
-        """See Policy.hold."""
-        for torso in (self.actor, self.critic):
-            for layer in torso.modules() if self.bf16 else ():
-                if isinstance(layer, Linear):
-                    layer.held = layer.weight.detach().to(torch.bfloat16)
+        """See ActorCritic.hold."""
+        if self.bf16:
+            cache_half_weights([*self.actor.modules(), *self.critic.modules()])
 
     def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
         """float32 [N, features]."""
-        with is_mixed(self.low) if self.bf16 else contextlib.nullcontext():
+        with precision_of(self.low, self.bf16):
             x = chunked(torso, obs, chunk)
         return x.float() if self.bf16 else x
 
@@ -118,8 +114,8 @@ class DPGNetwork(nn.Module):
         """μ(s) [N, A] in half ranges."""
         return self.steer(self._features(self.actor, obs, chunk)).tanh()
 
-    def _q(self, seen: Tensor, inner: Tensor) -> Tensor:
-        return self.judge(torch.cat([seen, inner], 1)).squeeze(1)
+    def _q(self, features: Tensor, inner: Tensor) -> Tensor:
+        return self.judge(torch.cat([features, inner], 1)).squeeze(1)
 
     def _inner(self, action: Tensor) -> Tensor:
         """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""

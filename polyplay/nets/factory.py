@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,9 +29,10 @@ from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
-from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages
+from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
 from polyplay.nets.mlp import mlp
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
@@ -40,41 +41,12 @@ from polyplay.nets.running_stats import Normalize, ReturnScale
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
 
-__all__ = [
-    "NETS",
-    "ActorCritic",
-    "DPGNetwork",
-    "NetworkFactory",
-    "QNetwork",
-    "make",
-    "make_deterministic",
-    "make_values",
-]
-
 Builder = Callable[..., nn.Module]
+M = TypeVar("M", bound=nn.Module)
 INPUTS = ("raw", "centre", "signed", "normalize")
-POLICY = ("act", "unroll", "initial", "spec", "state_spec", "noise")
-
-
-class Net(NamedTuple):
-    build: Builder
-    init: str  # its publication's
-
-
-NETS = {
-    "nature": Net(atari.nature, "orthogonal"),
-    "a3c": Net(atari.a3c, "torch"),
-    "accel": Net(atari.accel, "orthogonal"),
-    "accel_large": Net(atari.accel_large, "orthogonal"),
-    "ga3c": Net(atari.ga3c, "torch"),
-    "ga3c_large4": Net(atari.ga3c_large4, "torch"),
-    "ga3c_large3": Net(atari.ga3c_large3, "torch"),
-    "ga3c_large2": Net(atari.ga3c_large2, "torch"),
-    "ga3c_large1": Net(atari.ga3c_large1, "torch"),
-    "impala": Net(atari.impala, "torch"),
-    "dqn": Net(atari.dqn, "torch"),
-    "mlp": Net(mlp, "orthogonal"),
-}
+IMAGES = ("nature", "a3c", "accel", "accel_large", "ga3c", "ga3c_large4", "ga3c_large3", "ga3c_large2", "ga3c_large1")
+# by name; the default of `init` is its publication's
+NETS: dict[str, Builder] = {name: getattr(atari, name) for name in (*IMAGES, "impala", "dqn")} | {"mlp": mlp}
 
 
 def make(
@@ -83,51 +55,39 @@ def make(
     core: str = "none",
     core_size: int = 256,
     previous: bool = False,
-    separate: bool = False,
     init: str = "auto",
-    log_std: float = 0.0,
     inputs: str = "raw",
     returns: float | None = None,
     guard: str = "none",
     log_eps: float = 1e-6,
-    min_policy: float = 0.0,
     exact: bool = True,
     **options: Any,
 ) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
-    core: none, lstm or gru of `core_size`; previous: it hears the last action and reward; separate: a network
-    of its own for the value; init: orthogonal, torch, or auto (the published one); log_std: where a Gaussian
-    head starts; inputs: raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has
-    them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for
-    losses that scale rewards; guard, log_eps, min_policy: how the logarithm of a probability is kept from −∞, see
-    Guard; real numbers beside such actions are left as they are; exact: a row has the same bits in every batch
-    (layers.Linear), which costs most where one lane acts. options: the network's own (hidden, activation, channels).
+    core: none, lstm or gru of `core_size`; previous: it takes the last action and reward too; init: orthogonal, torch,
+    or auto (the published one); inputs: raw, centre (images lose their mean picture first), signed (images as
+    x/128 − 1, as GA3C has them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns'
+    size is learnt, for losses that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞,
+    see LogProbGuard; real numbers beside such actions are left as they are; exact: a row has the same bits in every
+    batch (layers.Linear), which costs most where one lane acts. options: the network's own (hidden, activation, …).
     Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
-    if separate and core != "none":
-        raise UserError("separate=True: the value's own net has no memory; use separate=False, or core=none")
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
-    torso, kept = _call(build, title, spec, options), LogProbGuard(guard, log_eps, min_policy)
-    if all(hasattr(torso, k) for k in POLICY):
-        if core != "none" or previous or separate or inputs != "raw" or returns is not None or not kept.exact:
-            others = "core, previous, separate, inputs, guard, min_policy and reward=scale"
+    title, build, init = _resolve(name, spec, init)
+    torso, log_prob = _call(build, title, spec, options), LogProbGuard(guard, log_eps)
+    if isinstance(torso, Policy):
+        if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
+            others = "core, previous, inputs, guard and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     _probe(torso, title, spec.obs)
-    critic = _call(build, title, spec, options) if separate else None
-    head = action_heads.for_space(spec.action, log_std, kept)
-    heard = ActorCritic.heard(torso, head, previous)
+    head = action_heads.for_space(spec.action, log_prob)
+    features = torso_features(torso, head.inputs if previous else None)
+    middle = recurrent.make_core(core, features, core_size, init)
     size = None if returns is None else ReturnScale(returns)
-    middle = recurrent.make_core(core, heard, core_size, init)
-    policy = ActorCritic(torso, head, middle, critic, previous, init, _inputs(inputs, spec.obs), size)
-    for layer in policy.modules():
-        if isinstance(layer, Linear | recurrent.Core):
-            layer.exact = exact
-    return policy
+    return _set_exact(ActorCritic(torso, head, middle, previous, init, _inputs(inputs, spec.obs), size), exact)
 
 
 def make_values(
@@ -153,35 +113,27 @@ def make_values(
     """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
     alone.
 
-    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see streams.Head; support: lowest and highest atom.
+    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_heads.QHead; support: lowest and highest atom.
     width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
     512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
-    hears the last action and reward, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
+    takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
     previous=True. Raises UserError.
     """
     if not isinstance(spec.action, Discrete):
         raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
     if init not in INITS:
         raise UserError(f"init: {init!r} is not one of {', '.join(INITS)}")
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    build, _ = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
         own = options.pop("hidden", fc.default)
         options, width = {**options, "hidden": 0}, own if width is None else width
-    torso = _call(build, title, spec, options)
-    if all(hasattr(torso, k) for k in POLICY):
-        raise UserError(f"--network: {title!r} is a whole policy; values need a torso (a module with `features`)")
-    _probe(torso, title, spec.obs)
-    heard, actions = QNetwork.heard(torso, int(spec.action.n), previous), int(spec.action.n)
-    middle = recurrent.make_core(core, heard, core_size, init)
-    features = heard if middle is None else middle.features
+    torso, actions = _torso(build, title, spec, options, "values need a torso"), int(spec.action.n)
+    features = torso_features(torso, actions if previous else None)
+    middle = recurrent.make_core(core, features, core_size, init)
+    features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
-    made = QNetwork(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support)
-    for layer in made.modules():
-        if isinstance(layer, Linear | recurrent.Core):
-            layer.exact = exact
-    return made
+    return _set_exact(QNetwork(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support), exact)
 
 
 def make_deterministic(
@@ -196,7 +148,7 @@ def make_deterministic(
     """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
     generator alone.
 
-    actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that hears the
+    actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that takes the
     action; those before it are the torso's, where it has a tuple of sizes `hidden` (mlp), other networks are as they
     are. exact, options: as in `make`. Raises UserError.
     """
@@ -206,25 +158,32 @@ def make_deterministic(
             f"actions: this learns bounded real vectors (a Box), the environment's are {space}; "
             "take a system of policies, such as ppo or impala, or for Discrete actions apex"
         )
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    build, init = _builder(_auto(spec.obs) if name == "auto" else name, init)
+    title, build, init = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
     for which, sizes in (("actor", actor), ("critic", critic)):
         if min(sizes, default=0) < 1 or len(sizes) < 1 + layered:
             raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
-        torso = _call(build, title, spec, {**options, "hidden": tuple(sizes[:-1])} if layered else options)
-        if all(hasattr(torso, k) for k in POLICY):
-            raise UserError(
-                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
-            )
-        _probe(torso, title, spec.obs)
-        torsos.append(torso)
-    made = DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
-    for layer in made.modules():
-        if isinstance(layer, Linear):
+        own = {**options, "hidden": tuple(sizes[:-1])} if layered else options
+        torsos.append(_torso(build, title, spec, own, "here a torso is needed"))
+    return _set_exact(DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init), exact)
+
+
+def _set_exact(policy: M, exact: bool) -> M:
+    """See layers.Linear."""
+    for layer in policy.modules():
+        if isinstance(layer, Linear | recurrent.Core):
             layer.exact = exact
-    return made
+    return policy
+
+
+def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
+    """A torso, tried. Raises UserError, for a whole policy too."""
+    torso = _call(build, title, spec, options)
+    if isinstance(torso, Policy):
+        raise UserError(f"--network: {title!r} is a whole policy; {need} (a module with `features`)")
+    _probe(torso, title, spec.obs)
+    return torso
 
 
 def _inputs(how: str, obs: Spec) -> CentredImages | SignedImages | Normalize | None:
@@ -250,9 +209,11 @@ class NetworkFactory:
     values: bool = False
     deterministic: bool = False
 
-    def __call__(self) -> Any:
-        made: Callable[..., Any] = make_deterministic if self.deterministic else make_values if self.values else make
-        return made(self.name, self.spec, **self.options)
+    def __call__(self) -> Policy:
+        build: Callable[..., Policy] = (
+            make_deterministic if self.deterministic else make_values if self.values else make
+        )
+        return build(self.name, self.spec, **self.options)
 
 
 def _auto(obs: Spec) -> str:
@@ -267,21 +228,22 @@ def _auto(obs: Spec) -> str:
     return "nature" if min(obs.shape[1:]) >= 64 else "mlp"
 
 
-def _builder(name: str | Builder, init: str) -> tuple[Builder, str]:
-    """The function that makes the torso, and the initialisation of head and core."""
+def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
+    """The network's title, the function that makes its torso, and the initialisation of head and core."""
     if callable(name):
-        return name, "orthogonal" if init == "auto" else init
-    if name in NETS:
-        build, published = NETS[name]
+        return getattr(name, "__qualname__", repr(name)), name, "orthogonal" if init == "auto" else init
+    known = _auto(spec.obs) if name == "auto" else name
+    if known in NETS:
+        published: str = inspect.signature(NETS[known]).parameters["init"].default
         style = published if init == "auto" else init
-        return partial(build, init=style), style
+        return name, partial(NETS[known], init=style), style
     if ":" in name:
-        return _load(name), "orthogonal" if init == "auto" else init
+        return name, _load(name), "orthogonal" if init == "auto" else init
     from polyplay.envs.pool import closest_names
 
-    known = ("auto", *NETS)
-    others = f"there are {', '.join(known)} and module:callable"
-    raise UserError(f"--network: {name!r} is unknown{closest_names(name, known)}; {others}")
+    names = ("auto", *NETS)
+    others = f"there are {', '.join(names)} and module:callable"
+    raise UserError(f"--network: {name!r} is unknown{closest_names(name, names)}; {others}")
 
 
 def _load(name: str) -> Builder:
@@ -337,7 +299,9 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
 _building = threading.Lock()
 
 
-def build_network(policy: Callable[[], Any], seed: int, precision: str = "float32", device: Any = "cpu") -> Any:
+def build_network(
+    policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
+) -> Policy:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
     with _building:
         torch.manual_seed(seed)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")  # division by 0 as in NumPy: checks cost the SIMD
+_compiled = njit(nogil=True, cache=True, error_model="numpy")  # division by 0 as in NumPy: checks cost the SIMD
 
 
 @njit(inline="always")
-def _bfloat16(number: Any) -> Any:
+def _bfloat16(number: np.float32) -> np.uint32:
     """The bits of a float32 rounded to bfloat16, to the nearest even as torch does; no NaN."""
     bits = np.float32(number).view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
 
 @_compiled
-def images(x: Any, mean: Any, scale: Any, out: Any) -> None:
+def images(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """(x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]: four
     bfloat16 a pixel. Packed by hand: stores of neighbours are what keeps compilers from using wide registers.
     """
@@ -36,7 +34,7 @@ def images(x: Any, mean: Any, scale: Any, out: Any) -> None:
 
 
 @_compiled
-def floats(x: Any, mean: Any, scale: Any, out: Any) -> None:
+def floats(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """The same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):

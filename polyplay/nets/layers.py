@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -26,11 +27,11 @@ class Linear(nn.Linear):
     """
 
     exact = True
-    held: Tensor | None = None  # the weight in bfloat16, for acting until it changes (Policy.hold)
+    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.hold)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.held is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
-            return F.linear(x, self.held, self.bias)
+        if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
+            return F.linear(x, self.half_weight, self.bias)
         if x.device.type != "cpu" or not self.exact:
             return F.linear(x, self.weight, self.bias)
         rows = -len(x) % _TILE
@@ -39,6 +40,19 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         weight = F.pad(self.weight, (0, columns)) if columns else self.weight
         return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[: len(x)]
+
+
+def cache_half_weights(layers: Iterable[nn.Module]) -> None:
+    """Every Linear among them computes with a copy of its weight in bfloat16 while acting in that precision."""
+    for layer in layers:
+        if isinstance(layer, Linear):
+            layer.half_weight = layer.weight.detach().to(torch.bfloat16)
+
+
+def torso_features(torso: nn.Module, action: int | None) -> int:
+    """Numbers per row behind a torso, with a previous action of `action` numbers and its reward beside them."""
+    features: int = torso.features  # type: ignore[assignment]
+    return features if action is None else features + action + 1
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
@@ -73,7 +87,7 @@ def pixels(obs: Tensor) -> Tensor:
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
     the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
     """
-    if obs.is_floating_point():  # what came through Centre or Signed, or a user's own: in their numbers
+    if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if _four_planes(obs):
         return _fused(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
@@ -143,8 +157,8 @@ class CentredImages(nn.Module):
         if float(self.count) >= self.ROWS:
             return
         rows = obs.flatten(0, -4)
-        seen = rows.to(torch.float32).mean(0).permute(1, 2, 0)
-        self.mean += (seen - self.mean) * (len(rows) / (self.count + len(rows)))
+        mean = rows.to(torch.float32).mean(0).permute(1, 2, 0)
+        self.mean += (mean - self.mean) * (len(rows) / (self.count + len(rows)))
         self.count += len(rows)
 
 

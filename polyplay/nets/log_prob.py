@@ -1,7 +1,7 @@
-"""How a policy says the logarithm of a probability: exactly, or guarded against probabilities near 0, as GA3C has it.
+"""The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 
-Everything works on logits [..., n]; illegal values are those that stand far below the largest. What is said while
-acting and while learning is the same function, so ratios of the two are those of guarded probabilities.
+Everything works on logits [..., n]; illegal values are those far below the largest. Acting and learning use the same
+function, so ratios of the two are those of guarded probabilities.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from torch import Tensor
 from polyplay.common.errors import UserError
 
 GUARDS = ("none", "max", "plus")
-_FAR = -5e8  # relative to the largest logit: a value that a mask took out of the game
 
 
 @dataclass(frozen=True)
 class LogProbGuard:
-    """π = (softmax + m)/(1 + m·A), m = `min_policy`, A the number of legal values; illegal ones stay at 0.
+    """π = softmax.
 
-    kind    says for a value a        source
+    kind    logarithm for value a     source
     none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
     max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
     plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
@@ -31,28 +30,21 @@ class LogProbGuard:
 
     kind: str = "none"
     eps: float = 1e-6
-    min_policy: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in GUARDS:
             raise UserError(f"guard is {self.kind!r}; use one of {', '.join(GUARDS)}")
         if not 0.0 < self.eps < 1.0:
             raise UserError(f"log_eps is {self.eps}; it must lie between 0 and 1")
-        if not 0.0 <= self.min_policy < float("inf"):
-            raise UserError(f"min_policy is {self.min_policy}; it must be 0 or more")
 
     @property
     def exact(self) -> bool:
-        """Nothing is guarded: the policy is softmax, its logarithm log-softmax."""
-        return self.kind == "none" and not self.min_policy
+        """Nothing is guarded: the logarithm is log-softmax."""
+        return self.kind == "none"
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """π [..., n]."""
-        pi = F.softmax(logits, -1)
-        if not self.min_policy:
-            return pi
-        legal = (logits.detach() - logits.detach().amax(-1, keepdim=True) > _FAR).to(pi.dtype)
-        return (pi + self.min_policy * legal) / (1.0 + self.min_policy * legal.sum(-1, keepdim=True))
+        return F.softmax(logits, -1)
 
     def logarithm(self, pi: Tensor) -> Tensor:
         """Of probabilities of any shape."""
@@ -61,9 +53,9 @@ class LogProbGuard:
         return pi.clamp_min(self.eps if self.kind == "max" else torch.finfo(pi.dtype).tiny).log()
 
     def chosen(self, logits: Tensor, value: Tensor) -> Tensor:
-        """What is said of `value` [...] under logits [..., n]."""
-        said = F.log_softmax(logits, -1) if self.exact else self.logarithm(self.probabilities(logits))
-        return said.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
+        """The logarithm for `value` [...] under logits [..., n]."""
+        logp = F.log_softmax(logits, -1) if self.exact else self.logarithm(self.probabilities(logits))
+        return logp.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, logits: Tensor) -> Tensor:
         """[...]"""

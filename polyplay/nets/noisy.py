@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +92,7 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 
 @functools.cache
-def _table(how: str, device: Any) -> Tensor:
+def _table(how: str, device: torch.device) -> Tensor:
     """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution."""
     place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
     if how == "truncated":

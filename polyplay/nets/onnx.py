@@ -1,6 +1,6 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
 
-Inputs: `obs` (or `obs/KEY`), and what this network hears besides: `first`, `reward`, `mask`, `state/NAME`. Outputs:
+Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `mask`, `state/NAME`. Outputs:
 `action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before the first step.
 The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
 """
@@ -13,9 +13,9 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -24,31 +24,39 @@ from torch import Tensor, nn
 
 from polyplay.common import files, tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec
+from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets import recurrent
 from polyplay.nets.layers import Linear
+from polyplay.nets.policy import Policy
+from polyplay.nets.precision import HasPrecision
+
+if TYPE_CHECKING:
+    import onnx
+
+    from polyplay.envs.pool import EnvSpec
 
 CHECKED = (1, 5, 8)  # lanes of the steps that are compared
 CLOSE = 1e-3  # largest difference of a number, absolute or relative
 SAME = 0.9  # of whole-number actions: two that are equally likely may change places
 
 Arrays = dict[str, np.ndarray]
+Runner = Callable[[Arrays], Sequence[np.ndarray]]
 
 
 class ExportedStep(nn.Module):
     """`policy.act` in mode from flat tensors to flat tensors."""
 
-    def __init__(self, policy: Any, names: list[str]):
+    def __init__(self, policy: Policy, names: list[str]):
         super().__init__()
         self.policy, self.names = policy, names
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        heard = tree.nest(dict(zip(self.names, values, strict=True)))
-        out, after = self.policy.act(heard, heard.pop("state", {}))
-        return tuple(x for _, x in tree.leaves(_said(out, after)))
+        step = tree.nest(dict(zip(self.names, values, strict=True)))
+        out, after = self.policy.act(step, step.pop("state", {}))
+        return tuple(x for _, x in tree.leaves(_outputs(out, after)))
 
 
-def _said(out: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _outputs(out: Batch, after: Batch) -> Batch:
     return {"action": out["action"], "value": out["value"], "next": dict(after)}
 
 
@@ -61,9 +69,10 @@ def check_export(file: Path) -> None:
         raise UserError(f"--onnx: there is no directory {file.parent}; make it, or name another file")
 
 
-def export_onnx(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object]) -> dict[str, Any]:
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
-    policy.bf16 = False  # the file's numbers are float32
+    if isinstance(policy, HasPrecision):
+        policy.bf16 = False  # the file's numbers are float32
     fields = policy_inputs(policy, spec)
     lanes: int | str = "any"
     try:
@@ -76,9 +85,9 @@ def export_onnx(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) ->
         model.graph.input.remove(value)
     fields = {k: f for k, f in fields.items() if k in {v.name for v in model.graph.input}}
     outputs = {o.name: _field(o) for o in model.graph.output}
-    told = {**about, "lanes": lanes, "actions": "mode", "inputs": _told(fields), "outputs": _told(outputs)}
+    report = {**about, "lanes": lanes, "actions": "mode", "inputs": _shapes(fields), "outputs": _shapes(outputs)}
     entry = model.metadata_props.add()
-    entry.key, entry.value = "polyplay", json.dumps(told)
+    entry.key, entry.value = "polyplay", json.dumps(report)
     data = model.SerializeToString()
     difference, same, by = compare_outputs(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3)
     if not difference <= CLOSE or same < SAME:
@@ -88,22 +97,22 @@ def export_onnx(policy: Any, spec: Any, file: Path, about: Mapping[str, Any]) ->
         )
     files.write_bytes(file, data)
     checked = f"by {by}: numbers differ by at most {difference:.1g}, {100 * same:.0f} % of actions are the same"
-    return {"file": str(file), "bytes": len(data), **told, "checked": checked}
+    return {"file": str(file), "bytes": len(data), **report, "checked": checked}
 
 
-def policy_inputs(policy: Any, spec: Any) -> dict[str, Field]:
-    """All that a policy may hear in a step, by name."""
-    heard: dict[str, Spec] = {"obs": spec.obs}
-    if getattr(spec, "mask", None) is not None:
-        heard["mask"] = spec.mask
-    heard |= {"reward": Field((), "float32"), "first": Field((), "bool"), "state": policy.state_spec()}
-    return dict(tree.leaves(heard))
+def policy_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
+    """All that a policy may take in a step, by name."""
+    inputs: dict[str, Spec] = {"obs": spec.obs}
+    if spec.mask is not None:
+        inputs["mask"] = spec.mask
+    inputs |= {"reward": Field((), "float32"), "first": Field((), "bool"), "state": policy.state_spec()}
+    return dict(tree.leaves(inputs))
 
 
 # ------------------------------------------------------------------------------------------------------ the graph
 
 
-def _fixed(policy: Any, fields: dict[str, Field]) -> Any:
+def _fixed(policy: Policy, fields: dict[str, Field]) -> onnx.ModelProto:
     """For one lane, where any number cannot be had."""
     try:
         return _graph(policy, fields, dynamic=False)
@@ -112,20 +121,21 @@ def _fixed(policy: Any, fields: dict[str, Field]) -> Any:
         raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e
 
 
-def _graph(policy: Any, fields: dict[str, Field], dynamic: bool) -> Any:
-    """The model, an onnx.ModelProto."""
-    net = copy.deepcopy(policy).eval()
+def _graph(policy: Policy, fields: dict[str, Field], dynamic: bool) -> onnx.ModelProto:
+    net = copy.deepcopy(policy)
     lanes = 3 if dynamic else 1
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (lanes,)).values())
-    said = dict(tree.leaves(_said({"action": net.spec()["action"], "value": 0}, net.state_spec())))
-    with _plain(net), torch.no_grad():
+    outputs = dict(tree.leaves(_outputs({"action": net.spec()["action"], "value": 0}, net.state_spec())))
+    step = ExportedStep(net, list(fields)).eval()
+    with _plain(step), torch.no_grad():
         shapes = ({0: torch.export.Dim("lanes")},) * len(values) if dynamic else None
-        program = torch.export.export(
-            ExportedStep(net, list(fields)).eval(), values, dynamic_shapes=(shapes,) if shapes else None, strict=False
+        program = torch.export.export(step, values, dynamic_shapes=(shapes,) if shapes else None, strict=False)
+        done = torch.onnx.export(
+            program, dynamo=True, input_names=list(fields), output_names=list(outputs), verbose=False
         )
-        done = torch.onnx.export(program, dynamo=True, input_names=list(fields), output_names=list(said), verbose=False)
     assert done is not None
-    return done.model_proto
+    model: onnx.ModelProto = done.model_proto
+    return model
 
 
 @contextlib.contextmanager
@@ -144,7 +154,7 @@ def _plain(net: nn.Module) -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _field(value: Any) -> Field:
+def _field(value: onnx.ValueInfoProto) -> Field:
     """Of one of a model's outputs."""
     from onnx import helper
 
@@ -153,14 +163,14 @@ def _field(value: Any) -> Field:
     return Field(shape, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).name)
 
 
-def _told(fields: Mapping[str, Field]) -> dict[str, Any]:
+def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
     return {name: {"shape": ["lanes", *f.shape], "dtype": f.dtype} for name, f in fields.items()}
 
 
 # ------------------------------------------------------------------------------------------------------- the check
 
 
-def compare_outputs(policy: Any, spec: Any, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
+def compare_outputs(policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
     """(largest difference of a number, share of equal whole numbers, who computed): random steps in a row each."""
     run, names, by = _runner(data)
     rng = np.random.default_rng(0)
@@ -168,14 +178,13 @@ def compare_outputs(policy: Any, spec: Any, data: bytes, lanes: tuple[int, ...])
     for n in lanes:
         state = policy.initial(n)
         for _ in range(3):
-            heard = {**_random(spec, n, rng), "reward": rng.standard_normal(n).astype(np.float32)}
-            heard["first"] = rng.random(n) < 0.3
+            step = {**_random(spec, n, rng), "reward": rng.standard_normal(n).astype(np.float32)}
+            step["first"] = rng.random(n) < 0.3
             with torch.no_grad():
-                step = tree.map(torch.from_numpy, heard)
-                out, after = policy.act(step, state)
-            flat = dict(tree.leaves({**heard, "state": tree.map(lambda x: x.numpy(), state)}))
+                out, after = policy.act(tree.map(torch.from_numpy, step), state)
+            flat = dict(tree.leaves({**step, "state": tree.map(lambda x: x.numpy(), state)}))
             got = run({k: v for k, v in flat.items() if k in names})
-            for (_, want), have in zip(tree.leaves(_said(out, after)), got, strict=True):
+            for (_, want), have in zip(tree.leaves(_outputs(out, after)), got, strict=True):
                 distance, equal = _apart(want.numpy(), have)
                 worst = max(worst, distance)
                 same += equal
@@ -190,7 +199,7 @@ def _apart(want: np.ndarray, have: np.ndarray) -> tuple[float, list[bool]]:
     return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else float("inf"), []
 
 
-def _runner(data: bytes) -> tuple[Any, set[str], str]:
+def _runner(data: bytes) -> tuple[Runner, set[str], str]:
     """Computes a model: onnxruntime where it is installed, else onnx's own reference."""
     if importlib.util.find_spec("onnxruntime") is not None:
         import onnxruntime
@@ -202,20 +211,20 @@ def _runner(data: bytes) -> tuple[Any, set[str], str]:
 
     model = onnx.load_from_string(data)
     reference = ReferenceEvaluator(model)
-    return lambda feed: reference.run(None, feed), {i.name for i in model.graph.input}, "onnx's reference"
+    return lambda feed: list(reference.run(None, feed)), {i.name for i in model.graph.input}, "onnx's reference"
 
 
-def _random(spec: Any, lanes: int, rng: np.random.Generator) -> dict[str, Any]:
+def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
     """Observations, and masks with something legal in them."""
     drawn = {path: _draw(f, spec.classes.get(path), lanes, rng) for path, f in tree.leaves(spec.obs)}
-    heard = {"obs": tree.nest(drawn)}
-    if getattr(spec, "mask", None) is not None:
-        heard["mask"] = tree.map(lambda f: rng.random((lanes, *f.shape)) < 0.7, spec.mask)
-        tree.map(lambda x: x.__setitem__((..., 0), True), heard["mask"])
-    return heard
+    step: Batch = {"obs": tree.nest(drawn)}
+    if spec.mask is not None:
+        step["mask"] = tree.map(lambda f: rng.random((lanes, *f.shape)) < 0.7, spec.mask)
+        tree.map(lambda x: x.__setitem__((..., 0), True), step["mask"])
+    return step
 
 
-def _draw(field: Field, values: Any, lanes: int, rng: np.random.Generator) -> np.ndarray:
+def _draw(field: Field, values: int | tuple[int, ...] | None, lanes: int, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = (lanes, *field.shape), np.dtype(field.dtype)
     if values:
         return np.asarray(

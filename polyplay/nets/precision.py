@@ -4,12 +4,15 @@ networks of action values the core's input and the head's hidden layers, being a
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from polyplay.common.errors import UserError
+from polyplay.nets.policy import Policy
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
@@ -22,16 +25,24 @@ def is_half(how: str, device: str = "cpu") -> bool:
     return any(bool(has.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def set_precision(policy: Any, how: str) -> Any:
-    """The policy, from now on in `how`. Raises UserError: it is a user's own, which says itself what it computes in."""
-    own = not hasattr(policy, "bf16")
-    if own and how == "bfloat16":
-        raise UserError("--precision bfloat16: this --network is a whole policy, with numbers of its own; leave it out")
-    if not own:
+@runtime_checkable
+class HasPrecision(Protocol):
+    """A network that computes in bfloat16 where it is asked to."""
+
+    bf16: bool
+
+
+def set_precision(policy: Policy, how: str) -> Policy:
+    """The policy, from now on in `how`. Raises UserError: it is a user's own, which decides on its precision itself."""
+    if isinstance(policy, HasPrecision):
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
+    elif how == "bfloat16":
+        raise UserError("--precision bfloat16: this --network is a whole policy, with numbers of its own; leave it out")
     return policy
 
 
-def is_mixed(like: Tensor) -> Any:
-    """The context to compute in, where `like` lies: convolutions and products of bfloat16, added up in float32."""
-    return torch.autocast(like.device.type, torch.bfloat16)
+def precision_of(like: Tensor, bf16: bool) -> AbstractContextManager[object]:
+    """The context to compute in, where `like` lies: with bf16, convolutions and products of such numbers, added up in
+    float32.
+    """
+    return torch.autocast(like.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()

@@ -1,10 +1,11 @@
-"""Heads of action values: features → q [N, A], or logits [N, A, K] over K atoms. One stream, or two that duel."""
+"""Heads of action values: features → q [N, A], or logits [N, A, K] over K atoms. One branch, or two that duel."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from contextlib import AbstractContextManager
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from polyplay.nets.layers import Linear, initialise
 from polyplay.nets.noisy import VARIANTS, Noisy, check_sigma
 
 BIASES = ("each", "shared", "none")
+Context = AbstractContextManager[object]  # the precision that layers are computed in
 Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
 
 
@@ -27,7 +29,7 @@ class DuelingBranch(nn.Module):
         self.last = make(hidden or inputs, outputs, bias)
         self.noise = sum(getattr(layer, "noise", 0) for layer in (self.hidden, self.last))
 
-    def forward(self, x: Tensor, noise: Tensor | None, context: Any) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
         """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
         at = getattr(self.hidden, "noise", 0)
         if self.hidden is not None:
@@ -43,8 +45,8 @@ def _apply(layer: nn.Module, x: Tensor, noise: Tensor | None) -> Tensor:
 class QHead(nn.Module):
     """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
 
-    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two streams; the gradient
-    that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a stream's hidden
+    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the gradient
+    that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden
     layer, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
     bias: of the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last
     layers of dqn_zoo's Rainbow). Raises UserError.
@@ -76,9 +78,9 @@ class QHead(nn.Module):
         self.noise = sum(s.noise for s in (self.advantage, self.value) if s is not None)
 
     def forward(
-        self, x: Tensor, noise: Tensor | None = None, context: Callable[[], Any] = contextlib.nullcontext
+        self, x: Tensor, noise: Tensor | None = None, context: Callable[[], Context] = contextlib.nullcontext
     ) -> Tensor:
-        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see RolloutQueue."""
+        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see DuelingBranch."""
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
         at = self.advantage.noise
@@ -93,9 +95,9 @@ class QHead(nn.Module):
 
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""
-        for stream in (self.advantage, self.value):
-            if stream is not None and stream.hidden is not None:
-                yield from (cast("Linear", m) for m in stream.hidden.modules() if isinstance(m, Linear))
+        for branch in (self.advantage, self.value):
+            if branch is not None and branch.hidden is not None:
+                yield from (cast("Linear", m) for m in branch.hidden.modules() if isinstance(m, Linear))
 
 
 def _maker(noisy: str, sigma: float | None, init: str) -> Make:

@@ -1,14 +1,14 @@
-"""Values: the policy that Q-learning acts with, and the networks that it learns. Loops see it as any policy.
+"""QNetwork: the policy that Q-learning acts with, and the networks that it learns. Loops use it as any policy.
 
-torso (features of observations), an optional core, a head of action values (nets.streams). Shapes as in nets.policy;
-the same weights say the same to the bit in acting and unrolling, under the same conditions.
+torso (features of observations), an optional core, a head of action values (nets.q_heads). Shapes as in
+nets.actor_critic; the same weights give the same values to the bit in acting and unrolling, in the same batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets import noisy, q_values
 from polyplay.nets.actor_critic import chunked, shifted
-from polyplay.nets.layers import CentredImages, Linear, SignedImages
-from polyplay.nets.precision import is_mixed
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, cache_half_weights, torso_features
+from polyplay.nets.precision import precision_of
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize
@@ -28,7 +28,7 @@ CHANCE = 3  # uniforms of ε-greedy: explore or not, which action then, which of
 
 
 class QNetwork(nn.Module):
-    """previous: the core (or the head, without a core) also hears the previous action and the reward that came with the
+    """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, 0 on first rows; `clipped` to ±1 or as it is (R2D2). support: lowest and highest atom. Discrete
     actions.
     """
@@ -48,15 +48,10 @@ class QNetwork(nn.Module):
         super().__init__()
         self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
         self.previous, self.clipped, self.support = previous, clipped, support
-        heard = self.heard(torso, head.actions, previous)
-        if (head.inputs if core is None else core.inputs) != heard:
-            raise ValueError(f"head or core takes {head.inputs if core is None else core.inputs} numbers, not {heard}")
-
-    @staticmethod
-    def heard(torso: nn.Module, actions: int, previous: bool) -> int:
-        """Numbers per row that the core takes, or the head without one."""
-        features: int = torso.features  # type: ignore[assignment]
-        return features + (actions + 1 if previous else 0)
+        features = torso_features(torso, head.actions if previous else None)
+        taken = head.inputs if core is None else core.inputs
+        if taken != features:
+            raise ValueError(f"head or core takes {taken} numbers, not {features}")
 
     @property
     def noise(self) -> int:
@@ -83,13 +78,13 @@ class QNetwork(nn.Module):
         → {"action", "value": max_a Q, "chosen": Q of the action} [B] and the state after it; over legal actions. The
         caller turns gradients off.
         """
-        noise, mask, epsilon = step.get("noise"), step.get("mask"), step.get("epsilon")
+        noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         names = ("obs", "reward", "first")
         rows: Batch = {k: tree.map(lambda x: x.unsqueeze(0), step[k]) for k in names if k in step}
         key = None if noise is None or not self.head.noise else noisy.keys(noise)
         features, after = self._features(rows, state)
         q = self._q(self._scores(features, key))
-        legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
+        legal = _legal(q, mask)
         value = legal.amax(1)
         if noise is None:
             if epsilon is not None:
@@ -109,17 +104,16 @@ class QNetwork(nn.Module):
         as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B]. chunk: rows per pass of the torso.
         """
         q = self._q(self.scores(batch, state, chunk=chunk))
-        legal = q if "mask" not in batch else q.masked_fill(~batch["mask"], -torch.inf)
-        return {"value": legal.amax(-1), "chosen": q_values.take_action(q, batch["action"])}
+        return {"value": _legal(q, batch.get("mask")).amax(-1), "chosen": q_values.take_action(q, batch["action"])}
 
     def scores(
-        self, batch: Batch, state: Batch, key: int | None = None, held: bool = False, chunk: int | None = None
+        self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False, chunk: int | None = None
     ) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. held: may use the copies
-        that `hold` made; otherwise the weights are the present ones.
+        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
+        copies that `hold` made; otherwise the weights are the present ones.
         """
         names = ("obs", "reward", "first", "action")
         keys = None
@@ -127,7 +121,7 @@ class QNetwork(nn.Module):
             keys = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
         elif self.head.noise and "noise" in batch:
             keys = noisy.keys(batch["noise"].flatten(0, 1))
-        with contextlib.nullcontext() if held else self._unheld():
+        with contextlib.nullcontext() if cached else self._present_weights():
             features, _ = self._features({k: batch[k] for k in names if k in batch}, state, chunk)
             made = self._scores(features, keys)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
@@ -135,7 +129,7 @@ class QNetwork(nn.Module):
 
     def after(self, batch: Batch, state: Batch) -> Batch:
         """The state behind rows [R, B], R ≥ 1, by the present weights."""
-        with self._unheld():
+        with self._present_weights():
             _, after = self._features(batch, state)
         return {**after, "action": batch["action"][-1]} if self.previous else after
 
@@ -145,11 +139,11 @@ class QNetwork(nn.Module):
             self.inputs.observe(batch["obs"])
 
     def hold(self) -> None:
-        """Acting (and `scores` with held) uses copies of the large weights in bfloat16, where that is what is computed
-        in, until the next call: due whenever the weights have changed.
+        """Acting (and `scores` with cached) uses copies of the large weights in bfloat16, where that is the precision,
+        until the next call: due whenever the weights have changed.
         """
-        for layer in self._halves() if self.bf16 else ():
-            layer.held = layer.weight.detach().to(torch.bfloat16)
+        if self.bf16:
+            cache_half_weights(self._halves())
 
     def _halves(self) -> Iterator[Linear]:
         yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))
@@ -158,29 +152,29 @@ class QNetwork(nn.Module):
             yield self.core.input
 
     @contextlib.contextmanager
-    def _unheld(self) -> Iterator[None]:
-        """The weights as they are, whatever is held."""
-        kept = [(layer, layer.held) for layer in self._halves() if layer.held is not None]
-        for layer, _ in kept:
-            layer.held = None
+    def _present_weights(self) -> Iterator[None]:
+        """The weights as they are, whatever copies there are."""
+        cached = [(layer, layer.half_weight) for layer in self._halves()]
+        for layer, _ in cached:
+            layer.half_weight = None
         try:
             yield
         finally:
-            for layer, weight in kept:
-                layer.held = weight
+            for layer, weight in cached:
+                layer.half_weight = weight
 
-    def _context(self) -> Any:
-        return is_mixed(next(self.parameters())) if self.bf16 else contextlib.nullcontext()
+    def _context(self) -> AbstractContextManager[object]:
+        return precision_of(next(self.parameters()), self.bf16)
 
     def _features(self, rows: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
-        """What the head hears of rows [R, B]: [R · B, inputs], and the core's state behind them."""
+        """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
         obs = tree.map(lambda x: x.flatten(0, 1), rows["obs"])
         with self._context():
             x = chunked(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
         if self.previous:
             before = state["action"] if "action" not in rows else shifted(state["action"], rows["action"])
-            heard = self._before(before, rows["reward"].flatten(), rows["first"].flatten())
-            x = torch.cat([x, heard.to(x.dtype)], 1)
+            embedded = self._before(before, rows["reward"].flatten(), rows["first"].flatten())
+            x = torch.cat([x, embedded.to(x.dtype)], 1)
         if self.core is None:
             return x, {}
         first = rows["first"]
@@ -190,8 +184,8 @@ class QNetwork(nn.Module):
     def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
         """One-hot action and reward before these rows, [N, actions + 1]."""
         reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
-        heard = torch.cat([F.one_hot(action.long(), self.head.actions).to(reward.dtype), reward.unsqueeze(1)], 1)
-        return heard * (~first).unsqueeze(1)
+        one_hot = F.one_hot(action.long(), self.head.actions).to(reward.dtype)
+        return torch.cat([one_hot, reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
         noise = None if keys is None else noisy.draw_noise(keys, self.head.noise, self.head.noisy)
@@ -199,6 +193,11 @@ class QNetwork(nn.Module):
 
     def _q(self, scores: Tensor) -> Tensor:
         return q_values.expected_value(scores, *self.support) if self.head.atoms else scores
+
+
+def _legal(q: Tensor, mask: Tensor | None) -> Tensor:
+    """Values, those of illegal actions −∞."""
+    return q if mask is None else q.masked_fill(~mask, -torch.inf)
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ episode begins, before that row is consumed. Acting is an unroll of one row, so 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -62,10 +63,10 @@ class GRUCell(nn.Module):
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = state
-        mine = F.linear(h, self.recurrent.weight, self.recurrent.bias)
+        gates_h = F.linear(h, self.recurrent.weight, self.recurrent.bias)
         two = 2 * self.size
-        r, z = torch.sigmoid(gates[:, :two] + mine[:, :two]).chunk(2, 1)
-        n = torch.tanh(gates[:, two:] + r * mine[:, two:])
+        r, z = torch.sigmoid(gates[:, :two] + gates_h[:, :two]).chunk(2, 1)
+        n = torch.tanh(gates[:, two:] + r * gates_h[:, two:])
         return (n + z * (h - n),)
 
 
@@ -93,7 +94,7 @@ class Core(nn.Module):
         return y.squeeze(0), state
 
     def unroll(
-        self, x: Tensor, first: Tensor, state: Batch, context: Any = contextlib.nullcontext()
+        self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
     ) -> tuple[Tensor, Batch]:
         """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
         the input's product is computed in; all else is float32.
@@ -108,8 +109,8 @@ class Core(nn.Module):
             gates, keep = (F.pad(v, (0, 0, 0, more)) for v in (gates, keep))
             now = tuple(F.pad(v, (0, 0, 0, more)) for v in now)
         outputs = []
-        for gate, kept in zip(gates.unbind(0), keep.unbind(0), strict=True):
-            now = self.cell(gate, tuple(v * kept for v in now))
+        for gate, alive in zip(gates.unbind(0), keep.unbind(0), strict=True):
+            now = self.cell(gate, tuple(v * alive for v in now))
             outputs.append(now[0][:lanes])
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}
 

@@ -1,4 +1,4 @@
-"""The files of a run directory: lines that are always whole, JSON that is never half written, config.json.
+"""The files of a run's directory: config.json, and what is cut off its lines when the run is resumed.
 
 Imports no torch.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, to_plain, write_bytes, write_json
@@ -19,28 +20,38 @@ from polyplay.common.machine import stamp
 SCHEMA = 1
 
 
-def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
-    """Cut what came after a checkpoint out of a run's lines: it is done again. Raises OSError; each file is whole.
+class RunDescription(TypedDict):
+    """What a run is, as config.json has it."""
 
-    A game that ended before it and was noted after it stays, with the checkpoint's counters.
+    system: str
+    config: Row
+    options: Row
+    sources: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
+    """Cut what came after a checkpoint out of a run's lines, because it is done again. Each file stays whole.
+
+    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters.
+    Raises OSError.
     """
-    now = {k: counters[k] for k in ("frames", "steps")}
-    games, seen = counters.get("games", {}), dict.fromkeys(counters.get("games", {}), 0)
-    owner = {lane: k for k in games for lane in _lanes(k)}
+    totals = {k: counters[k] for k in ("frames", "steps")}
+    games, found = counters.get("games", {}), Counter[str]()
+    owner = {lane: worker for worker in games for lane in _lanes(worker)}
 
     def game(row: Row) -> bool:
-        place = owner.get(row["lane"])
-        if place is None:
-            return row["frames"] <= now["frames"]
-        seen[place] += 1
-        return seen[place] <= games[place]
+        worker = owner.get(row["lane"])
+        if worker is None:
+            return row["frames"] <= totals["frames"]
+        found[worker] += 1
+        return found[worker] <= games[worker]
 
     updates = counters["updates"]
-    _cut(directory / "metrics.jsonl", lambda row: row["steps"] <= now["steps"])
-    _cut(directory / "decisions.jsonl", lambda row: row["steps"] <= now["steps"])
-    _cut(directory / "evaluations.jsonl", lambda row: row["steps"] <= now["steps"])
+    for name in ("metrics", "decisions", "evaluations"):
+        _cut(directory / f"{name}.jsonl", lambda row: row["steps"] <= totals["steps"])
     _cut(directory / "updates.jsonl", lambda row: row["update"] <= updates)
-    _cut(directory / "episodes.jsonl", game, now)
+    _cut(directory / "episodes.jsonl", game, totals)
     for path in directory.glob("deliveries-*.jsonl"):
         _cut(path, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates)
 
@@ -71,15 +82,10 @@ def _cut(path: Path, stays: Callable[[Any], bool], most: Mapping[str, int] | Non
 
 
 def write_config(
-    directory: Path,
-    system: str,
-    config: Mapping[str, Any],
-    options: Mapping[str, Any],
-    sources: Mapping[str, str],
-    environment: Mapping[str, str],
+    directory: Path, system: str, config: Row, options: Row, sources: Mapping[str, str], environment: Mapping[str, str]
 ) -> Row:
-    """Write and return what this run is; `config` and `options` from `config.to_json`. Raises OSError."""
-    record = {
+    """Write what this run is, and return it; `config` and `options` from `options.to_json`. Raises OSError."""
+    contents = {
         "schema": SCHEMA,
         "system": system,
         "seed": options["seed"],
@@ -90,44 +96,48 @@ def write_config(
         **stamp(),
         "resumed": [],
     }
-    write_json(Path(directory) / "config.json", record)
-    return to_plain(record)
+    return _write(directory, contents)
 
 
-def amend_config(directory: Path, options: Mapping[str, Any], sources: Mapping[str, str]) -> Row:
-    """Record a resumption: the options that hold from now on, when, and on what machine and versions."""
-    record = read_config(directory)
-    record |= {"options": options, "sources": sources, "resumed": [*record["resumed"], stamp()]}
-    write_json(Path(directory) / "config.json", record)
-    return to_plain(record)
+def amend_config(directory: Path, options: Row, sources: Mapping[str, str]) -> Row:
+    """Write down a resumption: the options that hold from now on, when, and on what machine and versions."""
+    contents = read_config(directory)
+    return _write(
+        directory, contents | {"options": options, "sources": sources, "resumed": [*contents["resumed"], stamp()]}
+    )
+
+
+def _write(directory: Path, contents: Row) -> Row:
+    write_json(Path(directory) / "config.json", contents)
+    return to_plain(contents)
 
 
 def read_config(directory: Path) -> Row:
     """config.json of a run; UserError if there is none, it is damaged, or of another version's schema."""
     path = Path(directory) / "config.json"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        contents = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        beside = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
-        near = difflib.get_close_matches(path.parent.name, beside, 1)
-        hint = f"did you mean {beside[near[0]]}?" if near else "name the directory that `polyplay train` printed"
+        neighbours = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
+        near = difflib.get_close_matches(path.parent.name, neighbours, 1)
+        hint = f"did you mean {neighbours[near[0]]}?" if near else "name the directory that `polyplay train` printed"
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+    if not isinstance(contents, dict) or contents.get("schema") != SCHEMA:
         raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
-    return record
+    return contents
 
 
-def config_hash(kept: Mapping[str, Any]) -> str:
-    """Of what decides how an agent was trained and plays: system, configuration, environment. kept: config.json."""
-    parts = {k: kept[k] for k in ("system", "config", "environment")}
-    parts["options"] = {k: kept["options"].get(k) for k in ("precision",)}
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Of what decides how an agent was trained and plays: system, configuration, environment. config: config.json."""
+    parts = {k: config[k] for k in ("system", "config", "environment")}
+    parts["options"] = {k: config["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def origin(directory: Path) -> Row:
     """What a score of the run itself carries: its configuration's hash, and where it ran. Raises UserError."""
-    kept = read_config(directory)
-    last = (kept["resumed"] or [kept])[-1]
-    return {"config_hash": config_hash(kept), "machine": last["machine"], "commit": last["commit"]}
+    config = read_config(directory)
+    last = (config["resumed"] or [config])[-1]
+    return {"config_hash": config_hash(config), "machine": last["machine"], "commit": last["commit"]}

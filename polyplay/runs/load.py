@@ -1,17 +1,16 @@
-"""What a run's directory holds, opened again: page and options, one of its checkpoints, an empty crew like its own."""
+"""A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from polyplay import systems
 from polyplay.common import checkpoint
-from polyplay.common.checkpoint import POLICY
 from polyplay.common.errors import UserError
-from polyplay.runs import directory as record
-from polyplay.runs import options as config
+from polyplay.common.files import Row
+from polyplay.runs.directory import read_config
+from polyplay.runs.options import Page, RunOptions, Settings, from_json, to_json
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.placement import Placement
@@ -19,14 +18,14 @@ from polyplay.workers.placement import Placement
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
     """The checkpoint that `which` names: best, or its number; None: the newest whole one. Raises UserError."""
+    if which is None:
+        return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     if which == "best":
         found = checkpoint.best(directory)
         if found is None:
             raise UserError(
                 f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
             )
-    elif which is None:
-        return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     else:
         names = [p.name for p in checkpoint.everything(directory)]
         match = [n for n in names if n == which or n.lstrip("0") == which.lstrip("0")]
@@ -39,16 +38,15 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     return found
 
 
-def load_run(directory: Path) -> tuple[Any, Any, config.RunOptions, dict[str, Any]]:
-    """(its system's page, config, options, config.json) of a run. Raises UserError."""
-    kept = record.read_config(directory)
-    page = systems.load(kept["system"])
-    settings = config.from_json(page.Config, kept["config"])
-    options = config.to_json(config.RunOptions()) | kept["options"]  # an option that is newer than the run: its default
-    return page, settings, config.from_json(config.RunOptions, options), kept
+def load_run(directory: Path) -> tuple[Page, Settings, RunOptions, Row]:
+    """(its system's page, settings, options, config.json) of a run. Raises UserError."""
+    config = read_config(directory)
+    page: Page = systems.load(config["system"])
+    options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
+    return page, from_json(page.Config, config["config"]), from_json(RunOptions, options), config
 
 
-def crew_of(options: config.RunOptions) -> Crew:
+def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
     return Crew(
@@ -59,13 +57,13 @@ def crew_of(options: config.RunOptions) -> Crew:
         frames=options.frames,
         steps=options.steps,
         step_timeout=options.step_timeout,
-        compress=options.compress,
         precision=options.precision,
         where=Placement(options.device, options.actors_on),
         reuse=options.reuse,
     )
 
 
-def weights_digest(found: Path) -> str:
-    """SHA-256 of a checkpoint's policy, by its manifest; "" where that says none."""
-    return str(checkpoint.manifest(found)["files"].get(f"{POLICY}.safetensors", {}).get("sha256", ""))
+def weights_digest(found: Path, agent: int = 0) -> str:
+    """SHA-256 of a policy in a checkpoint, by its manifest; "" where that has none."""
+    name = f"{checkpoint.policy_name(agent)}.safetensors"
+    return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))

@@ -202,5 +202,4 @@ def _rollouts(role: Role, net: Any) -> float:
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))
-    joined = getattr(role.source, "n", 1) if role.spec else 1
-    return role.source.edge.nbytes / role.source.edge.slots * joined if joined > 1 else 0.0
+    return getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0

@@ -10,19 +10,53 @@ import dataclasses
 import difflib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row
 from polyplay.runs import flags
 from polyplay.workers import fault_rules
 
-Page = Any  # a module of polyplay.systems: Config, PRESETS, ROW, build
-T = TypeVar("T")
-EVALS = ("eval_every", 1), ("eval_episodes", 1)
+if TYPE_CHECKING:
+    from polyplay.systems import System
+    from polyplay.workers.crew import Crew
+
+
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
+
+
+class Options(Protocol):
+    """Any dataclass of options."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+
+
+class Settings(Options, Protocol):
+    """The configuration of a system: an instance of its page's `Config`."""
+
+    @property
+    def env(self) -> object: ...
+    @property
+    def budget(self) -> int: ...
+
+
+class Page(Protocol):
+    """A module of `polyplay.systems`."""
+
+    __name__: str
+    Config: type[Settings]
+    PRESETS: Mapping[str, Callable[[], Settings]]
+    ROW: Mapping[str, str]
+
+    def build(self, c: Settings, crew: Crew, /) -> System: ...
+
+
+T = TypeVar("T", bound=Options)
+LEAST = {"frames": 1, "steps": 1, "seed": 0, "keep": 1, "cores": 1, "eval_every": 1, "eval_episodes": 1}
+POSITIVE = ("minutes", "step_timeout", "report_every", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -49,8 +83,6 @@ class RunOptions:
     """what workers are"""
     step_timeout: float = 60.0
     """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
-    compress: Literal["none", "lz4", "zlib"] = "none"
-    """pack the frames that a replay keeps, each by itself, with this library: less memory, slower"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0
@@ -78,7 +110,7 @@ class RunOptions:
     """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
     replicas and environments' threads, is divided among them"""
     eval_every: int | None = None
-    """play games beside training every so many frames, with the weights of then (none: not); their scores go to
+    """play games during training every so many frames, with the weights of then (none: not); their scores go to
     evaluations.jsonl, the best weights to checkpoints/best-…"""
     eval_episodes: int = 10
     """how many games these are"""
@@ -98,7 +130,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
-        for name, least in (("frames", 1), ("steps", 1), ("seed", 0), ("keep", 1), ("cores", 1), *EVALS):
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
@@ -111,7 +143,7 @@ class RunOptions:
                 raise UserError(
                     f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
                 )
-        for name in ("minutes", "step_timeout", "report_every", "checkpoint_every"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{flags.flag(name)}: {value} given, allowed: a number above 0")
@@ -121,49 +153,49 @@ def name_of(page: Page) -> str:
     return page.__name__.rpartition(".")[2]
 
 
-def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Any, RunOptions, Sources]:
-    """(config, options, sources) from the flags after `polyplay train SYSTEM`.
+def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Settings, RunOptions, Sources]:
+    """(settings, options, sources) from the flags after `polyplay train SYSTEM`.
 
     --help prints and raises SystemExit(0). An unknown flag, a bad value, an unknown preset, values that
     contradict each other: UserError, one line.
     """
-    system = name_of(page)
-    groups = {system: page.Config, "run": RunOptions}
-    command = f"polyplay {verb} {system}"
-    given = flags.tokens(args, flags.hints(groups), command)
-    name = given["preset"][0] if "preset" in given else "paper"
-    defaults = {system: preset(page, name), "run": RunOptions(preset=name)}
+    types = flags.option_types(page.Config, RunOptions)
+    command = f"polyplay {verb} {name_of(page)}"
+    words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
-        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({presets(page)}).")
-    values = flags.convert(defaults, given, command)
-    return values[system], values["run"], _sources(page, values[system], name, given, "command line")
+        name = words["preset"][0] if words.get("preset") else "paper"
+        defaults = {name_of(page): preset(page, name), "run": RunOptions(preset=name)}
+        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({', '.join(page.PRESETS)}).")
+    return _choices(page, flags.parse_values(words, types), "command line")
 
 
-def resolve(page: Page, **overrides: Any) -> tuple[Any, RunOptions, Sources]:
+def resolve(page: Page, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
-    hints = flags.hints({name_of(page): page.Config, "run": RunOptions})
+    types = flags.option_types(page.Config, RunOptions)
     given = {}
     for key, value in overrides.items():
         name = flags.ALIASES.get(key, key)
-        if name not in hints:
-            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest_flag(key, hints, str)}")
-        given[name] = flags.check_flags(name, value, hints[name])
-    name = given.get("preset", "paper")
-    config = _replace(preset(page, name), given)
-    return config, _replace(RunOptions(), given), _sources(page, config, name, given, "keyword")
+        if name not in types:
+            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest_flag(key, types, str)}")
+        given[name] = flags.check_value(name, value, types[name])
+    return _choices(page, given, "keyword")
 
 
-def presets(page: Page) -> str:
-    return ", ".join(page.PRESETS)
+def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:
+    """The values given, and the preset's or the defaults for all others."""
+    name = str(given.get("preset", "paper"))
+    settings = _replace_known(preset(page, name), given)
+    sources = _sources(page, name) | dict.fromkeys(given, source)
+    return settings, _replace_known(RunOptions(), given), sources
 
 
-def preset(page: Page, name: str) -> Any:
+def preset(page: Page, name: str) -> Settings:
     """The configuration that preset `name` stands for."""
     if name in page.PRESETS:
         return page.PRESETS[name]()
     near = difflib.get_close_matches(name, page.PRESETS, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {presets(page)}{hint}")
+    raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {', '.join(page.PRESETS)}{hint}")
 
 
 def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
@@ -173,7 +205,7 @@ def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
     return dataclasses.replace(options, **{**cleared, **changes})
 
 
-def new_directory(system: str, env: Any, options: RunOptions) -> Path:
+def new_directory(system: str, env: object, options: RunOptions) -> Path:
     """Make and return the directory of a new run (a dry one is not made); UserError if it holds a run already or
     cannot be made.
     """
@@ -195,38 +227,39 @@ def new_directory(system: str, env: Any, options: RunOptions) -> Path:
     return path
 
 
-def to_json(value: Any) -> dict[str, Any]:
+def to_json(value: Options) -> Row:
     """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
-    return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {f.name: _json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
-def from_json(cls: type[T], data: Mapping[str, Any], where: str = "config.json") -> T:
+def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
-    hints = flags.hints({"": cls})
-    unknown, missing = sorted(set(data) - set(hints)), sorted(set(hints) - set(data))
+    types = flags.option_types(cls)
+    unknown, missing = sorted(set(data) - set(types)), sorted(set(types) - set(data))
     wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
     if wrong:
         raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
-    return cls(**{k: flags.check_flags(f"{where}: {k}", v, hints[k]) for k, v in data.items()})
+    return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: object) -> object:
     if callable(value):
         name = getattr(value, "__qualname__", type(value).__qualname__)
         return f"{getattr(value, '__module__', '?')}:{name}"
-    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+    return [_json_value(v) for v in value] if isinstance(value, tuple) else value
 
 
-def _replace(base: Any, given: Mapping[str, Any]) -> Any:
+def _replace_known(base: T, given: Mapping[str, object]) -> T:
+    """`base` with those of the values given that are its fields."""
     names = {f.name for f in dataclasses.fields(base)}
     return dataclasses.replace(base, **{k: v for k, v in given.items() if k in names})
 
 
-def _sources(page: Page, config: Any, preset_name: str, given: Iterable[str], how: str) -> Sources:
-    """Where each value came from; a preset is named only where it differs from the defaults."""
+def _sources(page: Page, preset_name: str) -> Sources:
+    """Where values come from if none is given; a preset is named only where it differs from the defaults."""
     plain, chosen = page.Config(), preset(page, preset_name)
     sources = {f.name: "default" for f in dataclasses.fields(RunOptions)}
-    for f in dataclasses.fields(config):
+    for f in dataclasses.fields(plain):
         same = getattr(plain, f.name) == getattr(chosen, f.name)
         sources[f.name] = "default" if same else f"preset {preset_name}"
-    return sources | dict.fromkeys(given, how)
+    return sources

@@ -39,12 +39,11 @@ class Plan:
     frames: int  # in all
     left: float  # agent steps to go
     lines: list[tuple[str, str]] = field(default_factory=list)
-    packed: bool = False  # a replay's frames are, to a size that nobody knows before
 
     @property
     def needs(self) -> float:
         """Bytes at least."""
-        return sum(self.memory.values()) - self.packed * self.memory.get("replay", 0.0)
+        return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
@@ -75,8 +74,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         if any(r.held_replay for r in crew.roles) and not rng.is_compiled(row_kernels.append)
         else []
     )
-    packed = options.compress != "none"
-    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines, packed)
+    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
 
 
 @contextlib.contextmanager

@@ -8,51 +8,53 @@ same to the bit. Environments are stepped in this thread too; under a debugger e
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 
 from polyplay.acting.worker import act
-from polyplay.buffers import delivery_log
-from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog
+from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import checkpoint, files
+from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Diverged, UserError
+from polyplay.common.files import read_lines
 from polyplay.learning.worker import learn
-from polyplay.runs import run
+from polyplay.runs.load import crew_of, load_run
+from polyplay.systems import System
 from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import ROWS, Role
+from polyplay.workers.crew import ROWS, Crew, Role
 from polyplay.workers.process import tune
+
+Worker = Generator[None, None, None]
 
 
 class WeightHistory:
-    """In the place of Params: the weights of every version that is still to act."""
+    """Takes the place of Params: the weights of every version that is still to act."""
 
-    def __init__(self, trails: list[DeliveryLog], each: int = 1):
-        self.each = each  # updates from a batch
-        oldest = [min(r.version for t in trails for r in t.batches[u]) for u in range(len(trails[0].batches))]
+    def __init__(self, logs: list[DeliveryLog], updates_per_batch: int = 1):
+        self.updates_per_batch = updates_per_batch
+        oldest = [min(r.version for log in logs for r in log.batches[b]) for b in range(len(logs[0].batches))]
         self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] that acts for this one or a later one
-        self.kept: dict[int, np.ndarray] = {}
+        self.weights: dict[int, np.ndarray] = {}
         self.version = -1
 
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
-        self.kept[version], self.version = vector.read().copy(), version
-        at = version // self.each
-        for old in [v for v in self.kept if at < len(self.oldest) and v < self.oldest[at]]:
-            del self.kept[old]
+        self.weights[version], self.version = vector.read().copy(), version
+        batch = version // self.updates_per_batch
+        for old in [v for v in self.weights if batch < len(self.oldest) and v < self.oldest[batch]]:
+            del self.weights[old]
 
 
 class PastParams:
-    """The weights of one actor's next rollout, in the place of Params."""
+    """Takes the place of Params for one actor: the weights of its next rollout."""
 
     def __init__(self, history: WeightHistory):
         self.history, self.due = history, 0
@@ -62,7 +64,7 @@ class PastParams:
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         if have != self.due:
-            vector.write(self.history.kept[self.due])
+            vector.write(self.history.weights[self.due])
         return self.due
 
 
@@ -70,71 +72,115 @@ class ActorReplay:
     """One actor, done again a rollout at a time."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
-        self.role, self.ctx, self.past = role, ctx, PastParams(history)
+        self.role, self.ctx, self.params = role, ctx, PastParams(history)
         self.queue: RolloutQueue = role.out
-        self.turns: Iterator[None] | None = None
+        self.worker: Worker | None = None
 
     def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
         """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
-        if self.turns is None or self.ctx.incarnation != rollout.by:  # it was replaced there, or began anew
+        if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            self.turns = self.role.work(
-                self.ctx, **{**self.role.arguments(self.ctx.index), "params": self.past, "lag": None}
-            )
-        self.past.due = rollout.version
+            kw = {**self.role.arguments(self.ctx.index), "params": self.params, "lag": None}
+            self.worker = cast(Worker, self.role.work(self.ctx, **kw))
+        self.params.due = rollout.version
         before = self.queue.made(rollout.actor)
         while self.queue.made(rollout.actor) == before:
-            next(self.turns)
+            next(self.worker)
             meanwhile()
 
     def close(self) -> None:
-        if self.turns is not None:
-            self.turns.close()  # type: ignore[attr-defined]
+        if self.worker is not None:
+            self.worker.close()
 
 
-def reproduce(directory: Path, updates: int | None = None) -> dict[str, Any]:
+class ReproductionCheck:
+    """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
+
+    def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
+        self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl")}
+        self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
+        self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
+        self.wired, self.agent = wired, agent
+        self.losses_equal = self.checkpoints_equal = 0
+
+    def check_loss(self, update: int) -> None:
+        now, was = next(self.reproduced), self.losses.get(update)
+        if was is None:
+            return
+        for key in ("loss", "grad_norm", "lag_mean", "lag_max"):
+            if now[key] != was[key]:
+                text = f"{key} was {was[key]} in the run and is {now[key]} in its reproduction"
+                raise Diverged(f"update {update}: {text}")
+        self.losses_equal += 1
+
+    def check_weights(self, update: int, history: WeightHistory) -> None:
+        if update not in self.saved:
+            return
+        net = self.wired.policy()
+        saved = checkpoint.open_checkpoint(self.saved[update])
+        checkpoint.load_into(net, saved.arrays(checkpoint.policy_name(self.agent)))
+        if not np.array_equal(FlatParams(net).read(), history.weights[update]):
+            raise Diverged(f"update {update}: the weights are not those of the run's checkpoint")
+        self.checkpoints_equal += 1
+
+
+def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
-    page, settings, options, kept = run.load_run(directory)
-    crew = run.crew_of(replace(options, serial=True, on="process"))
+    page, settings, options, config = load_run(directory)
+    crew = crew_of(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
-    roles = {role.work: role for role in crew.roles}
-    if any(role.apart for role in crew.roles):
-        raise UserError(
-            f"RUN: {kept['system']}'s workers change the weights without a lock or in any order, and nothing tells "
-            "what met: it cannot be done again; a run with --serial repeats itself exactly with the same seed"
-        )
-    if act not in roles or learn not in roles:
-        raise UserError(f"RUN: {kept['system']} is synchronous: training with the same seed is its replay")
-    learning = roles[learn]
+    acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None
-    source, queue = learning.source, learning.source.edge
-    passes = learning.spec.passes
-    each = 1 if passes is None else passes.updates
-    trails = [delivery_log.read_log(directory, c, queue.producers, source.n, each) for c in range(learning.n)]
-    count = min([len(t.batches) for t in trails] + ([] if updates is None else [-(-updates // each)]))
-    if not count:
-        raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
-    trails = [replace(t, batches=t.batches[:count]) for t in trails]
+    spec, source, queue = learning.spec, learning.source, learning.source.edge
+    per_batch = 1 if spec.passes is None else spec.passes.updates
+    logs = _read_logs(directory, learning, per_batch, updates)
     queue.patience = 0.0
-    source.order = lambda c, turn: [r.actor for r in _at(trails[c].batches, turn // source.n)]
-    all_counters = Counters(ROWS, wired.metrics)
-    with tempfile.TemporaryDirectory() as scratch, _threads(trails[0].threads):
-        ctx = WorkerContext(
-            "", 0, 1, 0, options.seed, all_counters, RunControl(), trace=True, precision=options.precision, patience=0.0
-        )
-        replica = replace(ctx, role="learn", n=learning.n, directory=Path(scratch))
-        history = WeightHistory(trails, each)
-        makers = [
-            ActorReplay(roles[act], history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
+    source.order = lambda c, turn: [r.actor for r in _batch(logs[c], turn // source.n)]
+    history = WeightHistory(logs, per_batch)
+    control, counters = RunControl(), Counters(ROWS, wired.metrics)
+    ctx = WorkerContext(
+        "", 0, 1, 0, options.seed, counters, control, trace=True, precision=options.precision, patience=0.0
+    )
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_threads(logs[0].threads))
+        actors = [
+            ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
         kw = {**learning.arguments(0), "params": history}
-        learners = [learn(replace(replica, index=c, row=queue.producers + c), **kw) for c in range(learning.n)]
-        with contextlib.ExitStack() as stack:
-            for thing in [*makers, *learners]:
-                stack.callback(thing.close)  # type: ignore[attr-defined]
-            return _go(makers, learners, history, trails, ReproductionCheck(directory, Path(scratch), wired))
+        replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
+        workers = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
+        learners = [cast(Worker, learn(worker, **kw)) for worker in workers]
+        for close in (*(a.close for a in actors), *(w.close for w in learners)):
+            stack.callback(close)
+        return _go(actors, learners, history, logs, ReproductionCheck(directory, scratch, wired, spec.agent))
+
+
+def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | None) -> list[DeliveryLog]:
+    """The learners' logs, up to the last batch that all of them have, or to the one that `updates` ends in."""
+    source, producers = learning.source, learning.source.edge.producers
+    logs = [read_log(directory, c, producers, source.n, per_batch) for c in range(learning.n)]
+    count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
+    if not count:
+        raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")
+    return [replace(log, batches=log.batches[:count]) for log in logs]
+
+
+def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
+    """The actors and learners of a system whose rollouts are logged. Raises UserError: why it has none."""
+    if any(role.apart for role in crew.roles):
+        raise UserError(
+            f"RUN: {system}'s workers change the weights without a lock or in any order, and no log has that order: "
+            "it cannot be done again; a run with --serial repeats itself exactly with the same seed"
+        )
+    acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
+    if not acting or not learning:
+        raise UserError(f"RUN: {system} is synchronous: training with the same seed does it again")
+    if len(acting) > 1 or len(learning) > 1:
+        raise UserError(f"RUN: {system} has several roles of actors or learners; only one of each can be done again")
+    return acting[0], learning[0]
 
 
 @contextlib.contextmanager
@@ -148,66 +194,36 @@ def _threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _at(batches: list[list[DeliveredRollout]], update: int) -> list[DeliveredRollout]:
-    return batches[update] if update < len(batches) else []
+def _batch(log: DeliveryLog, batch: int) -> list[DeliveredRollout]:
+    return log.batches[batch] if batch < len(log.batches) else []
 
 
 def _go(
-    makers: list[ActorReplay],
-    learners: list,
+    actors: list[ActorReplay],
+    learners: list[Worker],
     history: WeightHistory,
-    trails: list[DeliveryLog],
+    logs: list[DeliveryLog],
     check: ReproductionCheck,
-) -> dict[str, Any]:
+) -> dict[str, int]:
     def turn() -> None:
         for learner in learners:
             if next(learner, learner) is learner:
-                raise UserError(f"RUN: it went on after its end, at update {history.version}: not replayable")
+                raise UserError(f"RUN: it went on after its end, at update {history.version}: not reproducible")
 
     turn()
-    check.weights(0, history)
-    for batch in range(len(trails[0].batches)):
-        for one in trails:
-            for rollout in one.batches[batch]:
-                makers[rollout.actor].make(rollout, turn)
-        last = (batch + 1) * history.each
+    check.check_weights(0, history)
+    for batch in range(len(logs[0].batches)):
+        for log in logs:
+            for rollout in log.batches[batch]:
+                actors[rollout.actor].make(rollout, turn)
+        last = (batch + 1) * history.updates_per_batch
         while history.version < last:
             turn()
-        for update in range(last - history.each, last):
-            check.loss(update + 1)
-        check.weights(last, history)
+        for update in range(last - history.updates_per_batch, last):
+            check.check_loss(update + 1)
+        check.check_weights(last, history)
     return {
-        "updates": len(trails[0].batches) * history.each,
-        "losses_equal": check.losses,
-        "checkpoints_equal": check.checkpoints,
+        "updates": len(logs[0].batches) * history.updates_per_batch,
+        "losses_equal": check.losses_equal,
+        "checkpoints_equal": check.checkpoints_equal,
     }
-
-
-class ReproductionCheck:
-    """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
-
-    def __init__(self, directory: Path, scratch: Path, wired: Any):
-        self.was = {row["update"]: row for row in files.read_lines(directory / "updates.jsonl")}
-        self.scratch, self.wired = scratch, wired
-        self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
-        self.now: Any = None
-        self.losses = self.checkpoints = 0
-
-    def loss(self, update: int) -> None:
-        self.now = self.now or open(self.scratch / "updates.jsonl")  # noqa: SIM115 - read on as it grows
-        now, was = json.loads(self.now.readline()), self.was.get(update)
-        if was is None:
-            return
-        for key in ("loss", "grad_norm", "lag_mean", "lag_max"):
-            if now[key] != was[key]:
-                raise Diverged(f"update {update}: {key} was {was[key]} in the run and is {now[key]} in its replay")
-        self.losses += 1
-
-    def weights(self, update: int, history: WeightHistory) -> None:
-        if update not in self.saved:
-            return
-        net = self.wired.policy()
-        checkpoint.load_into(net, checkpoint.open_checkpoint(self.saved[update]).arrays("agents/0/policy"))
-        if not np.array_equal(FlatParams(net).read(), history.kept[update]):
-            raise Diverged(f"update {update}: the weights are not those of the run's checkpoint")
-        self.checkpoints += 1

@@ -3,113 +3,109 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import codec
 from polyplay.common import checkpoint, context
-from polyplay.common.errors import UserError
+from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
-from polyplay.runs import directory as record
-from polyplay.runs import options as config
-from polyplay.runs import plan
+from polyplay.runs.directory import amend_config, rewind, write_config
 from polyplay.runs.load import crew_of, load_run
+from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override
+from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
-from polyplay.runs.session import Session
+from polyplay.runs.session import RunSetup, Session
 from polyplay.workers import fault_rules
-from polyplay.workers.crew import Crew
+
+if TYPE_CHECKING:
+    from polyplay.systems import System
+    from polyplay.workers.crew import Crew
 
 
 @dataclass
 class RunResult:
-    """A run that has ended, or failed to: what it left behind and how it went."""
+    """A run that has ended: its directory, how it ended and how it went."""
 
     directory: Path
     exit_code: int = 0
     reason: str = ""
-    summary: dict[str, Any] = field(default_factory=dict)
-    settings: Any = None
+    summary: Row = field(default_factory=dict)
+    settings: Settings | None = None
 
 
-def train(system: str, settings: Any, options: config.RunOptions, sources: config.Sources) -> RunResult:
+def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
     wired = page.build(settings, crew)
-    planned = _planned(page, crew, wired, settings, options)
-    beside = _beside(crew, wired, options)
-    _harm(crew, options)
+    plan = _plan(page, crew, wired, settings, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
-    directory = config.new_directory(system, settings.env, options)
+    directory = new_directory(system, settings.env, options)
+    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {})
     if options.dry_run:
-        return _dry(system, settings, options, sources, crew, wired, directory, planned)
-    record.write_config(
-        directory,
-        system,
-        config.to_json(settings),
-        config.to_json(options),
-        sources,
-        wired.envs.spec.describe,
-    )
-    return _go(Session(system, settings, options, sources, crew, wired, directory, {}, planned.lines + beside))
+        return _dry_run(setup)
+    write_config(directory, **setup.description)
+    return _go(setup)
 
 
-def resume(directory: Path, changes: dict[str, Any], sources: config.Sources | None = None) -> RunResult:
+def resume(directory: Path, changes: Mapping[str, Any]) -> RunResult:
     """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
     directory = Path(directory)
-    page, settings, options, kept = load_run(directory)
-    options = config.override(options, {"run": str(directory), **changes})
-    sources = {**kept["sources"], **dict.fromkeys(changes, "resume")}
-    found = checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
+    page, settings, options, config = load_run(directory)
+    options = override(options, {"run": str(directory), **changes})
+    sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
+    found = checkpoint.newest(directory, _warn)
     counters = checkpoint.manifest(found)["counters"]
     crew = crew_of(options)
-    crew.resume, crew.resumes = found, len(kept["resumed"]) + 1
+    crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = page.build(settings, crew)
-    planned = _planned(page, crew, wired, settings, options, int(counters["steps"]))
-    lines = planned.lines + _beside(crew, wired, options, int(counters["steps"]))
-    _harm(crew, options)
+    plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
+    setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters)
     if options.dry_run:
-        return _dry(kept["system"], settings, options, sources, crew, wired, directory, planned)
+        return _dry_run(setup)
     checkpoint.remove_partial(directory)
-    gone = actor_checkpoint.lost_lanes(found, context.seed_of(crew.seed, 1000 * crew.resumes))
-    if gone:
-        print(f"polyplay: {gone}", file=sys.stderr)
-    record.rewind(directory, counters)
-    record.amend_config(directory, config.to_json(options), sources)
-    return _go(Session(kept["system"], settings, options, sources, crew, wired, directory, counters, lines))
+    lost = actor_checkpoint.lost_lanes(found, context.seed_of(crew.seed, 1000 * crew.resumes))
+    if lost:
+        _warn(lost)
+    rewind(directory, counters)
+    amend_config(directory, setup.description["options"], sources)
+    return _go(setup)
 
 
-def diagram(system: str, settings: Any, options: config.RunOptions) -> str:
+def diagram(system: str, settings: Settings, options: RunOptions) -> str:
     """The figure of a system, drawn from its wiring."""
     crew = crew_of(options)
     systems.load(system).build(settings, crew)
     return crew.diagram()
 
 
-def _planned(page: Any, crew: Crew, wired: Any, settings: Any, options: Any, done: int = 0) -> plan.Plan:
-    """The plan, refused if it cannot work."""
-    if options.compress != "none":
-        codec(options.compress)
-        if not any(r.held_replay for r in crew.roles):
-            raise UserError(f"--compress {options.compress}: this system keeps no replay; leave it out")
+def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0) -> Plan:
+    """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
+    resumed run has behind it. Raises UserError: what cannot work.
+    """
 
-    def again(other: Any) -> plan.Plan:
+    def plan_of(other: Settings) -> Plan:
         crew = crew_of(options)
-        return plan.make_plan(crew, page.build(other, crew), options, done)
+        return make_plan(crew, page.build(other, crew), options, steps)
 
-    settings = replace(settings, **wired.resolved) if crew.divided else settings  # `again` measures nothing
-    return plan.check_plan(plan.make_plan(crew, wired, options, done), settings, again)
+    resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
+    plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
+    plan = replace(plan, lines=plan.lines + add_evaluator(crew, wired, options, steps))
+    if options.chaos is not None:
+        fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
+    return plan
 
 
-def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[str, str]]:
-    """Put the evaluator into a wired crew if the options ask for one; its line of the plan. steps: agent steps that a
-    resumed run has behind it. Raises UserError: a protocol that the environment doesn't have.
+def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:
+    """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: a protocol that the
+    environment does not have.
     """
     if options.eval_every is None:
         return []
@@ -118,56 +114,40 @@ def _beside(crew: Crew, wired: Any, options: Any, steps: int = 0) -> list[tuple[
     from polyplay.weights.on_request import WeightsOnRequest
     from polyplay.workers import evaluator
 
-    how = protocols.protocol(options.eval_protocol)
-    envs, _ = protocols.apply(how, wired.envs)
+    protocol = protocols.protocol(options.eval_protocol)
+    envs, _ = protocols.apply(protocol, wired.envs)
     epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
     crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
-    asked = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
+    play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     crew.add(
         evaluator.evaluator,
         name="evaluator",
         on_loss="replace",
         games=envs,
         policy=wired.policy,
-        asked=asked,
-        protocol=how.name,
+        asked=play,
+        protocol=protocol.name,
         every=options.eval_every,
         steps=steps,
     )
-    return [("evaluation", f"every {options.eval_every:,} frames {asked.episodes} games: {how.what}; ε {epsilon:g}")]
+    text = f"every {options.eval_every:,} frames {play.episodes} games: {protocol.what}; ε {epsilon:g}"
+    return [("evaluation", text)]
 
 
-def _harm(crew: Crew, options: config.RunOptions) -> None:
-    """Whether there is somebody to do to what the options ask for. Raises UserError."""
-    if options.chaos is not None:
-        fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
+def _warn(text: str) -> None:
+    print(f"polyplay: {text}", file=sys.stderr)
 
 
-def _dry(
-    system: str,
-    settings: Any,
-    options: config.RunOptions,
-    sources: config.Sources,
-    crew: Crew,
-    wired: Any,
-    directory: Path,
-    planned: plan.Plan,
-) -> RunResult:
-    """Print the plan, and what two seconds of the run tell; nothing is written."""
+def _dry_run(setup: RunSetup) -> RunResult:
+    """Print the plan, and what was measured in two seconds of the run; nothing is written."""
     console = terminal.default_console()
-    told = config.to_json(settings), config.to_json(options), sources, wired.envs.spec.describe
-    for what in terminal.opening_lines(
-        system, *told, f"{directory} (dry run: nothing is written)", planned.lines, console
-    ):
-        terminal.print_lines(console, what)
-    metrics = (*wired.metrics, "grad_norm", "learning_rate")
-    for what in terminal.fact_lines(
-        plan.measure_speed(crew, metrics, planned, wired.envs.spec.frames_per_step), console
-    ):
-        terminal.print_lines(console, what)
-    return RunResult(directory, 0, "dry run", {}, settings)
+    directory = f"{setup.directory} (dry run: nothing is written)"
+    terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
+    measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
+    terminal.print_all(console, terminal.fact_lines(measured, console))
+    return RunResult(setup.directory, 0, "dry run", {}, setup.settings)
 
 
-def _go(session: Session) -> RunResult:
-    summary = session.go()
-    return RunResult(session.directory, summary["exit_code"], summary["reason"], summary, session.settings)
+def _go(setup: RunSetup) -> RunResult:
+    summary = Session(setup).go()
+    return RunResult(setup.directory, summary["exit_code"], summary["reason"], summary, setup.settings)

@@ -1,14 +1,15 @@
-"""What pages share: Atari options, shares of replicas, rollouts to memories, a replay of rows."""
+"""What pages share: Atari options, shares of replicas, a replay of rows."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.replay import Replay, Sampler
+from polyplay.buffers.rollout_queue import PolicyLike, row_spec
 from polyplay.common.errors import UserError
+from polyplay.envs import Envs
 from polyplay.envs.atari.presets import preset
 
 
@@ -51,13 +52,31 @@ def only_with(option: str, c: Any, *others: str) -> None:
             raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
 
 
-def replay_of_rows(envs: Any, net: Any, lanes: int, capacity: int, batch: int, **drawn: Any) -> Replay:
-    """A replay of such environments' rows, of stacked pictures only the newest plane. drawn: how, see Replay. What the
-    policy said of values is kept where first priorities are made of it.
+@dataclass(frozen=True)
+class DrawSpec:
+    """What is drawn from a replay, and when: fields of Replay."""
+
+    batch: int
+    sampler: Sampler
+    n_step: int
+    gamma: float
+    reward: str = "none"
+    scale: float = 1.0
+    start: int = 1
+    ratio: float | None = None
+    soft: bool = False
+    sequence: int = 0
+    burn_in: int = 0
+    period: int = 0
+
+
+def replay_of_rows(envs: Envs, net: PolicyLike, lanes: int, capacity: int, drawn: DrawSpec) -> Replay:
+    """A replay of such environments' rows, of stacked images only the newest plane. The policy's values are stored
+    where first priorities are made of them.
     """
     spec, stack = envs.spec, 0
-    left = {"agent"} if getattr(drawn.get("sampler"), "first", "") == "td" else {"agent", "value", "chosen"}
+    left = {"agent"} if getattr(drawn.sampler, "first", "") == "td" else {"agent", "value", "chosen"}
     if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
         stack = spec.obs.shape[0]
     rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in left}
-    return Replay(rows, lanes, capacity, batch, net.state_spec(), stack=stack, **drawn)
+    return Replay(rows, lanes, capacity, state=net.state_spec(), stack=stack, **vars(drawn))

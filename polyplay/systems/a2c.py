@@ -6,8 +6,8 @@ replica:  envs ─► policy ─► rows ─► loss ─► update      all in o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
@@ -56,8 +56,8 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "normalize_advantage": True}
-    return Config(network="a3c", inputs="centre", unroll=8, lam=0.95, budget=16_000_000, **learner)
+    learner = Config(optimizer="adam", learning_rate=7e-4, normalize_advantage=True)
+    return replace(learner, network="a3c", inputs="centre", unroll=8, lam=0.95, budget=16_000_000)
 
 
 PRESETS = {"paper": Config, "quick": quick}

@@ -7,8 +7,8 @@ replica × workers:  env ─► own copy of the weights ─► rows ─► loss 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
@@ -61,8 +61,8 @@ def lstm() -> Config:
 
 def quick() -> Config:
     """For a small machine: Pong in bench/results/pong.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 3e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
-    return Config(init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000, **learner)
+    learner = Config(optimizer="adam", learning_rate=3e-4, eps=1e-5, clip=0.5, reduction="mean")
+    return replace(learner, init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000)
 
 
 PRESETS = {"paper": Config, "lstm": lstm, "quick": quick}

@@ -8,8 +8,8 @@ replica:  envs, group 0 ─┐
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
@@ -17,12 +17,14 @@ from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
+from polyplay.learning.losses.base import Loss
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import atari_options
 from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.weights.flat import param_sizes
 from polyplay.workers.crew import Crew
+from polyplay.workers.role import OnLoss
 
 
 @dataclass(frozen=True)
@@ -61,23 +63,23 @@ def chunked() -> Config:
     return Config(sync="chunked", lanes=32, replicas=2)
 
 
-def ppo(**more: Any) -> Config:
+def ppo() -> Config:
     """accel_rl's PPO, table 2's 8 environments a replica. Its horizon is ours: then a rollout is a minibatch of 512."""
-    loss: Any = {"algo": "ppo", "lam": 0.95, "anneal": "linear", "value_cost": 1.0, "minibatches": 1}
-    optim: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 0.0}
-    return Config(**{"lanes": 8, "replicas": 1, "unroll": 64, **loss, **optim, **more})
+    optim = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=0.0, anneal="linear")
+    loss = replace(optim, algo="ppo", lam=0.95, value_cost=1.0, minibatches=1)
+    return replace(loss, lanes=8, replicas=1, unroll=64)
 
 
 def ppo_chunked() -> Config:
     """The same asynchronously, which the paper calls APPO: two replicas of 8."""
-    return ppo(sync="chunked", lanes=16, replicas=2)
+    return replace(ppo(), sync="chunked", lanes=16, replicas=2)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
-    passes: Any = {"epochs": 3, "minibatches": 4, "clip_range": 0.1, "normalize_advantage": True, "value_cost": 0.5}
-    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre", "lanes": 16, "replicas": 0, "unroll": 32}
-    return ppo(learning_rate=7e-4, clip=0.5, budget=4_000_000, **passes, **seen)
+    passes = replace(ppo(), epochs=3, minibatches=4, clip_range=0.1, normalize_advantage=True, value_cost=0.5)
+    inputs = replace(passes, atari="baselines", network="a3c", inputs="centre", lanes=16, replicas=0, unroll=32)
+    return replace(inputs, learning_rate=7e-4, clip=0.5, budget=4_000_000)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
@@ -94,16 +96,18 @@ def build(c: Config, crew: Crew) -> System:
     steppers = max(1, cores() // replicas)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    costs: Any = {"value_cost": c.value_cost, "normalize_advantage": c.normalize_advantage, "reward": "sign"}
-    surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **costs)
-    loss = surrogate if c.algo == "ppo" else A2C(c.gamma, c.lam, **costs)
-    passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None
+    loss: Loss = A2C(c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward="sign")
+    passes = None
+    if c.algo == "ppo":
+        surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
+        loss = replace(surrogate, normalize_advantage=c.normalize_advantage)
+        passes = Epochs(c.epochs, c.minibatches)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
     chunked = c.sync == "chunked"
     update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     steps = crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, acted=True)
-    lost: Any = "replace" if chunked else "fail"
+    lost: OnLoss = "replace" if chunked else "fail"
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

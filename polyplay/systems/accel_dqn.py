@@ -8,9 +8,9 @@ replica:  envs, group 0 ─┐
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
@@ -21,10 +21,11 @@ from polyplay.learning import LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.weights.flat import param_sizes
 from polyplay.workers.crew import Crew
+from polyplay.workers.role import OnLoss
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Config:
 
 def rainbow() -> Config:
     """accel_rl's ε-Rainbow: double, dueling, categorical, 3 steps, priorities; target every 8,000 agent steps."""
-    some: Any = {"start": 20_000, "target": 250, "epsilon_over": 62_500, "learning_rate": 6.25e-5, "clip": 10.0}
-    return Config(algo="rainbow", n_step=3, **some)
+    pace = Config(start=20_000, target=250, epsilon_over=62_500)
+    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, clip=10.0)
 
 
 def chunked() -> Config:
@@ -71,9 +72,9 @@ def chunked() -> Config:
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    paced: Any = {"unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
-    some: Any = {"epsilon_over": 40_000, "epsilon": 0.02, "learning_rate": 1e-3, "clip": 10.0, "budget": 8_000_000}
-    return Config(atari="baselines", network="a3c", inputs="centre", n_step=10, bound=4.0, **paced, **some)
+    pace = Config(unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
+    learner = replace(pace, epsilon_over=40_000, epsilon=0.02, learning_rate=1e-3, clip=10.0, n_step=10, bound=4.0)
+    return replace(learner, atari="baselines", network="a3c", inputs="centre")
 
 
 PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
@@ -85,17 +86,17 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
     replicas = c.replicas or max(fits, default=1)
-    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
-    lanes, batch, capacity, start = shares_of(replicas, **whole)
+    lanes, batch = shares_of(replicas, lanes=c.lanes, batch=c.batch)
+    capacity, start = shares_of(replicas, capacity=c.capacity, start=c.start)
     steppers = max(1, cores() // replicas)
     envs = Envs(c.env, lanes, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
-    head: Any = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
+    head = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
     policy = NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
     net = policy()
-    drawn: Any = {"sampler": Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform(), "n_step": c.n_step}
-    drawn |= {"ratio": c.ratio, "gamma": c.gamma, "reward": "sign", "start": start}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, **drawn)
+    sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
+    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="sign", start=start, ratio=c.ratio)
+    replay = replay_of_rows(envs, net, lanes, capacity, draws)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
     optim, chunked = OptimizerSpec("adam", c.eps, clip=c.clip), c.sync == "chunked"
     update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
@@ -103,7 +104,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    lost: Any = "replace" if chunked else "fail"
-    works: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, **works)
+    lost: OnLoss = "replace" if chunked else "fail"
+    learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
+    learner.replay, learner.explore = replay, explore
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

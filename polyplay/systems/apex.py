@@ -9,9 +9,9 @@ learn:          update ◄── loss ◄── batches drawn ahead ◄── Sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
@@ -21,7 +21,7 @@ from polyplay.learning import LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -61,10 +61,9 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a small machine: measured in bench/results/pong_replay.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 10.0, "batch": 128, "n_step": 10}
-    paced: Any = {"lanes": 8, "unroll": 25, "ratio": 8.0, "capacity": 100_000, "start": 4_000, "target": 200}
-    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre", "prefetch": 4}
-    return Config(budget=8_000_000, **seen, **learner, **paced)
+    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=10.0, batch=128, n_step=10)
+    pace = replace(learner, lanes=8, unroll=25, ratio=8.0, capacity=100_000, start=4_000, target=200, prefetch=4)
+    return replace(pace, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -80,9 +79,9 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares_of(c.learners, "learners", batch=c.batch)
-    drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start}
-    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
+    sampler = Proportional(c.priority, 0.4, first="td")
+    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio or None, soft=True)
+    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, draws)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
     samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(c.actors * c.lanes, c.epsilon)
@@ -90,8 +89,8 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, net)
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
-    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=policy, explore=explore)
+    actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

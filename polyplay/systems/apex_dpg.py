@@ -10,8 +10,7 @@ learn:          update ◄── loss of Q, and of μ along dQ/da ◄── Samp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from polyplay.acting import GaussianNoise, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
@@ -21,7 +20,7 @@ from polyplay.learning import LearnerSpec, learn
 from polyplay.learning.losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -61,9 +60,9 @@ class Config:
 
 def quick() -> Config:
     """For Pendulum-v1 on a small machine."""
-    learner: Any = {"learning_rate": 1e-3, "batch": 128, "n_step": 3, "gamma": 0.98, "width": 64, "rein": 0.05}
-    paced: Any = {"unroll": 10, "ratio": 32.0, "capacity": 200_000, "start": 1_000, "prefetch": 4}
-    return Config(budget=20_000, noise=0.8, reward_scale=0.1, **learner, **paced)
+    learner = Config(learning_rate=1e-3, batch=128, n_step=3, gamma=0.98, width=64, rein=0.05)
+    pace = replace(learner, unroll=10, ratio=32.0, capacity=200_000, start=1_000, prefetch=4, budget=20_000)
+    return replace(pace, noise=0.8, reward_scale=0.1)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -74,23 +73,24 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, **crew.stepping)
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     net = policy()
     actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
     (batch,) = shares_of(c.learners, "learners", batch=c.batch)
-    drawn: Any = {"sampler": Proportional(c.priority, 0.4, first="td"), "ratio": c.ratio or None, "soft": True}
-    drawn |= {"n_step": c.n_step, "gamma": c.gamma, "scale": c.reward_scale, "start": start}
-    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, batch, compress=crew.compress, **drawn)
+    sampler = Proportional(c.priority, 0.4, first="td")
+    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, scale=c.reward_scale, start=start, soft=True)
+    draws = replace(draws, ratio=c.ratio or None)
+    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, draws)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
     samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
     params, explore = Params.of(net, readers=c.actors), GaussianNoise(c.noise)
     loss, hyper = DPGLoss(c.slope, c.rein), Hyperparameters(learning_rate=c.learning_rate)
     update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, net), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target)
-    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore, "nice": NICE}
-    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=policy, explore=explore)
+    actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

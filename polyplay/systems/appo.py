@@ -7,8 +7,8 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
@@ -59,8 +59,8 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    acting: Any = {"actors": 0, "lanes": 8, "unroll": 20, "batch": 16, "epochs": 2, "minibatches": 2}
-    return Config(network="a3c", inputs="centre", learning_rate=7e-4, budget=20_000_000, **acting)
+    acting = Config(actors=0, lanes=8, unroll=20, batch=16, epochs=2, minibatches=2, budget=20_000_000)
+    return replace(acting, network="a3c", inputs="centre", learning_rate=7e-4)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -75,12 +75,16 @@ def build(c: Config, crew: Crew) -> System:
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
-    features: Any = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
-    features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = NetworkFactory(c.network, envs.spec, features)
+    features = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
+    returns = c.gamma if c.reward == "scale" else None
+    policy = NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
     net = policy()
-    costs: Any = {k: getattr(c, k) for k in ("value_cost", "normalize_advantage", "reward")}
-    loss = APPO(c.gamma, c.lam, c.clip_range, **costs)
+    loss = APPO(
+        *(c.gamma, c.lam, c.clip_range),
+        value_cost=c.value_cost,
+        normalize_advantage=c.normalize_advantage,
+        reward=c.reward,
+    )
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
@@ -89,8 +93,10 @@ def build(c: Config, crew: Crew) -> System:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "lag": lag}
-    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
+    threads = int(lag is None)
+    crew.add(
+        act, n=n, on_loss="replace", threads=threads, envs=envs, policy=policy, out=rollouts, params=params, lag=lag
+    )
     batches = rollouts.batches(slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

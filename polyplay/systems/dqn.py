@@ -20,7 +20,7 @@ from polyplay.learning import LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -73,13 +73,17 @@ def prioritized() -> Config:
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "reduction": "mean", "double": True}
-    paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
-    some: Any = {"n_step": 10, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
-    return Config(atari="baselines", network="a3c", inputs="centre", **learner, **paced, **some)
+    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, reduction="mean", double=True, n_step=10)
+    pace = replace(learner, lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200)
+    explore = replace(pace, epsilon=0.02, epsilon_over=40_000, budget=8_000_000)
+    return replace(explore, atari="baselines", network="a3c", inputs="centre")
 
 
-HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
+HEADS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "shared": {"bias": "shared"},
+    "dueling": {"dueling": True, "scale": 2**-0.5},
+}
 PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
 ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own", "between": "Replay, uniform or prioritized"}
 ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
@@ -87,14 +91,14 @@ ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
-    lanes, batch, capacity, start = shares_of(c.replicas, **whole)
+    lanes, batch = shares_of(c.replicas, lanes=c.lanes, batch=c.batch)
+    capacity, start = shares_of(c.replicas, capacity=c.capacity, start=c.start)
     envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
-    drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": start, "ratio": c.ratio}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio)
+    replay = replay_of_rows(envs, net, lanes, capacity, draws)
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)

@@ -7,8 +7,8 @@ model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      sch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.acting import AgentTable, act
 from polyplay.buffers import TrainingQueue
@@ -67,10 +67,10 @@ def released() -> Config:
 
 def quick() -> Config:
     """For a small machine, and best with --atari impala: Pong in bench/results/pong.md."""
-    adam: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "anneal": "linear"}
-    few: Any = {"agents": 16, "predictors": 1, "trainers": 1, "schedule": "off", "min_batch": 160, "queue": 160}
-    mean: Any = {"reduction": "mean", "normalize_advantage": True, "correction": "vtrace", "unroll": 10}
-    return Config(network="a3c", init="orthogonal", inputs="centre", budget=20_000_000, **few, **adam, **mean)
+    few = Config(agents=16, predictors=1, trainers=1, schedule="off", min_batch=160, queue=160, unroll=10)
+    adam = replace(few, optimizer="adam", learning_rate=7e-4, eps=1e-5, clip=0.5, anneal="linear")
+    loss = replace(adam, reduction="mean", normalize_advantage=True, correction="vtrace", budget=20_000_000)
+    return replace(loss, network="a3c", init="orthogonal", inputs="centre")
 
 
 PRESETS = {"paper": lambda: Config(schedule="annealing"), "released": released, "quick": quick}
@@ -81,26 +81,26 @@ ROW |= {"source": "Babaeizadeh et al. 2017"}
 
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
-    serving: Any = {"batching": Greedy(min(c.predict_batch, room)), "workers": room, "active": c.agents}
-    envs = Envs(c.env, room, options=atari_options(c, pipeline="plain"), **serving, **crew.stepping)
-    features: Any = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
-    features |= {"guard": c.correction.replace("vtrace", "none"), "returns": c.gamma if c.reward == "scale" else None}
-    policy = NetworkFactory(c.network, envs.spec, features)
+    options, batching = atari_options(c, pipeline="plain"), Greedy(min(c.predict_batch, room))
+    envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.stepping)
+    features = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
+    guard, returns = c.correction.replace("vtrace", "none"), c.gamma if c.reward == "scale" else None
+    policy = NetworkFactory(c.network, envs.spec, {**features, "guard": guard, "returns": returns})
     net = policy()
-    costs: Any = {"value_cost": 1.0, "reduction": c.reduction, "reward": c.reward, "value_half": True}
-    costs["normalize_advantage"] = c.normalize_advantage
     acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
-    loss: Any = A2C(c.gamma, baseline="present", **costs) if acted else VTrace(c.gamma, **costs)
+    loss: A2C | VTrace = A2C(c.gamma, baseline="present") if acted else VTrace(c.gamma)
+    loss = replace(loss, value_cost=1.0, value_half=True, reduction=c.reduction, reward=c.reward)
+    loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim = OptimizerSpec(c.optimizer, c.eps, clip=c.clip)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, acted=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
-    agents, threads = AgentTable(envs, chunks), {"on": "thread", "drain": True}
-    acting: Any = {"agents": agents, "policy": policy, "out": chunks, "params": weights, **threads}
-    learning: Any = {"source": chunks.batches(c.min_batch), "spec": spec, **threads}
-    predictors = crew.add(act, n=c.predictors, **acting)
-    trainers = crew.add(learn, n=c.trainers, learner=True, **learning)
+    agents, batches = AgentTable(envs, chunks), chunks.batches(c.min_batch)
+    predictors = crew.add(
+        act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks, params=weights
+    )
+    trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))

@@ -8,18 +8,18 @@ free:  act × actors: this half ─► RolloutQueue ─► serve_replay × memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import RolloutQueue, SampleQueue, replay_store, serve_replay
+from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, only_with, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, atari_options, only_with, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, serve_parameters
 from polyplay.weights.flat import param_sizes
 from polyplay.workers.crew import Crew
@@ -58,10 +58,9 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
-    some: Any = {"learners": 2, "lanes": 8, "unroll": 1, "batch": 128, "n_step": 10, "capacity": 50_000}
-    some |= {"start": 2_000, "target": 200, "epsilon": 0.02, "epsilon_over": 40_000, "budget": 8_000_000}
-    some |= {"atari": "baselines", "network": "a3c", "inputs": "centre"}
-    return Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, **some)
+    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, batch=128, n_step=10)
+    pace = replace(learner, learners=2, lanes=8, unroll=1, capacity=50_000, start=2_000, target=200, budget=8_000_000)
+    return replace(pace, epsilon=0.02, epsilon_over=40_000, atari="baselines", network="a3c", inputs="centre")
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -79,8 +78,8 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
-    drawn: Any = {"ratio": ratio, "n_step": c.n_step, "gamma": c.gamma, "reward": "clip", "start": c.start}
-    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
+    draws = DrawSpec(c.batch, Uniform(), c.n_step, c.gamma, reward="clip", start=c.start, ratio=ratio)
+    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, draws)
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95)
     server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
@@ -90,13 +89,13 @@ def build(c: Config, crew: Crew) -> System:
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
         samples = SampleQueue(replay, rollouts, learners)
-        acting: Any = {"envs": envs, "policy": policy, "params": server, "explore": RunSchedule(explore, server)}
-        crew.add(act, n=actors, on_loss="replace", out=rollouts, nice=10, **acting)
+        actor = crew.add(act, n=actors, on_loss="replace", nice=10, envs=envs, policy=policy, out=rollouts)
+        actor.params, actor.explore = server, RunSchedule(explore, server)
         crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
         crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)
     else:
-        bundled: Any = {"envs": envs, "T": c.unroll, "spec": spec, "replay": replay, "explore": explore}
-        crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", **bundled)
+        bundle = crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", envs=envs, T=c.unroll)
+        bundle.spec, bundle.replay, bundle.explore = spec, replay, explore
     crew.add(serve_parameters, n=c.shards, server=server)
     resolved = {"learners": learners, "stale": stale}
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), resolved, epsilon=0.05)

@@ -7,8 +7,8 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
@@ -58,9 +58,9 @@ class Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner: Any = {"optimizer": "adam", "learning_rate": 7e-4, "eps": 1e-5, "clip": 0.5, "reduction": "mean"}
-    acting: Any = {"lanes": 8, "unroll": 10, "batch": 16, "normalize_advantage": True, "budget": 20_000_000}
-    return Config(network="a3c", init="orthogonal", inputs="centre", **acting, **learner)
+    learner = Config(optimizer="adam", learning_rate=7e-4, eps=1e-5, clip=0.5, reduction="mean")
+    network = replace(learner, network="a3c", init="orthogonal", inputs="centre", normalize_advantage=True)
+    return replace(network, lanes=8, unroll=10, batch=16, budget=20_000_000)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -73,9 +73,9 @@ def build(c: Config, crew: Crew) -> System:
     n = c.actors or fewest_actors(c.learners)
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
-    features: Any = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
-    features["returns"] = c.gamma if c.reward == "scale" else None
-    policy = NetworkFactory(c.network, envs.spec, features)
+    features = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
+    returns = c.gamma if c.reward == "scale" else None
+    policy = NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
     net = policy()
     bounds = (c.rho, min(1.0, c.rho), c.rho)
     loss = VTrace(c.gamma, *bounds, 1.0, c.value_cost, c.reduction, c.normalize_advantage, c.reward)
@@ -86,8 +86,10 @@ def build(c: Config, crew: Crew) -> System:
         n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    acting: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "lag": lag}
-    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acting)
+    threads = int(lag is None)
+    crew.add(
+        act, n=n, on_loss="replace", threads=threads, envs=envs, policy=policy, out=rollouts, params=params, lag=lag
+    )
     batches = rollouts.batches(slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})

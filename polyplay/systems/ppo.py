@@ -6,8 +6,8 @@ replica:  envs ─► policy ─► rows ─► epochs × minibatches: loss ─�
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
@@ -68,8 +68,8 @@ def rlpyt() -> Config:
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner: Any = {"learning_rate": 7e-4, "clip": 0.5, "normalize_advantage": True, "value_cost": 0.5}
-    return Config(lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000, **learner)
+    learner = Config(learning_rate=7e-4, clip=0.5, normalize_advantage=True, value_cost=0.5)
+    return replace(learner, lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000)
 
 
 PRESETS = {"paper": Config, "baselines": baselines, "rlpyt": rlpyt, "quick": quick}
@@ -90,8 +90,8 @@ def build(c: Config, crew: Crew) -> System:
     returns = c.gamma if c.reward == "scale" else None
     features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
     policy = NetworkFactory(c.network, envs.spec, features)
-    costs: Any = {k: getattr(c, k) for k in ("value_clip", "value_cost", "normalize_advantage", "reward")}
-    loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", **costs)
+    loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
+    loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = Epochs(c.epochs, c.minibatches, c.target_kl)

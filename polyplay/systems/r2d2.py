@@ -7,9 +7,9 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_store
@@ -19,7 +19,7 @@ from polyplay.learning import LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows
+from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
 
@@ -57,10 +57,9 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
-    short: Any = {"unroll": 20, "sequence": 20, "burn_in": 10, "core_size": 256, "batch": 16}
-    paced: Any = {"actors": 1, "lanes": 16, "ratio": 4.0, "capacity": 100_000, "start": 5_000, "target": 200}
-    seen: Any = {"atari": "baselines", "network": "a3c", "inputs": "centre"}
-    return Config(gamma=0.99, learning_rate=1e-3, eps=1e-5, budget=8_000_000, **seen, **short, **paced)
+    learner = Config(unroll=20, sequence=20, burn_in=10, core_size=256, batch=16, learning_rate=1e-3, eps=1e-5)
+    pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, start=5_000, target=200)
+    return replace(pace, gamma=0.99, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -71,19 +70,19 @@ ROW |= {"weights travel": "pull each rollout", "source": "Kapturowski et al. 201
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
-    features: Any = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
+    features = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
     policy = NetworkFactory(c.network, envs.spec, features, values=True)
     net, lanes = policy(), c.actors * c.lanes
-    drawn: Any = {"sampler": Proportional(c.priority, c.weighting), "n_step": c.n_step, "gamma": c.gamma}
-    drawn |= {"sequence": c.sequence, "burn_in": c.burn_in, "period": c.unroll, "start": c.start, "ratio": c.ratio}
-    replay = replay_of_rows(envs, net, lanes, c.capacity, c.batch, compress=crew.compress, **drawn)
+    sampler = Proportional(c.priority, c.weighting)
+    draws = DrawSpec(c.batch, sampler, c.n_step, c.gamma, start=c.start, ratio=c.ratio)
+    draws = replace(draws, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
+    replay = replay_of_rows(envs, net, lanes, c.capacity, draws)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale)
     update, hyper = Local(OptimizerSpec("adam", c.eps, clip=c.clip)), Hyperparameters(learning_rate=c.learning_rate)
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target, outputs=outputs)
-    acting: Any = {"envs": envs, "policy": policy, "params": params, "explore": explore}
-    crew.add(act, n=c.actors, on_loss="replace", out=rollouts, **acting)
+    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, params=params, explore=explore)
     crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -8,7 +8,7 @@ replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─►
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from polyplay.learning import LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -68,9 +68,9 @@ def zoo() -> Config:
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    paced: Any = {"lanes": 16, "unroll": 1, "batch": 128, "capacity": 100_000, "start": 4_000, "target": 200}
-    some: Any = {"n_step": 10, "bound": 4.0, "learning_rate": 1e-3, "eps": 1e-5, "budget": 8_000_000}
-    return Config(atari="baselines", network="a3c", inputs="centre", **paced, **some)
+    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
+    learner = replace(pace, n_step=10, bound=4.0, learning_rate=1e-3, eps=1e-5)
+    return replace(learner, atari="baselines", network="a3c", inputs="centre")
 
 
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
@@ -85,17 +85,17 @@ ROW |= {"source": "Hessel et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole: Any = {"lanes": c.lanes, "batch": c.batch, "capacity": c.capacity, "start": c.start}
-    lanes, batch, capacity, start = shares_of(c.replicas, **whole)
+    lanes, batch = shares_of(c.replicas, lanes=c.lanes, batch=c.batch)
+    capacity, start = shares_of(c.replicas, capacity=c.capacity, start=c.start)
     envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
-    draws, judge, parts = CODES[c.code]
-    noise: Any = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
-    head: Any = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
+    sampling, judge, parts = CODES[c.code]
+    noise = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
+    head = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
     policy = NetworkFactory(c.network, envs.spec, head, values=True)
     net = policy()
-    sampler = Proportional(c.priority, c.weighting, **draws)
-    drawn: Any = {"n_step": c.n_step, "gamma": c.gamma, "ratio": c.ratio, "reward": "clip", "start": start}
-    replay = replay_of_rows(envs, net, lanes, capacity, batch, compress=crew.compress, sampler=sampler, **drawn)
+    sampler = Proportional(c.priority, c.weighting, **sampling)
+    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio)
+    replay = replay_of_rows(envs, net, lanes, capacity, draws)
     loss = CategoricalLoss(-c.bound, c.bound, priority=judge)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)

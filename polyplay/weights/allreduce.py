@@ -6,20 +6,19 @@ Applying an update is a generator, so that a run in one thread can let others ta
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 import numpy as np
 import torch
-from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import Mirror
+from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, UpdateCounts, clipped_step
 
 _LINE = 16  # float32 of a cache line
@@ -54,12 +53,12 @@ class AllReduce(SharedArrays):
     def title(self) -> str:
         return f"AllReduce({self.optim.name}) of {self.replicas}"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         """Gradients and statistics are shared, and weights too where there are no buffers."""
         weights, size = param_sizes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         gradients, state = self.arrays()[:2]
         grad, (weights, size) = gradients[ctx.index], param_sizes(module)
         if weights < size or next(module.parameters()).device.type != "cpu":
@@ -91,16 +90,16 @@ class _Meeting(BoundUpdate):
         self.gradients, self.state, self.sums, self.arrived = reduce.arrays()
         self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
         self.turn, self.counts = 0, UpdateCounts()
-        self._fence = threading.Lock()  # taken only for its memory barrier
 
     def agree(self, sums: Sums) -> Agree:
         """In fixed order. All have arrived when one goes on."""
         # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
         self.turn += 1
-        mine = self.turn % 2
-        self.sums[mine, self.rank, : len(sums)] = sums
-        with self._fence:  # what others read from now on is there
-            self.arrived[self.rank] = self.turn
+        row = self.turn % 2
+        self.sums[row, self.rank, : len(sums)] = sums
+        memory_barrier()  # what others read from now on is there
+        self.arrived[self.rank] = self.turn
+        memory_barrier()
         for other in range(self.n):
             if other != self.rank:
                 self.bells[other].post()
@@ -112,8 +111,9 @@ class _Meeting(BoundUpdate):
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)
         self.waited += time.perf_counter() - before
-        with self._fence:
-            return self.sums[mine, :, : len(sums)].sum(0)
+        memory_barrier()
+        total: np.ndarray = self.sums[row, :, : len(sums)].sum(0)
+        return total
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""
@@ -197,6 +197,6 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
     out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
-def averaged(optim: OptimizerSpec, replicas: int, net: nn.Module) -> AllReduce | Local:
+def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | Local:
     """The update of so many replicas that average their gradients; one alone applies its own."""
     return AllReduce(optim, replicas, param_sizes(net)[1]) if replicas > 1 else Local(optim)

@@ -18,6 +18,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
 from polyplay.common.locks import RobustLocks
 from polyplay.nets.device import Mirror
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.shared_arrays import SharedArrays
@@ -56,7 +57,7 @@ class Chunked(SharedArrays):
     def title(self) -> str:
         return f"Chunked({self.optim.name}), {self.chunks} parts"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         return 2.0 * module_nbytes(module)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -64,7 +65,7 @@ class Chunked(SharedArrays):
         vector, statistics, head, counters, done = self._arrays()
         return vector, statistics, head, counters[:, :2], done
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
@@ -119,7 +120,7 @@ class _Chunked(BoundUpdate):
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
-        if not self.lock.take(chunk):
+        if not self.lock.acquire(chunk):
             return False
         optimizer, step = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
@@ -130,5 +131,5 @@ class _Chunked(BoundUpdate):
         self.done[chunk] += 1
         part = self.parts[chunk]
         self.vector.flat[part] = self.shared[part]
-        self.lock.give(chunk)
+        self.lock.release(chunk)
         return True

@@ -7,15 +7,16 @@ import torch
 from torch import nn
 
 from polyplay.common.errors import UserError
+from polyplay.nets.policy import Network
 
 
-def param_sizes(module: nn.Module) -> tuple[int, int]:
+def param_sizes(module: Network) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
     weights = sum(p.numel() for p in module.parameters())
     return weights, weights + sum(b.numel() for b in module.buffers() if b.is_floating_point())
 
 
-def module_nbytes(module: nn.Module) -> int:
+def module_nbytes(module: Network) -> int:
     """Bytes of a module's parameters and buffers."""
     return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
 
@@ -33,7 +34,7 @@ class FlatParams:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: Network,
         memory: np.ndarray | torch.Tensor | None = None,
         write: bool = True,
         grad: np.ndarray | None = None,

@@ -11,6 +11,7 @@ from torch import nn
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
 from polyplay.nets.device import to_device
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.shared_arrays import SharedArrays
@@ -53,7 +54,7 @@ class Hogwild(SharedArrays):
     def title(self) -> str:
         return f"Hogwild({self.optim.name}), no lock"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         return (1.0 + self.copy) * module_nbytes(module)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -61,7 +62,7 @@ class Hogwild(SharedArrays):
         vector, statistics, head, counters = self._arrays()
         return vector, statistics, head, counters[:, :2]
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         if self.copy:
             return FlatParams(module)
         memory, _ = self.tensors(next(module.parameters()).device)
@@ -82,7 +83,7 @@ class Hogwild(SharedArrays):
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Hogwild(self, ctx, vector)
 
-    def reader(self, module: nn.Module) -> FlatParams:
+    def reader(self, module: Network) -> FlatParams:
         """Binds a module that only reads to the shared weights, once they are `ready`."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,11 +42,11 @@ class NcclGroup:
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         before = time.perf_counter()
-        told: Any = torch.from_numpy(np.array(sums)).to(flat.device)
+        totals = torch.from_numpy(np.array(sums)).to(flat.device)
         self._all_reduce(flat)
-        self._all_reduce(told)
+        self._all_reduce(totals)
         flat.mul_(1.0 / self.n)
         self.vector.grad.copy_(flat[:at])
         self.vector.flat[at:] = flat[at:]
-        total = told.cpu().numpy()
+        total: np.ndarray = totals.cpu().numpy()
         return total, time.perf_counter() - before

@@ -1,4 +1,4 @@
-"""Weights that a learner copies out when somebody asks for them."""
+"""Weights that a learner copies out on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polyplay.weights.shared_arrays import SharedArrays
 
 
 class WeightsOnRequest(SharedArrays):
-    """The weights that a learner shows to whoever asks for them: one copy at its next update, whatever the system."""
+    """The weights that a learner gives on request: one copy at its next update, whatever the system."""
 
     _local = ("_cells",)
 

@@ -2,7 +2,7 @@
 gradients come, by its own count of updates and its own statistics. Here is its memory, and a learner's end of it.
 
 A learner pulls the parts, each of whatever version it is, makes a gradient, and leaves every part's slice of it in a
-slot of its own there, with the version of that part that it was made with; `shard` is what takes it. Nobody waits for
+slot of its own there, with the version of that part that it was made with; parameter_shard takes it. Nobody waits for
 anybody else's rollouts, only for a slot whose last gradient was not taken yet.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -25,10 +24,11 @@ from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphore, Semaphores
 from polyplay.nets.device import Mirror
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 # cells of the header, int64
@@ -69,7 +69,7 @@ class ParameterServer(SharedArrays):
     """
 
     apart, copy, whole = True, True, True
-    _local = ("cells", "_fence", "parts", "_views")
+    _local = ("cells", "parts", "_views")
 
     def __init__(
         self,
@@ -102,7 +102,6 @@ class ParameterServer(SharedArrays):
 
     def _attach(self) -> None:
         self.cells = ServerCells(*self._arrays())
-        self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
         self._views = [[torch.from_numpy(copy[part]) for copy in self.cells.copies] for part in self.parts]
@@ -124,10 +123,10 @@ class ParameterServer(SharedArrays):
     def title(self) -> str:
         return f"Server({self.optim.name}), {self.shards} shards"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         return 2.0 * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
@@ -159,7 +158,7 @@ class ParameterServer(SharedArrays):
         return self.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
+        """Copy the newest weights into `vector` unless `have` is their version; their version."""
         self.check()
         if self.version == have:
             return have
@@ -175,24 +174,24 @@ class ParameterServer(SharedArrays):
 
     # ------------------------------------------------------------------------------------------------ parts
 
-    def fetch(self, vector: FlatParams, held: np.ndarray) -> np.ndarray:
-        """Copy into `vector` every part that is not of the version that is held [shards] already, in place."""
+    def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
+        """Copy into `vector` every part whose version is not in `versions` [shards] yet, which is changed in place."""
         for k, part in enumerate(self.parts):
-            if self.cells.shard[k, VERSION] != held[k]:
-                held[k] = self._part(k, vector.flat[part])
-        return held
+            if self.cells.shard[k, VERSION] != versions[k]:
+                versions[k] = self._part(k, vector.flat[part])
+        return versions
 
     @torch.no_grad()
     def _part(self, k: int, into: torch.Tensor) -> int:
-        mine = self.cells.shard[k]
+        cells = self.cells.shard[k]
         while True:
             self.check()
-            at = int(mine[ACTIVE])
-            mark = int(mine[DONE + at])
-            self.barrier()
+            at = int(cells[ACTIVE])
+            mark = int(cells[DONE + at])
+            memory_barrier()
             into.copy_(self._views[k][at])  # perhaps torn: then nobody uses it, it is copied again
-            self.barrier()
-            if mine[BEGIN + at] == mark == mine[DONE + at]:
+            memory_barrier()
+            if cells[BEGIN + at] == mark == cells[DONE + at]:
                 return mark - 1
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
@@ -203,7 +202,7 @@ class ParameterServer(SharedArrays):
         cells.shard[:, ACTIVE] = 0
         cells.shard[:, BEGIN] = cells.shard[:, DONE] = cells.shard[:, VERSION] + 1  # zero means never written
         cells.head[BEGUN], cells.head[LEARNT] = version, learnt
-        self.barrier()
+        memory_barrier()
         cells.head[READY] = 1
         self.ring()
 
@@ -221,10 +220,6 @@ class ParameterServer(SharedArrays):
     def check(self) -> None:
         if self.cells.head[CLOSED]:
             raise Closed
-
-    def barrier(self) -> None:
-        with self._fence:
-            pass
 
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
@@ -245,24 +240,24 @@ class _Server(BoundUpdate):
 
     counts: PulledCounts
 
-    def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(ctx, vector, what.optim.clip)
-        cells, self.what = what.cells, what
-        self.gradient, self.bell = Mirror(vector.grad), what.reply(ctx.index)
-        self.counts = PulledCounts(what, ctx, vector)
-        self.filter = None if what.outliers is None else what.outliers.open()
+    def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(ctx, vector, server.optim.clip)
+        cells, self.server = server.cells, server
+        self.gradient, self.bell = Mirror(vector.grad), server.reply(ctx.index)
+        self.counts = PulledCounts(server, ctx, vector)
+        self.filter = None if server.outliers is None else server.outliers.open()
         self.gate = None if self.filter is None else self._admit
         # all parts' at once: for checkpoints, it makes no step
-        self.optimizer = what.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: what.weights]))
+        self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: server.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
-        self.mine, self.rate, self.slots = cells.slot[ctx.index], cells.rate[ctx.index], cells.gradient[ctx.index]
+        self.marks, self.rate, self.slots = cells.slot[ctx.index], cells.rate[ctx.index], cells.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
-            self.counts.met = self.what.version
+            self.counts.met = self.server.version
             yield from self._push(learning_rate)
             yield  # shards that share this thread take their turns
         return norm, sums
@@ -271,13 +266,13 @@ class _Server(BoundUpdate):
         assert self.filter is not None
         if self.filter.admit(loss):
             return True
-        self.counts.mine[OUTLIERS] += 1
+        self.counts.counters[OUTLIERS] += 1
         return False
 
     def _push(self, learning_rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
-        gradient, buffers = self.gradient.fetch(), self.counts.told()
-        n, left = self.what.shards, list(range(self.what.shards))
+        gradient, buffers = self.gradient.fetch(), self.counts.sent_buffers()
+        n, left = self.server.shards, list(range(self.server.shards))
         left = left[self.ctx.index % n :] + left[: self.ctx.index % n]
         while left:
             while self.bell.wait(0.0):
@@ -286,31 +281,31 @@ class _Server(BoundUpdate):
             if left:
                 before = time.perf_counter()
                 yield
-                self.what.check()
-                self.bell.wait(self.what.patience)
+                self.server.check()
+                self.bell.wait(self.server.patience)
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
         """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
-        marks, part = self.mine[k], self.what.parts[k]
+        marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
-        self.what.barrier()
-        end = min(part.stop, self.what.weights)
+        memory_barrier()
+        end = min(part.stop, self.server.weights)
         self.slots[part.start : end] = gradient[part.start : end]
         self.slots[end : part.stop] = buffers[: part.stop - end]
-        self.rate[k], marks[BASE] = learning_rate, self.counts.held[k]
-        self.what.barrier()
+        self.rate[k], marks[BASE] = learning_rate, self.counts.versions[k]
+        memory_barrier()
         marks[WRITTEN] += 1
-        self.what.bell(k).post()
+        self.server.bell(k).post()
         return True
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """No shard changes anything meanwhile, and this worker's weights are what they all have."""
-        cells = self.what.cells
+        cells = self.server.cells
         cells.head[HOLD] = 1
-        self.what.barrier()
+        memory_barrier()
         try:
             while cells.shard[:, BUSY].any():
                 self.ctx.control.check()
@@ -324,66 +319,66 @@ class _Server(BoundUpdate):
             self._release()
 
     def _release(self) -> None:
-        self.what.cells.head[HOLD] = 0
-        self.what.barrier()
-        self.what.ring()
+        self.server.cells.head[HOLD] = 0
+        memory_barrier()
+        self.server.ring()
 
 
 class PulledCounts:
-    """What a learner holds of the server, and the counts of all learners. See update.Counts."""
+    """The versions that a learner has pulled from the server, and the counts of all learners. See update.Counts."""
 
-    def __init__(self, what: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        self.what, self.vector = what, vector
-        self.fresh = ctx.index == 0 and not what.ready
-        self.mine = what.cells.learner[ctx.index]
-        self.held = np.full(what.shards, -1)  # the version of each part
-        self.at = self.met = -1  # of all: of the weights held, and when the last gradient was made
+    def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
+        self.server, self.vector = server, vector
+        self.fresh = ctx.index == 0 and not server.ready
+        self.counters = server.cells.learner[ctx.index]
+        self.versions = np.full(server.shards, -1)  # the version of each part
+        self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
-        self.known = self.tail.clone()  # of which the server told, or was told
+        self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
         self.saved: list[int] = []  # versions in the checkpoint
 
-    ready = property(lambda self: self.what.ready)
-    version = property(lambda self: self.what.version)
-    begun = property(lambda self: int(self.what.cells.head[BEGUN]))
-    learnt = property(lambda self: self.what.learnt)
+    ready = property(lambda self: self.server.ready)
+    version = property(lambda self: self.server.version)
+    begun = property(lambda self: int(self.server.cells.head[BEGUN]))
+    learnt = property(lambda self: self.server.learnt)
 
     def begin(self, version: int, learnt: float) -> None:
         if self.fresh:
-            n = self.what.shards
-            self.known.copy_(self.tail)
+            n = self.server.shards
+            self.synced.copy_(self.tail)
             versions = self.saved if len(self.saved) == n else [version] * n
-            self.what.fill(self.vector, versions, sum(versions) // n, learnt)
+            self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
     def newest(self) -> int:
-        """Takes what is new once an update's worth of it is; the version of what is held then."""
-        if self.what.version != self.at:
+        """Pulls once there is an update's worth of new weights; the version of this learner's weights then."""
+        if self.server.version != self.at:
             self.pull()
         return self.at
 
     def pull(self) -> None:
-        own, unheard = self.tail.clone(), not torch.equal(self.tail, self.known)
-        self.at = int(self.what.fetch(self.vector, self.held).sum()) // self.what.shards
-        if unheard:
-            self.tail.copy_(own)  # until the server was told: both are averages, their sum is not
+        own, unsent = self.tail.clone(), not torch.equal(self.tail, self.synced)
+        self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
+        if unsent:
+            self.tail.copy_(own)  # until they are sent: both are averages, their sum is not
         else:
-            self.known.copy_(self.tail)
+            self.synced.copy_(self.tail)
 
-    def told(self) -> np.ndarray:
-        """This worker's floating buffers, of which the server is told now."""
-        self.known.copy_(self.tail)
-        return self.known.cpu().numpy().copy()
+    def sent_buffers(self) -> np.ndarray:
+        """This worker's floating buffers, which are sent to the server now."""
+        self.synced.copy_(self.tail)
+        return self.synced.cpu().numpy().copy()
 
     def add(self, rows: float) -> int:
         """One more gradient; the server's version when it was made."""
-        self.mine[PUSHED] += 1
-        self.mine[STEPS] += int(rows)
+        self.counters[PUSHED] += 1
+        self.counters[STEPS] += int(rows)
         return self.met
 
     def rest(self, rows: float) -> None:
-        self.mine[STEPS] += int(rows)
+        self.counters[STEPS] += int(rows)
 
     def state(self) -> dict[str, list[int]]:
-        return {"shards": self.held.tolist()}
+        return {"shards": self.versions.tolist()}
 
     def load_state(self, saved: Mapping[str, list[int]]) -> None:
         self.saved = [int(v) for v in saved.get("shards", [])]

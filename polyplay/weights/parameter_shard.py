@@ -17,27 +17,13 @@ from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.weights import optimizers
-from polyplay.weights.parameter_server import (
-    ACTIVE,
-    APPLIED,
-    BASE,
-    BEGIN,
-    BUSY,
-    DONE,
-    HOLD,
-    LAG_MAX,
-    LAG_SUM,
-    LAGS,
-    STALE,
-    TAKEN,
-    VERSION,
-    WRITTEN,
-    ParameterServer,
-)
+from polyplay.weights import parameter_server as at
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.shared_arrays import memory_barrier
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
-    """Part `me.index` of a server; ends when the crew does."""
+    """Part `ctx.index` of a server; ends when the crew does."""
     bell = server.bell(ctx.index)
     while not server.ready:
         bell.wait(ctx.patience)
@@ -61,80 +47,80 @@ class ParameterShard:
     def __init__(self, server: ParameterServer, k: int):
         cells, part = server.cells, server.parts[k]
         self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
-        self.cells, self.mine, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
+        self.cells, self.counters, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
         own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
         self.copies = [torch.from_numpy(copy)[own] for copy in cells.copies]
-        self.weights = nn.Parameter(self.copies[int(self.mine[ACTIVE])])
+        self.weights = nn.Parameter(self.copies[int(self.counters[at.ACTIVE])])
         self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
         self.weights.grad = self.gradients[0]
         self.optimizer = server.optim.make(self.weights)
         optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
         self.step = optimizers.optimizer_state(self.optimizer).get("step")  # Adam's count of updates: this part's
-        self.version = int(self.mine[VERSION])
-        self.heard = set[int]()  # learners whose floating buffers are in the average
+        self.version = int(self.counters[at.VERSION])
+        self.averaged = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
         """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
         server, head = self.server, self.cells.head
         while self.bell.wait(0.0):
             pass
-        self.mine[BUSY] = 1
-        server.barrier()  # seen by who wants all to stand still, before we look whether somebody does
-        there = [] if head[HOLD] else np.flatnonzero(self.slots[:, WRITTEN] != self.slots[:, TAKEN]).tolist()
-        server.barrier()
+        self.counters[at.BUSY] = 1
+        memory_barrier()  # seen by who wants all to stand still, before we look whether somebody does
+        waiting = [] if head[at.HOLD] else np.flatnonzero(self.slots[:, at.WRITTEN] != self.slots[:, at.TAKEN]).tolist()
+        memory_barrier()
         before = self.version
-        for w in there:
+        for w in waiting:
             self._take(w, first=self.version == before)
         if self.version > before:
             self._publish()
-        for w in there:
-            self.slots[w, TAKEN] = self.slots[w, WRITTEN]
-        server.barrier()
-        self.mine[BUSY] = 0
-        server.barrier()
-        for w in there:
+        for w in waiting:
+            self.slots[w, at.TAKEN] = self.slots[w, at.WRITTEN]
+        memory_barrier()
+        self.counters[at.BUSY] = 0
+        memory_barrier()
+        for w in waiting:
             server.reply(w).post()
-        if head[HOLD]:
+        if head[at.HOLD]:
             server.reply(0).post()
-        return len(there)
+        return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
         """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
-        lag = self.version - int(self.slots[w, BASE])
-        self.lags[min(lag, LAGS - 1)] += 1
-        self.mine[LAG_SUM] += lag
-        self.mine[LAG_MAX] = max(int(self.mine[LAG_MAX]), lag)
+        lag = self.version - int(self.slots[w, at.BASE])
+        self.lags[min(lag, at.LAGS - 1)] += 1
+        self.counters[at.LAG_SUM] += lag
+        self.counters[at.LAG_MAX] = max(int(self.counters[at.LAG_MAX]), lag)
         if self.server.stale and lag > self.server.stale:
-            self.mine[STALE] += 1
+            self.counters[at.STALE] += 1
             return
         self.weights.grad = self.gradients[w]
         if self.step is not None:
             self.step.fill_(self.version)
         self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
-        at = int(self.mine[ACTIVE])
+        active = int(self.counters[at.ACTIVE])
         if first:
-            self.mine[BEGIN + 1 - at] = self.version + 2  # whoever still reads there reads again
-            self.server.barrier()
-            optimizers.step_into(self.optimizer, self.copies[1 - at])
+            self.counters[at.BEGIN + 1 - active] = self.version + 2  # whoever still reads there reads again
+            memory_barrier()
+            optimizers.step_into(self.optimizer, self.copies[1 - active])
         else:
             self.optimizer.step()
-        self._average(w, of=at if first else 1 - at, into=1 - at)
+        self._average(w, of=active if first else 1 - active, into=1 - active)
         self.version += 1
-        self.mine[APPLIED] += 1
+        self.counters[at.APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
         """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
-        (nets.running). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        (nets.running_stats). The sum of what learners moved is none: each moved them from 0 while its replay filled.
         """
-        self.heard.add(w)
-        held = self.cells.copies[of, self.tail]
-        self.cells.copies[into, self.tail] = held + (self.cells.gradient[w, self.tail] - held) / len(self.heard)
+        self.averaged.add(w)
+        mean = self.cells.copies[of, self.tail]
+        self.cells.copies[into, self.tail] = mean + (self.cells.gradient[w, self.tail] - mean) / len(self.averaged)
 
     def _publish(self) -> None:
-        mine, into = self.mine, 1 - int(self.mine[ACTIVE])
-        mine[BEGIN + into] = self.version + 1
-        self.server.barrier()
-        mine[DONE + into] = self.version + 1
-        mine[ACTIVE] = into
-        mine[VERSION] = self.version
-        self.server.barrier()
+        counters, into = self.counters, 1 - int(self.counters[at.ACTIVE])
+        counters[at.BEGIN + into] = self.version + 1
+        memory_barrier()
+        counters[at.DONE + into] = self.version + 1
+        counters[at.ACTIVE] = into
+        counters[at.VERSION] = self.version
+        memory_barrier()

@@ -6,9 +6,7 @@ gradient; publishing, pulling, checkpoints and replicas carry both parts.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 from torch import nn
@@ -17,8 +15,9 @@ from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
 
 # cells of the header, int64; `begin` and `done` are per copy
 _VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
@@ -31,7 +30,7 @@ class Params(SharedArrays):
     `version` counts optimiser updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
     """
 
-    _local = ("_head", "_waiting", "_copies", "_locked", "_fence")
+    _local = ("_head", "_waiting", "_copies", "_locked")
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
@@ -40,15 +39,14 @@ class Params(SharedArrays):
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
-    def of(cls, policy: nn.Module | Callable[[], nn.Module], readers: int = 1) -> Params:
+    def of(cls, policy: nn.Module | Policy | PolicyFactory, readers: int = 1) -> Params:
         """Of a network, or of those that a NetworkFactory makes."""
-        module = policy if isinstance(policy, nn.Module) else policy()
-        return cls(param_sizes(module)[1], readers)
+        network = policy if isinstance(policy, nn.Module | Policy) else policy()
+        return cls(param_sizes(network)[1], readers)
 
     def _attach(self) -> None:
         self._head, self._waiting, self._copies = self._arrays()
         self._locked = False  # whether the device of who publishes was asked to write here by itself
-        self._fence = threading.Lock()  # taken only for its memory barrier; never shared between processes
 
     @property
     def version(self) -> int:
@@ -70,13 +68,13 @@ class Params(SharedArrays):
             page_lock(self._block, vector.flat.device)
         into = 1 - int(self._head[_ACTIVE])
         self._head[_BEGIN + into] = version + 1  # + 1: zero means never written
-        self._barrier()
+        memory_barrier()
         vector.save(self._copies[into])
-        self._barrier()
+        memory_barrier()
         self._head[_DONE + into] = version + 1
         self._head[_ACTIVE] = into
         self._head[_VERSION], self._head[_ROUND] = version, round
-        self._barrier()
+        memory_barrier()
         for i in np.flatnonzero(self._waiting):
             self._bells[int(i)].post()
 
@@ -89,7 +87,7 @@ class Params(SharedArrays):
             return True
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
-        self._barrier()  # seen by who publishes from now on, before the round is looked at
+        memory_barrier()  # seen by who publishes from now on, before the round is looked at
         while self.round < atleast and not self._head[_CLOSED] and (left := until - time.monotonic()) > 0:
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
@@ -108,9 +106,9 @@ class Params(SharedArrays):
             mark = int(self._head[_DONE + at])
             if mark == 0:
                 raise RuntimeError("nothing was published yet")
-            self._barrier()
+            memory_barrier()
             vector.write(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
-            self._barrier()
+            memory_barrier()
             if self._head[_BEGIN + at] == mark == self._head[_DONE + at]:
                 return mark - 1
 
@@ -118,7 +116,3 @@ class Params(SharedArrays):
         self._head[_CLOSED] = 1
         for i in range(self.readers):
             self._bells[i].post()
-
-    def _barrier(self) -> None:
-        with self._fence:
-            pass

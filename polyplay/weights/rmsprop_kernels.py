@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")  # division by 0 as in NumPy: checks cost the SIMD
+_compiled = njit(nogil=True, cache=True, error_model="numpy")  # division by 0 as in NumPy: checks cost the SIMD
+
+Array = np.ndarray
+Number = np.float32
+Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 − α, ε inside the root, ε outside
 
 
 @_compiled
-def rmsprop(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any) -> None:
-    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside); `rest` is 1 − α. In place."""
+def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
+    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside). In place."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
         mean = alpha * square[i] + rest * (delta * delta)
@@ -21,10 +24,9 @@ def rmsprop(p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, insi
 
 
 @_compiled
-def rmsprop_into(
-    out: Any, p: Any, grad: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
-) -> None:
+def rmsprop_into(out: Array, p: Array, grad: Array, square: Array, rule: Rule) -> None:
     """The same with the new θ in `out` [n], memory of its own: one array in two roles would cost the SIMD."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
         mean = alpha * square[i] + rest * (delta * delta)
@@ -33,10 +35,9 @@ def rmsprop_into(
 
 
 @_compiled
-def rmsprop_centred(
-    p: Any, grad: Any, mean: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
-) -> None:
+def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
     """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
         first = alpha * mean[i] + rest * delta
@@ -47,10 +48,9 @@ def rmsprop_centred(
 
 
 @_compiled
-def rmsprop_centred_into(
-    out: Any, p: Any, grad: Any, mean: Any, square: Any, lr: Any, alpha: Any, rest: Any, inside: Any, outside: Any
-) -> None:
+def rmsprop_centred_into(out: Array, p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
     """The same with the new θ in `out`."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
         first = alpha * mean[i] + rest * delta

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
 
 from polyplay.common.edges import Arrow
 from polyplay.common.shared_memory import Layout
+
+_FENCE = threading.Lock()
+
+
+def memory_barrier() -> None:
+    """What this thread has written is there before what it writes next; so with what it reads."""
+    with _FENCE:
+        pass
 
 
 class SharedArrays:

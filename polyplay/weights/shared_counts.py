@@ -18,7 +18,7 @@ class SharedCounts:
     """Counts of all workers on shared weights, from cells that one worker each writes; and the way of the weights.
 
     `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that its own updates renew, part by
-    part, and that is told so by `renewed`.
+    part, which then calls `renewed`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class SharedCounts:
         pushed: bool = False,
     ):
         self.ctx, self.vector, self.shared, self.head, self.counters = ctx, vector, shared, head, counters
-        self.pushed, self.held, self.met = pushed, -1, -1  # versions that its copy is of, and the update met, at least
+        self.pushed, self.copied, self.met = pushed, -1, -1  # versions: of its copy at least, met by its update at most
         self.fresh = ctx.index == 0 and not head[_READY]
         self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
 
@@ -53,17 +53,17 @@ class SharedCounts:
 
     def renewed(self, before: np.ndarray) -> None:
         """An update has renewed the copy. before: how many each part had had then; others may be in mid-update, so what
-        it met is the most, and what the copy has now the least of them: no row's lag is told too small.
+        it met is the most, and what the copy has now the least of them: no row's lag is reported too small.
         """
-        self.met, self.held = self.begun + int(before.max()), self.begun + int(before.min()) + 1
+        self.met, self.copied = self.begun + int(before.max()), self.begun + int(before.min()) + 1
 
     def newest(self) -> int:
         """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
         copy, that is done once, at the beginning.
         """
-        if self.pushed and self.held >= 0:
-            return self.held
-        version = self.held = self.version
+        if self.pushed and self.copied >= 0:
+            return self.copied
+        version = self.copied = self.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
             self.buffers.copy_(self.vector.flat[self.vector.weights :])

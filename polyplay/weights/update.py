@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 
@@ -129,8 +130,8 @@ class Update(Protocol):
     @property
     def optim(self) -> OptimizerSpec: ...
     def title(self) -> str: ...  # the line of a learner's box in a diagram
-    def worker_nbytes(self, module: nn.Module) -> float: ...  # a worker's own weights, gradient and statistics
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams: ...  # the module where this update wants it
+    def worker_nbytes(self, module: Network) -> float: ...  # a worker's own weights, gradient and statistics
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams: ...  # the module where this update wants it
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate: ...
 
 
@@ -161,10 +162,10 @@ class Local:
     def title(self) -> str:
         return f"Local({self.optim.name})"
 
-    def worker_nbytes(self, module: nn.Module) -> float:
+    def worker_nbytes(self, module: Network) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: nn.Module) -> FlatParams:
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:

@@ -59,7 +59,6 @@ class Crew:
         frames: int | None = None,
         steps: int | None = None,
         step_timeout: float = 60.0,
-        compress: str = "none",
         precision: str = "float32",
         where: Placement | None = None,
         reuse: bool = True,
@@ -70,7 +69,6 @@ class Crew:
         self.frames, self.steps, self.where = frames, steps, where or Placement()
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
         self.precision, self.reuse, self.control = precision, reuse, RunControl()  # of networks: nets.precision; see Me
-        self.compress = compress  # of a replay's frames
         self.roles = list[Role]()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None

@@ -89,7 +89,7 @@ def _best(ctx: WorkerContext, net: Any, row: dict[str, Any]) -> bool:
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
     try:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
-        checkpoint.save_best_weights(ctx.directory, checkpoint.POLICY, arrays, counters)
+        checkpoint.save_best_weights(ctx.directory, checkpoint.policy_name(0), arrays, counters)
     except OSError as e:
         ctx.say("warning", f"the best weights were not kept: {e.strerror or e}")
         return False

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,12 +23,13 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
-from polyplay.envs.check.random_play import action_sampler
+from polyplay.envs.random_actions import action_sampler
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
 from polyplay.nets.activation_reuse import join_tapes
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import TapedPolicy
 from polyplay.weights.flat import FlatParams
 
 BLOCK = 0.02  # CPU seconds measured at once
@@ -97,7 +98,7 @@ class CostProfile:
             pool.send(at, drawn[next(turns) % DRAWN])
 
         try:
-            drawn = [action_sampler(pool, seed)(lanes) for seed in range(DRAWN)]
+            drawn = [action_sampler(pool.spec.action, seed)(lanes) for seed in range(DRAWN)]
             return cpu_cost(step, seconds, self.clock)
         finally:
             with contextlib.suppress(EnvFailure):
@@ -149,7 +150,7 @@ class CostProfile:
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in POLICY_INPUTS if k in batch}
-                _, state = self.policy.act(row, state, tape)
+                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
         return join_tapes(tapes)
 
     def apply_gradient(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:

@@ -17,7 +17,7 @@ from polyplay.acting import actor
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.control import Hyperparameters
-from polyplay.envs import AtLeast, Envs, Greedy
+from polyplay.envs import Envs, Greedy
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.replica import replica
 from polyplay.learning.spec import LearnerSpec
@@ -28,6 +28,7 @@ from polyplay.weights.flat import param_sizes
 from polyplay.weights.params import Params
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
+from tests.envs.toys.traits import NAME as TRAITS
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, n
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(("core", "switches"), [("gru", "hybrid"), ("lstm", "hybrid+continuous")])
 def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
-    envs = Envs(f"toy:traits+memory+mask+dict+{switches}", lanes=8, groups=groups)
+    envs = Envs(f"{TRAITS}+memory+mask+dict+{switches}", lanes=8, groups=groups)
     spec = _task(envs, steps=8 * 5 * 60, core=core, core_size=16, previous=True)
     crew = Crew(seed=3, serial=True)
     crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
@@ -203,8 +204,8 @@ def test_actors_and_learner_as_processes():
     assert crew.counters.column("episodes").sum() > 0
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "toy:traits+mask+dict+hybrid"])
-@pytest.mark.parametrize("batching", [AtLeast(2), Greedy(3)])
+@pytest.mark.parametrize("env", ["CartPole-v1", f"{TRAITS}+mask+dict+hybrid"])
+@pytest.mark.parametrize("batching", [Greedy(2), Greedy(3)])
 def test_a_pool_that_answers_whoever_is_ready_gives_whole_rollouts(batching, env):
     envs = Envs(env, lanes=4, batching=batching, workers=2)
     spec = _task(envs, 2000)

@@ -107,7 +107,7 @@ def test_what_actors_send_is_what_a_memory_takes_whatever_gets_lost():
     assert 8 <= lost <= 30
     assert f.seen.ages.sum() == sent
     assert memory.metrics()["steps"] <= 8 * sent
-    assert memory.ledger.size > 4 * sent
+    assert memory.index.size > 4 * sent
     item = memory.sample()
     whole = item["obs"][0, :, :, 0, 0].astype(int)
     assert ((np.diff(whole, axis=1) == 1) | (whole[:, :-1] == 0)).all(), "planes that follow each other"
@@ -150,10 +150,10 @@ class Bound:
 
     def __init__(self, vector: Any):
         self.vector, self.pushed = vector, list[tuple[float, int]]()
-        self.counts, self.what = SimpleNamespace(held=np.array([0]), met=-1), SimpleNamespace(version=5)
+        self.counts, self.server = SimpleNamespace(versions=np.array([0]), met=-1), SimpleNamespace(version=5)
 
     def __call__(self, rate: float, sums: Any) -> Any:
-        self.pushed.append((float(self.vector.grad[0]), int(self.counts.held[0])))
+        self.pushed.append((float(self.vector.grad[0]), int(self.counts.versions[0])))
         return 1.0, sums
         yield
 
@@ -166,10 +166,10 @@ def test_a_late_learner_pushes_old_gradients_with_the_versions_they_were_made_wi
     late = staleness._Late(bound, vector, 2)
     for k in range(5):
         vector.grad.fill_(float(k))
-        bound.counts.held[:] = 10 + k
+        bound.counts.versions[:] = 10 + k
         for _ in late(0.1, np.zeros(3)):
             pass
-        assert bound.counts.held[0] == 10 + k
+        assert bound.counts.versions[0] == 10 + k
     assert bound.pushed == [(0.0, 10), (1.0, 11), (2.0, 12)]
     assert late.counts.met == 5
 

@@ -18,13 +18,13 @@ from polyplay.common.tree import Field
 SPEC = {"obs": Field((2,), "float32"), **ROWS}
 
 
-def me_of(tmp_path, **kw) -> tuple[WorkerContext, list]:
-    heard: list = []
+def context_of(tmp_path, **kw) -> tuple[WorkerContext, list]:
+    warnings: list = []
     ctx = WorkerContext(
         **{"role": "act", "index": 0, "n": 1, "row": 0, "seed": 7} | kw, all_counters=Counters(2), control=RunControl()
     )
-    ctx.directory, ctx.patience, ctx.say = tmp_path, 0.0, lambda kind, text: heard.append(text)
-    return ctx, heard
+    ctx.directory, ctx.patience, ctx.say = tmp_path, 0.0, lambda kind, text: warnings.append(text)
+    return ctx, warnings
 
 
 def actor_of(state, between: bool = True) -> SimpleNamespace:
@@ -33,7 +33,7 @@ def actor_of(state, between: bool = True) -> SimpleNamespace:
     return SimpleNamespace(games=games, save=lambda: state, between=between, first_lane=4, pool=pool)
 
 
-def stream_of(producers: int = 2) -> RolloutQueue:
+def queue_of(producers: int = 2) -> RolloutQueue:
     queue = RolloutQueue(SPEC, {}, T=2, lanes=1, slots=2 * producers, producers=producers)
     queue.patience = 0.0
     return queue
@@ -47,15 +47,15 @@ def finish(generator):
         return e.value
 
 
-def test_a_part_says_what_is_lost_and_what_was_counted(tmp_path):
-    ctx, _ = me_of(tmp_path)
+def test_a_part_reports_counters_and_what_is_lost(tmp_path):
+    ctx, _ = context_of(tmp_path)
     ctx.counters.add("steps", 40)
     ctx.counters.episode(1.0, 5, 0)
     actor_checkpoint.save_actor(
         ctx, checkpoint.CheckpointPart(tmp_path, 3), actor_of(None), {"0": {"rows": {"x": np.arange(2)}}}
     )
-    (told,) = actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 3))
-    assert told == {
+    (report,) = actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 3))
+    assert report == {
         "first_lane": 4,
         "lanes": 4,
         "steps": 40,
@@ -64,8 +64,8 @@ def test_a_part_says_what_is_lost_and_what_was_counted(tmp_path):
         "partial_steps": 5,
         "why": "of a reason",
     }
-    said = actor_checkpoint.lost_lanes(checkpoint.partial(tmp_path, 3), 9)
-    assert said == "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
+    line = actor_checkpoint.lost_lanes(checkpoint.partial(tmp_path, 3), 9)
+    assert line == "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
     checkpoint.write_json(checkpoint.partial(tmp_path, 3) / "workers/stream-0.json", {"taken": {"0": 1}, "lost": []})
     ctx.resume = checkpoint.complete(tmp_path, 3, {})
     assert actor_checkpoint.load_actor(ctx, consumers=1)["flight"]["0"]["rows"]["x"].tolist() == [0, 1]
@@ -74,48 +74,43 @@ def test_a_part_says_what_is_lost_and_what_was_counted(tmp_path):
 
 
 def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 60.0)
-    queue = stream_of()
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 60.0)
+    queue = queue_of()
     ends = [queue.producer(p) for p in range(2)]
-    ctx, heard = me_of(tmp_path, role="learn")
-    one, two = (me_of(tmp_path, index=i)[0] for i in range(2))
+    ctx, warnings = context_of(tmp_path, role="learn")
+    one, two = (context_of(tmp_path, index=i)[0] for i in range(2))
     waiting = actor_checkpoint.wait_for_actors(ctx, queue, 5)
     next(waiting)
     actor_checkpoint.answer_save(one, actor_of({"acts": np.arange(3)}), ends[0])
     actor_checkpoint.answer_save(two, actor_of(None, between=False), ends[1])
     next(waiting)
     assert queue.late(0, 5) == [1]
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 0.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
     assert finish(actor_checkpoint.wait_for_actors(ctx, queue, 5)) == [1]
-    assert "without what actors 1 do" in heard[0]
+    assert "without what actors 1 do" in warnings[0]
     actor_checkpoint.answer_save(two, actor_of(None), ends[1])  # too late
     assert len(actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 5))) == 1
     actor_checkpoint.save_queue_end(ctx, checkpoint.CheckpointPart(tmp_path, 5), queue, [1])
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert actor_checkpoint.load_actor(two, consumers=1) == {}
-    assert actor_checkpoint.rollouts_learnt(one, queue, batches=5, n=1) == [0, 0]
+    assert actor_checkpoint.rollouts_learnt(one, queue) == [0, 0]
 
 
 def test_an_actor_that_cannot_write_is_left_out(tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
-    queue = stream_of(1)
-    end, (ctx, heard) = queue.producer(0), me_of(tmp_path)
-    waiting = actor_checkpoint.wait_for_actors(me_of(tmp_path)[0], queue, 2)
+    queue = queue_of(1)
+    end, (ctx, warnings) = queue.producer(0), context_of(tmp_path)
+    waiting = actor_checkpoint.wait_for_actors(context_of(tmp_path)[0], queue, 2)
     next(waiting)
     actor_checkpoint.answer_save(ctx, actor_of(None), end)
     assert finish(waiting) == [0]
-    assert "without what actor 0 does" in heard[0]
-
-
-def test_what_was_taken_in_a_run_of_an_early_version_is_guessed_by_rounds(tmp_path):
-    ctx, _ = me_of(tmp_path)
-    assert actor_checkpoint.rollouts_learnt(ctx, stream_of(2), batches=10, n=2) == [10, 10]
+    assert "without what actor 0 does" in warnings[0]
 
 
 def test_actors_that_were_not_saved_are_named(tmp_path):
     (tmp_path / "workers").mkdir()
-    told = {"lanes": 8, "partial": 3, "partial_steps": 1234, "why": ""}
-    (tmp_path / "workers/act-0.json").write_text(json.dumps(told))
+    report = {"lanes": 8, "partial": 3, "partial_steps": 1234, "why": ""}
+    (tmp_path / "workers/act-0.json").write_text(json.dumps(report))
     (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": []}))
     assert actor_checkpoint.lost_lanes(tmp_path, 7) == ""
     (tmp_path / "workers/stream-0.json").write_text(json.dumps({"taken": {"0": 3, "1": 3}, "lost": [1]}))
@@ -130,12 +125,12 @@ def test_actors_that_were_not_saved_are_named(tmp_path):
 def test_who_goes_without_an_actor_leaves_others_theirs(tmp_path, monkeypatch):
     queue = RolloutQueue(SPEC, {}, T=2, lanes=1, slots=4, producers=2, consumers=2)
     ends = [queue.producer(p) for p in range(2)]
-    one, two = (me_of(tmp_path, role="serve_replay", index=i, n=2)[0] for i in range(2))
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 60.0)
+    one, two = (context_of(tmp_path, role="serve_replay", index=i, n=2)[0] for i in range(2))
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 60.0)
     waiting = actor_checkpoint.wait_for_actors(two, queue, 5)
     next(waiting)
-    monkeypatch.setattr(actor_checkpoint, "HOLD", 0.0)
+    monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
     assert finish(actor_checkpoint.wait_for_actors(one, queue, 5)) == [0]
     assert [end.asked() for end in ends] == [None, 5]
-    actor_checkpoint.answer_save(me_of(tmp_path, index=1)[0], actor_of({"acts": np.arange(3)}), ends[1])
+    actor_checkpoint.answer_save(context_of(tmp_path, index=1)[0], actor_of({"acts": np.arange(3)}), ends[1])
     assert finish(waiting) == []

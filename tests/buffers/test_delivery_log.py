@@ -1,4 +1,4 @@
-"""The log of deliveries, and what is said of one that no run wrote."""
+"""The log of deliveries, and what is message of one that no run wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(tmp_path, *lines, end: str = "\n", each: int = 1):
     return delivery_log.read_log(tmp_path, 0, actors=2, n=2, each=each)
 
 
-def test_it_says_who_made_what_with_which_weights(tmp_path):
+def test_it_lists_actors_and_versions(tmp_path):
     more = {**HEAD, "from": 1}
     found = read(tmp_path, HEAD, [1, [0, 0], [1, 0]], more, [2, [1, 0], [0, 1, 1000]], "[3,[0,1],[1", end="")
     assert found.batches == [
@@ -36,7 +36,7 @@ def test_it_says_who_made_what_with_which_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([HEAD, [2, [0, 0], [1, 0]]], "line 2: update 2 where update 1 was due"),
         ([HEAD, [1, [0, 0]]], "line 2: 1 rollouts, a batch has 2"),
@@ -50,8 +50,8 @@ def test_it_says_who_made_what_with_which_weights(tmp_path):
         ([HEAD, {**HEAD, "length": 200.0}], "the run's length, .* changed from 100 to 200"),
     ],
 )
-def test_one_that_no_run_wrote_is_one_clear_line(lines, said, tmp_path):
-    with pytest.raises(UserError, match=said) as caught:
+def test_a_log_that_no_run_wrote_is_refused_in_one_line(lines, message, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
         read(tmp_path, *lines)
     assert "\n" not in str(caught.value)
 
@@ -63,15 +63,15 @@ def test_with_several_updates_from_a_batch_a_line_has_the_last_of_them(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([HEAD, [1, [0, 0], [1, 0]]], "line 2: update 1 where update 4 was due"),
         ([HEAD, [4, [0, 0], [1, 0]], [5, [0, 0], [1, 0]]], "line 3: update 5 where update 8 was due"),
         ([HEAD, [4, [0, 0], [1, 0]], [8, [0, 0], [1, 5]]], "line 3: a rollout of version 5 in update 8"),
     ],
 )
-def test_one_of_another_number_of_updates_is_one_clear_line(lines, said, tmp_path):
-    with pytest.raises(UserError, match=said):
+def test_another_number_of_updates_is_refused_in_one_line(lines, message, tmp_path):
+    with pytest.raises(UserError, match=message):
         read(tmp_path, *lines, each=4)
 
 
@@ -80,9 +80,9 @@ def test_what_is_written_can_be_read(tmp_path):
     queue.rows["version"][:] = np.array([0, 3, 0, 0]).reshape(4, 1, 1)
     queue.by[3] = 1000
     ctx = WorkerContext("learn", 0, 1, 0, 1, Counters(1, ()), RunControl(), directory=tmp_path)
-    note = delivery_log.log_writer(ctx, queue, 0, 2, 50.0, each=3)
-    note([0, 2])
-    note([3, 1])
+    log = delivery_log.log_writer(ctx, queue, 0, 2, 50.0, each=3)
+    log([0, 2])
+    log([3, 1])
     found = delivery_log.read_log(tmp_path, 0, actors=2, n=2, each=3)
     assert found.batches == [
         [DeliveredRollout(0, 0), DeliveredRollout(1, 0)],

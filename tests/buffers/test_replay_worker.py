@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import Proportional, Replay, row_kernels
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import ReplayShard, serve_replay
 from polyplay.buffers.rollout_queue import READING, RolloutQueue
 from polyplay.buffers.sample_queue import SampleQueue
@@ -31,7 +31,7 @@ SPEC: Any = {"obs": Field((1, 2, 2), "uint8"), **ROWS, "value": Field((), "float
 
 
 class Valued(Plain):
-    """The twin, with what the policy said of both ends of a transition."""
+    """The twin, with the policy's outputs at both ends of a transition."""
 
     def transition(self, rows, t, m):
         made = super().transition(rows, t, m)
@@ -57,8 +57,8 @@ class Shop:
 
     def _rows(self, p: int, n: int) -> dict[str, np.ndarray]:
         rows = self.worlds[p].rows(n, np.arange(LANES))
-        said = {k: self.rng.normal(size=(n, LANES)).astype(np.float32) for k in ("value", "chosen")}
-        return rows | said
+        outputs = {k: self.rng.normal(size=(n, LANES)).astype(np.float32) for k in ("value", "chosen")}
+        return rows | outputs
 
     def play(self, p: int) -> dict[str, np.ndarray] | None:
         """A rollout of actor `p`: the rows that are to be remembered; None: there is no slot for it."""
@@ -75,11 +75,11 @@ class Shop:
         return {k: v[:-1] for k, v in rows.items()}
 
     def ctx(self, index: int, **more: Any) -> WorkerContext:
-        heard: list[str] = []
+        warnings: list[str] = []
         given = {"role": "serve_replay", "index": index, "n": 2, "row": index, "seed": 7} | more
         ctx = WorkerContext(**given, all_counters=Counters(4), control=RunControl(), patience=0.0)
-        ctx.say = lambda kind, text: heard.append(text)
-        ctx.heard = heard  # type: ignore[attr-defined]
+        ctx.say = lambda kind, text: warnings.append(text)
+        ctx.warnings = warnings  # type: ignore[attr-defined]
         return ctx
 
     def shard(self, index: int, trim: int = 0, **more: Any) -> ReplayShard:
@@ -88,9 +88,9 @@ class Shop:
 
 def priorities(shard: ReplayShard) -> dict[int, float]:
     """Of all items that may be drawn, by id."""
-    ledger = shard.memory.ledger
-    slots = np.flatnonzero(ledger.flags & row_kernels.LIVE)
-    return dict(zip(ledger.ids(slots).tolist(), shard.memory.picker.priorities(slots).tolist(), strict=True))
+    index = shard.buffer.index
+    slots = index.live
+    return dict(zip(index.ids(slots).tolist(), shard.buffer.sampler.priorities(slots).tolist(), strict=True))
 
 
 def alive(shard: ReplayShard) -> set[int]:
@@ -104,12 +104,12 @@ def test_each_memory_holds_its_actors_rows_with_the_priorities_of_the_twin():
         p = turn % 4
         twins[p % 2].add(shop.play(p), np.arange(LANES) + p // 2 * LANES)
         while shards[p % 2].queue.depth:
-            shards[p % 2].work()
+            shards[p % 2].step()
     for shard, twin in zip(shards, twins, strict=True):
         items = twin.items()
         assert alive(shard) == set(items)
         assert priorities(shard) == pytest.approx({i: x["priority"] for i, x in items.items()}, rel=1e-4, abs=1e-5)
-        assert shard.memory.pace.rows == 6 * T * LANES
+        assert shard.buffer.limiter.rows == 6 * T * LANES
 
 
 def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
@@ -118,14 +118,14 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
     for p in range(4):
         shop.play(p)
     for shard in shards:
-        while shard.work():
+        while shard.step():
             pass
     before = [priorities(s) for s in shards]
     tray = next(shop.reader.batches())
     ids = shop.samples.item(tray)["id"].copy()
     shop.reader.give(tray, np.arange(8) + 50.0)
     for shard in shards:
-        shard.judge()
+        shard.update_priorities()
     after = priorities(shards[0])
     assert {i: after[i] for i in set(ids.tolist())} == pytest.approx(
         dict(zip(ids.tolist(), range(50, 58), strict=True))
@@ -140,11 +140,11 @@ def test_weights_of_a_shards_batch_are_those_over_all_shards():
     shards = [shop.shard(i) for i in range(m)]
     for turn in range(8):
         shop.play(turn % 4)
-        shards[turn % 2].work()
+        shards[turn % 2].step()
     shard = shards[0]
-    size, mass = shard.memory.ledger.size, sum(priorities(shard).values())
+    size, mass = shard.buffer.index.size, sum(priorities(shard).values())
     item = shop.samples.item(0)
-    shard.memory.sample(into=item)
+    shard.buffer.sample(into=item)
     chance = np.array([priorities(shard)[i] for i in item["id"].tolist()]) / mass / m
     weight = (m * size * chance) ** -beta
     assert item["weight"] == pytest.approx(weight / weight.max(), rel=1e-4)
@@ -157,22 +157,22 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
         world.events = ("go",)
     for turn in range(12):
         shop.play(turn % 2)
-        shard.work()
-    ledger, most = shard.memory.ledger, shop.replay.rows * 4
-    assert 48 < ledger.size <= most, "nothing waits for the trimming"
+        shard.step()
+    index, most = shard.buffer.index, shop.replay.rows * 4
+    assert 48 < index.size <= most, "nothing waits for the trimming"
     shop.samples.learnt(0.5, 99)
-    shard.judge()
-    assert ledger.size > 48
-    slots = np.flatnonzero(ledger.flags & row_kernels.LIVE)
-    ages = sorted(zip(ledger.stamp[slots].tolist(), slots.tolist(), strict=True))
+    shard.update_priorities()
+    assert index.size > 48
+    slots = index.live
+    ages = sorted(zip(index.arrival[slots].tolist(), slots.tolist(), strict=True))
     oldest = ages[len(ages) - 48][0]  # the twin: of all, sorted, the newest 48 stay
     shop.samples.learnt(0.5, 100)
-    shard.judge()
-    assert ledger.size == 48
-    kept = ledger.stamp[np.flatnonzero(ledger.flags & row_kernels.LIVE)]
+    shard.update_priorities()
+    assert index.size == 48
+    kept = index.arrival[index.live]
     assert kept.min() == oldest
     shop.samples.learnt(0.5, 199)
-    shard.judge()
+    shard.update_priorities()
     assert shard.trimmed == 1
 
 
@@ -183,24 +183,24 @@ def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio
     taken = 0
     for _ in range(40):
         taken += shop.play(0) is not None
-        shard.work()
+        shard.step()
     assert shop.samples.waiting == 2, "as many as there are trays"
-    drawn = shard.memory.sampled // 16
+    drawn = shard.buffer.sampled // 16
     if ratio is None:
-        assert (taken, shard.memory.pace.rows) == (40, 40 * T * LANES)
+        assert (taken, shard.buffer.limiter.rows) == (40, 40 * T * LANES)
         return
     assert taken < 40
-    behind = (shard.memory.pace.rows - 20) * ratio / 16 - drawn
+    behind = (shard.buffer.limiter.rows - 20) * ratio / 16 - drawn
     assert 2 <= behind < 2 + 1 + T * LANES * ratio / 16
     learnt = 0
     for _ in range(60):
         shop.play(0)
-        shard.work()
+        shard.step()
         tray = next(taker)
         if tray is not None:
             shop.reader.give(tray, np.ones(8 * 2))
             learnt += 1
-    rows = shard.memory.pace.rows
+    rows = shard.buffer.limiter.rows
     assert learnt > 10
     assert learnt + 2 + 3 + T * LANES * ratio / 16 >= (rows - 20) * ratio / 16 >= learnt
 
@@ -209,7 +209,7 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     shop = Shop(memories=1, actors=1, slots=2)
     shard = shop.shard(0)
     shop.play(0)
-    while shard.work():
+    while shard.step():
         pass
     shop.play(0)
     held = next(shard.rollouts)  # it is lost while it reads
@@ -218,13 +218,13 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     before = shop.samples.waiting
     assert before
     new = shop.shard(0, incarnation=1)
-    assert "begins empty" in new.ctx.heard[0]  # type: ignore[attr-defined]
-    assert new.memory.ledger.size == 0
+    assert "begins empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
+    assert new.buffer.index.size == 0
     assert shop.samples.waiting == before, "what was drawn is learnt"
     assert len(shop.queue._free[0]) == 2, "its slots went back to the actor"
     assert shop.play(0) is not None
-    assert new.work()
-    assert new.memory.pace.rows == T * LANES
+    assert new.step()
+    assert new.buffer.limiter.rows == T * LANES
 
 
 def finish(turns: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     shards = [shop.shard(m, directory=tmp_path) for m in range(2)]
     for turn in range(6):
         shop.play(turn % 2)
-        shards[turn % 2].work()
+        shards[turn % 2].step()
     for p in range(2):
         shop.producers[p].answer(3)  # the actors have written theirs
     next(shop.reader.gather(3, 0.0))
@@ -246,20 +246,20 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         finish(shard.save(3))
         assert shard.writer.asked() is None
     assert shop.samples.failed() == []
-    sampled = shards[1].memory.sampled
+    sampled = shards[1].buffer.sampled
     assert shop.samples.waiting == 4
     path = checkpoint.complete(tmp_path, 3, {})
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
     assert priorities(loaded) == priorities(shards[1])
-    assert loaded.memory.pace.rows == shards[1].memory.pace.rows
-    assert loaded.memory.sampled == sampled - 2 * 8
+    assert loaded.buffer.limiter.rows == shards[1].buffer.limiter.rows
+    assert loaded.buffer.sampled == sampled - 2 * 8
     assert again.queue.base[1] == 3
-    assert actor_checkpoint._stream(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
+    assert actor_checkpoint._queue_end(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
 
 
 def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
-    """Else what is in flight then would be in the memory, too, and come once more in a resumed run."""
+    """Else what is in flight then would be in the buffer, too, and come once more in a resumed run."""
     shop = Shop(memories=2, actors=2)
     shards = [shop.shard(m, directory=tmp_path) for m in range(2)]
     for p in range(2):
@@ -267,10 +267,10 @@ def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
     next(shop.reader.gather(3, 0.0))
     saves = [shards[0].save(3), shards[1].save(3)]
     next(saves[0])
-    assert [p.asked() for p in shop.producers] == [3, None], "memory 1 is still at work"
-    while shards[1].work():
+    assert [p.asked() for p in shop.producers] == [3, None], "buffer 1 is still at work"
+    while shards[1].step():
         pass
-    assert shards[1].memory.pace.rows == T * LANES
+    assert shards[1].buffer.limiter.rows == T * LANES
     next(saves[1])
     assert shop.producers[1].asked() == 3
     assert shop.producers[1].flight() == {}, "what it took is not in flight"
@@ -281,7 +281,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
     shard = shop.shard(0)
     for _ in range(3):
         shop.play(0)
-        while shard.work():
+        while shard.step():
             pass
     assert shop.samples.waiting == 2
     new = shop.shard(0, incarnation=1, directory=tmp_path)
@@ -290,7 +290,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
     shop.samples.ask(3)
     finish(new.save(3))
     again = Shop(memories=1, actors=1, ratio=2.0).shard(0, resume=checkpoint.complete(tmp_path, 3, {}))
-    assert again.memory.sampled == 0
+    assert again.buffer.sampled == 0
 
 
 def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
@@ -302,10 +302,10 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     def full(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard.memory, "save", full)
+    monkeypatch.setattr(shard.buffer, "save", full)
     finish(shard.save(3))
     assert shop.samples.failed() == [0]
-    assert "No space left" in shard.ctx.heard[0]  # type: ignore[attr-defined]
+    assert "No space left" in shard.ctx.warnings[0]  # type: ignore[attr-defined]
 
 
 def test_the_worker_takes_turns_until_all_is_closed():

@@ -35,11 +35,11 @@ def test_the_command_tells_all_is_well():
 
 
 def test_what_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    def breaks() -> Iterator[Finding]:
+    def odd() -> Iterator[Finding]:
         yield Finding("first", "ok", "fine")
         raise OSError(f"no\nspace in {Path.home()}/x")
 
-    monkeypatch.setattr(doctor, "LOOKS", {"odd": breaks})
+    monkeypatch.setattr(doctor, "CHECKS", (odd,))
     assert main.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("polyplay doctor: odd failed\n")
@@ -59,11 +59,11 @@ def test_packages_are_those_of_the_project():
 
 
 def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("tyro", "av") else "1.0")
+    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("tyro", "av") else "1.0")
     _, packages, extras = doctor.versions()
     assert (packages.level, packages.fix) == ("failed", "pip install tyro")
     assert (extras.level, "polyplay[video]" in extras.seen) == ("ok", True)
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    monkeypatch.setattr(doctor, "version", lambda name: None)
     (atari,) = doctor.atari()
     assert (atari.level, "polyplay[atari]" in atari.fix) == ("warning", True)
 

@@ -11,9 +11,11 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import main
+from polyplay.cli import evaluate, export, main, output
 from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory
+from polyplay.runs import run as runs
 from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page
 
@@ -22,28 +24,25 @@ Calls = list[tuple[Any, ...]]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What the command line asked of a `polyplay.runs.run` that only listens; the one system is `fake`."""
-    heard: Calls = []
-    run: Any = types.ModuleType("polyplay.runs.run")
+    """What the verbs asked of the functions that do the work, which only listen; the one system is `fake`."""
+    asked: Calls = []
 
-    def note(verb: str, answer: Any) -> Any:
+    def listen(place: Any, verb: str, answer: Any) -> None:
         def hear(*given: Any, **more: Any) -> Any:
-            heard.append((verb, *given, *([more] if more else [])))
+            asked.append((verb, *given, *([more] if more else [])))
             return answer
 
-        return hear
+        monkeypatch.setattr(place, verb, hear)
 
-    run.train = note("train", types.SimpleNamespace(exit_code=0))
-    run.resume = note("resume", types.SimpleNamespace(exit_code=143))
-    run.evaluate = note("evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
-    run.export = note("export", {"file": "p.onnx", "bytes": 9})
-    run.diagram = note("diagram", "a ─► b")
-    monkeypatch.setitem(sys.modules, "polyplay.runs.run", run)
-    monkeypatch.setattr(polyplay, "run", run, raising=False)
+    listen(runs, "train", types.SimpleNamespace(exit_code=0))
+    listen(runs, "resume", types.SimpleNamespace(exit_code=143))
+    listen(runs, "diagram", "a ─► b")
+    listen(evaluate, "evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
+    listen(export, "export", {"file": "p.onnx", "bytes": 9})
     monkeypatch.setattr(systems, "names", lambda: ["fake"])
     load = systems.load
     monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))
-    return heard
+    return asked
 
 
 @pytest.fixture
@@ -69,9 +68,9 @@ def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert main.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
-    more = {"video": True, "greedy": False, "protocol": "run", "starts": None, "epsilon": None, "device": "auto"}
-    more["which"] = "best"
-    assert calls == [("evaluate", Path(run), 3, 7, more)]
+    assert calls == [
+        ("evaluate", Path(run), EvaluateOptions(episodes=3, seed=7, video=True, checkpoint="best")),
+    ]
     out = capsys.readouterr().out
     assert "episodic_return_mean  20.50" in out
     assert "episodes              3" in out
@@ -79,7 +78,7 @@ def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.Ca
 
 
 def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
-    main.print_result({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
+    output.print_result({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
     assert capsys.readouterr().out == "epsilon  0.001\nmean     -13.80\nnone     none\nzero     0.00\n"
 
 
@@ -104,8 +103,11 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, verify, scores, starts, export, replay, check"),
-        ("play", "play comes in a later version; this one has train, resume, evaluate, verify, scores, starts, export"),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, verify, scores, plot, starts, export, reproduce"),
+        (
+            "play",
+            "play comes in a later version; this one has train, resume, evaluate, verify, scores, plot, starts, export",
+        ),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
         ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
@@ -142,7 +144,14 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("check CartPole-v1 --step-timeout 0", "--step-timeout: 0 given, allowed: a number above 0"),
         ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
-        ("systems now", "unexpected 'now': systems takes nothing but --matrix"),
+        ("systems now", "unexpected 'now' for polyplay systems: it takes no options"),
+        ("check CartPole-v1 now", "unexpected 'now' for polyplay check ENV: options begin with --"),
+        ("evaluate RUN RUN", "for polyplay evaluate RUN: options begin with --"),
+        ("plot", "plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE"),
+        ("plot RUN --games 0", "--games: 0 given, allowed: a whole number from 1 up"),
+        ("plot RUN --out curve.txt", "--out: curve.txt given, allowed: a file .png, .svg, .pdf"),
+        ("plot RUN --x TIME", "unknown option --x for polyplay plot RUN …; it takes --out, --title, --games"),
+        ("plot nowhere", "no run at nowhere"),
         ("export", "export takes the directory of a run first"),
         ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),
     ],
@@ -195,7 +204,7 @@ def test_what_a_run_raises_becomes_a_status(
     def fail(*_: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(sys.modules["polyplay.runs.run"], "train", fail)
+    monkeypatch.setattr(runs, "train", fail)
     assert main.main(["train", "fake"]) == status
     assert capsys.readouterr().err == says
 
@@ -204,7 +213,7 @@ def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(sys.modules["polyplay.runs.run"], "train", fail)
+    monkeypatch.setattr(runs, "train", fail)
     with pytest.raises(ZeroDivisionError):
         main.main(["train", "fake"])
 
@@ -221,6 +230,11 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "resume --help": "seconds between checkpoints",
         "evaluate --help": "how many full games",
         "verify --help": "which: a file of the run's directory",
+        "plot --help": "how many of the last full games a mean is of",
+        "systems --help": "usage: polyplay systems",
+        "reproduce --help": "stop after this many updates",
+        "export --help": "the file to write",
+        "bench --help": "networks to measure",
         "scores --help": "random and human scores to normalise with",
         "starts --help": "the file to write",
         "evaluate RUN --help": "how many full games",
@@ -245,6 +259,17 @@ def test_help_and_version_import_nothing_heavy():
     done = python(code)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"polyplay {polyplay.__version__}" in done.stdout
+
+
+def test_help_of_a_verb_loads_no_torch():
+    """train and diagram load a system's page, which does."""
+    verbs = [verb for verb in main.VERBS if verb not in ("train", "diagram", "systems")]
+    code = (
+        f"import sys; from polyplay.cli.main import main\nfor verb in {verbs}: main([verb, '--help'])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_python_dash_m_polyplay():

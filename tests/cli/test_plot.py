@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli import plot
+from polyplay.cli import main, plot
 from polyplay.common.errors import UserError
 
 
@@ -74,9 +74,9 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
     with pytest.raises(UserError, match="none given"):
         plot.curves([], tmp_path / "x.png")
     empty = make(tmp_path, "a", "a2c", ROWS[:1])
-    assert plot.main([str(empty), "--out", str(tmp_path / "x.png")]) == 2
+    assert main.main(["plot", str(empty), "--out", str(tmp_path / "x.png")]) == 2
     assert "no report with a finished game yet" in capsys.readouterr().err
-    assert plot.main([str(tmp_path / "b")]) == 2
+    assert main.main(["plot", str(tmp_path / "b")]) == 2
     assert "no run at" in capsys.readouterr().err
     full = make(tmp_path, "c", "a2c", ROWS)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -86,7 +86,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
 
 def test_as_a_command(tmp_path: Path):
     run, out = make(tmp_path, "a", "a2c", ROWS), tmp_path / "curve.svg"
-    command = [sys.executable, "-m", "polyplay.cli.plot", str(run), "--out", str(out), "--title", "One run"]
+    command = [sys.executable, "-m", "polyplay", "plot", str(run), "--out", str(out), "--title", "One run"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, f"{out}\n")
     assert "<svg" in out.read_text()

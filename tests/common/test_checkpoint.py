@@ -83,10 +83,10 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from polyplay import checkpoint
+from polyplay.common import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-part = checkpoint.Part(Path(sys.argv[1]), 7)
+part = checkpoint.CheckpointPart(Path(sys.argv[1]), 7)
 try:
     part.arrays("agents/0/policy", {"w": np.zeros(100_000, np.float32)})
 except OSError as e:

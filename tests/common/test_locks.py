@@ -32,14 +32,14 @@ def test_what_one_took_no_other_gets_until_it_is_given_back(either):
     places = RobustLocks(2)
     one, two = places.join(7), places.join(8)
     assert places.holder(0) == NOBODY
-    assert one.take(0)
-    assert not two.take(0)
-    assert two.take(1), "places are claimed one by one"
+    assert one.acquire(0)
+    assert not two.acquire(0)
+    assert two.acquire(1), "places are claimed one by one"
     assert (places.holder(0), places.holder(1)) == (7, 8)
-    one.give(0)
+    one.release(0)
     assert places.holder(0) == NOBODY
-    assert two.take(0)
-    assert not one.take(0)
+    assert two.acquire(0)
+    assert not one.acquire(0)
     assert places.holder(0) == 8
 
 
@@ -49,7 +49,7 @@ def _count(places: RobustLocks, block: SharedBlock, who: int, times: int) -> Non
     done = [0, 0]
     while min(done) < times:
         for place in (0, 1):
-            if done[place] < times and mine.take(place):
+            if done[place] < times and mine.acquire(place):
                 number = int(numbers[place])
                 inside[place] += 1
                 time.sleep(1e-5)
@@ -57,7 +57,7 @@ def _count(places: RobustLocks, block: SharedBlock, who: int, times: int) -> Non
                 inside[place] -= 1
                 numbers[place] = number + 1
                 done[place] += 1
-                mine.give(place)
+                mine.release(place)
 
 
 def test_threads_are_never_in_one_place_together(either):
@@ -84,7 +84,7 @@ def test_nor_are_processes(either):
 
 def _hold(places: RobustLocks, who: int, end: Any) -> None:
     mine = places.join(who)
-    end.send((mine.take(0), mine.take(1)))
+    end.send((mine.acquire(0), mine.acquire(1)))
     time.sleep(600)
 
 
@@ -93,7 +93,7 @@ def test_who_is_killed_holds_nothing(how):
     """A real process in the middle of it; `holder` tells who it was."""
     places = RobustLocks(2)
     mine = places.join(1)
-    assert mine.take(1)
+    assert mine.acquire(1)
     context = {"spawn": SPAWN, "fork": FORK}[how]
     here, there = context.Pipe()
     worker: Any = context.Process(target=_hold, args=(places, 5, there), daemon=True)
@@ -101,19 +101,19 @@ def test_who_is_killed_holds_nothing(how):
     try:
         assert here.poll(60)
         assert here.recv() == (True, False), "place 1 is ours"
-        assert not mine.take(0)
+        assert not mine.acquire(0)
         assert places.holder(0) == 5
     finally:
         os.kill(worker.pid, signal.SIGKILL)
         worker.join(60)
     assert places.holder(0) == 5, "the dead one is still named"
-    assert mine.take(0)
+    assert mine.acquire(0)
     assert places.holder(0) == 1
 
 
 def test_an_end_that_is_dropped_holds_nothing():
     places = RobustLocks(1)
     one, two = places.join(0), places.join(1)
-    assert one.take(0)
+    assert one.acquire(0)
     del one
-    assert two.take(0)
+    assert two.acquire(0)

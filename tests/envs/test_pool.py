@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyplay.common.errors import UserError
-from polyplay.envs import All, AtLeast, Envs, Greedy, Group
+from polyplay.envs import All, Envs, Greedy, Group
 from polyplay.envs.pool import closest_names, lane_seeds, options
 
 
@@ -25,9 +25,9 @@ class Some:
         {"lanes": 0},
         {"lanes": 4, "groups": 3},
         {"lanes": 4, "groups": 0},
-        {"lanes": 4, "groups": 2, "batching": AtLeast(2)},
+        {"lanes": 4, "groups": 2, "batching": Greedy(2)},
         {"lanes": 4, "batching": Greedy(0)},
-        {"lanes": 4, "batching": AtLeast(5)},
+        {"lanes": 4, "batching": Greedy(5)},
         {"lanes": 4, "workers": -1},
         {"lanes": 4, "step_timeout": 0.0},
         {"lanes": 4, "max_restarts": -1},
@@ -43,10 +43,9 @@ def test_batching_decides_between_slices_and_numbers():
     for batching in (All(), Group()):
         assert isinstance(Envs("toy:catch", 4, batching=batching).open(0).recv()[0], slice)
     assert isinstance(Envs("toy:catch", 4, groups=2).open(0).recv()[0], slice)
-    for batching in (AtLeast(2), Greedy(3)):
-        lanes, row = Envs("toy:catch", 4, batching=batching).open(0).recv()
-        assert lanes.dtype == np.int64
-        assert len(lanes) == len(row["first"]) == (4 if isinstance(batching, AtLeast) else 3)
+    lanes, row = Envs("toy:catch", 4, batching=Greedy(3)).open(0).recv()
+    assert lanes.dtype == np.int64
+    assert len(lanes) == len(row["first"]) == 3
 
 
 def test_descriptions_travel_with_their_spec():

@@ -12,6 +12,7 @@ from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.evaluation.scores.of_runs import training_score
 from polyplay.runs import directory, load
 from tests import made
@@ -29,7 +30,7 @@ def toy(tmp_path: Path) -> Path:
 
 
 def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
-    result = evaluate.evaluate(toy, 6, 3, epsilon=0.25)
+    result = evaluate.evaluate(toy, EvaluateOptions(episodes=6, seed=3, epsilon=0.25))
     file = toy / "evaluation-000000000007-eps0.25-seed3.json"
     assert json.loads(file.read_text()) == files.to_plain(result)
     config = directory.read_config(toy)
@@ -48,10 +49,12 @@ def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
 
 
 def test_the_same_question_has_the_same_answer(toy: Path):
-    once, again, other = (evaluate.evaluate(toy, 20, seed)["returns"] for seed in (0, 0, 1))
+    once, again, other = (
+        evaluate.evaluate(toy, EvaluateOptions(episodes=20, seed=seed))["returns"] for seed in (0, 0, 1)
+    )
     assert once == again
     assert once != other
-    assert evaluate.evaluate(toy, 20, 0, greedy=True)["actions"] == "greedy"
+    assert evaluate.evaluate(toy, EvaluateOptions(episodes=20, seed=0, greedy=True))["actions"] == "greedy"
 
 
 def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
@@ -59,9 +62,9 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     page, settings, options, _ = load.load_run(run)
     made.save(run, page.build(settings, load.crew_of(options)).policy, 3, mean=0.5)
     made.games(run, [-1.0] * 50 + [1.0] * 100)
-    evaluate.evaluate(run, 4)
-    evaluate.evaluate(run, 4, which="best")
-    evaluate.evaluate(run, 5, which="3")
+    evaluate.evaluate(run, EvaluateOptions(episodes=4))
+    evaluate.evaluate(run, EvaluateOptions(episodes=4, checkpoint="best"))
+    evaluate.evaluate(run, EvaluateOptions(episodes=5, checkpoint="3"))
     scores = evaluate.read_scores(run)
     assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007"]
     assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003"]
@@ -73,9 +76,9 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
 
 def test_a_run_that_goes_on_has_no_final_score_any_more(tmp_path: Path):
     run = made.run(tmp_path / "run", network="mlp")
-    evaluate.evaluate(run, 2)
+    evaluate.evaluate(run, EvaluateOptions(episodes=2))
     (run / "summary.json").unlink()
-    evaluate.evaluate(run, 3)
+    evaluate.evaluate(run, EvaluateOptions(episodes=3))
     scores = evaluate.read_scores(run)
     assert scores["final"] == {}
     assert len(scores["snapshots"]) == 1  # the same evaluation, measured anew
@@ -86,14 +89,14 @@ def test_a_page_may_have_an_epsilon_of_its_own(toy: Path, monkeypatch: pytest.Mo
     page = load.load_run(toy)[0]
     build = page.build
     monkeypatch.setattr(page, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
-    assert evaluate.evaluate(toy, 2)["epsilon"] == 0.05
-    assert evaluate.evaluate(toy, 2, epsilon=0.0)["epsilon"] == 0.0
+    assert evaluate.evaluate(toy, EvaluateOptions(episodes=2))["epsilon"] == 0.05
+    assert evaluate.evaluate(toy, EvaluateOptions(episodes=2, epsilon=0.0))["epsilon"] == 0.0
 
 
 def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     short(monkeypatch)
     run = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c")
-    result = evaluate.evaluate(run, 2, protocol="null-op", epsilon=0.05)
+    result = evaluate.evaluate(run, EvaluateOptions(episodes=2, protocol="null-op", epsilon=0.05))
     assert (run / "evaluation-000000000007-null-op-eps0.05-seed0.json").is_file()
     assert (result["game"], result["protocol"], result["label"]) == ("pong", "null-op", "null-op")
     assert result["episodic_length_mean"] == 60  # 240 frames
@@ -117,7 +120,7 @@ def test_without_a_number_the_protocols_is_played(toy: Path):
 )
 def test_a_mistake_is_one_line(toy: Path, asked, says):
     with pytest.raises(UserError, match=says) as told:
-        evaluate.evaluate(toy, **asked)
+        evaluate.evaluate(toy, EvaluateOptions(**asked))
     assert "\n" not in str(told.value)
     assert not list(toy.glob("evaluation-*"))
 
@@ -125,4 +128,4 @@ def test_a_mistake_is_one_line(toy: Path, asked, says):
 def test_damaged_scores_are_said(toy: Path):
     (toy / "scores.json").write_text("{")
     with pytest.raises(UserError, match=r"scores.json is damaged: .*; remove it and evaluate again"):
-        evaluate.evaluate(toy, 1)
+        evaluate.evaluate(toy, EvaluateOptions(episodes=1))

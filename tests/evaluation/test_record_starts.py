@@ -11,6 +11,7 @@ from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import starts
 from polyplay.evaluation import evaluate, record_starts, verify
+from polyplay.evaluation.evaluate import EvaluateOptions
 from tests import made
 from tests.evaluation.test_evaluate import short
 
@@ -33,7 +34,9 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
     assert len({s.seed for s in found.starts}) == 3
     assert file.read_bytes() == record_starts.record_starts(pong, record_starts.StartsOptions(number=3, frames=120))
     short(monkeypatch, "human-starts", 160)
-    result = evaluate.evaluate(pong, 3, protocol="human-starts", starts=str(file))  # raises where a RAM differs
+    result = evaluate.evaluate(
+        pong, EvaluateOptions(episodes=3, protocol="human-starts", starts=str(file))
+    )  # raises where a RAM differs
     assert result["label"] == "human-starts (substitute)"
     assert result["starts"]["kind"] == "substitute"
     assert result["episodic_length_mean"] == sum((160 - s.frames) // 4 for s in found.starts) / 3

@@ -12,6 +12,7 @@ from polyplay.cli import main
 from polyplay.common import checkpoint, files
 from polyplay.common.errors import UserError
 from polyplay.evaluation import evaluate, verify
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory, load
 from tests import made
 
@@ -19,7 +20,7 @@ from tests import made
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     made.run(tmp_path / "run", network="mlp")
-    evaluate.evaluate(tmp_path / "run", 20, 3, epsilon=0.1)
+    evaluate.evaluate(tmp_path / "run", EvaluateOptions(episodes=20, seed=3, epsilon=0.1))
     return tmp_path / "run"
 
 
@@ -113,13 +114,14 @@ def test_a_changed_configuration_is_named(run: Path):
 
 def test_damaged_and_exchanged_weights_are_named(run: Path):
     found = checkpoint.newest(run, print)
-    weights = found / f"{checkpoint.POLICY}.safetensors"
+    name = f"{checkpoint.policy_name(0)}.safetensors"
+    weights = found / name
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
     assert failed(run) == (
         "checkpoint",
-        f"{_name(run)}: checkpoint {found.name}: {checkpoint.POLICY}.safetensors is damaged (its checksum differs)",
+        f"{_name(run)}: checkpoint {found.name}: {name} is damaged (its checksum differs)",
     )
     page, settings, options, _ = load.load_run(run)
     policy = page.build(settings, load.crew_of(options)).policy
@@ -142,7 +144,7 @@ def test_a_file_that_is_no_json_fails(run: Path):
 
 
 def test_which_evaluation_can_be_said(run: Path):
-    evaluate.evaluate(run, 2, 0)
+    evaluate.evaluate(run, EvaluateOptions(episodes=2, seed=0))
     assert verify.newest_evaluation(run).name == "evaluation-000000000007-seed0.json"
     found = verify.verify(run, "evaluation-000000000007-eps0.1-seed3.json")
     assert "over 20 games" in found[1].seen

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.buffers import replay_store
-from polyplay.buffers.replay import Proportional, Replay, Uniform, replay_of
+from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.rollout_queue import ROWS
 from polyplay.common.tree import Field
 from polyplay.learning.replay_learner import ReplayLearner
@@ -106,7 +106,7 @@ def test_sequences_count_the_rows_that_are_learnt(sequence, each):
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = replay_learner(Learner())
     assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.buffer.pace.rows == 24
+    assert made.buffer.limiter.rows == 24
     assert made.buffer.inserted == 16  # row 5's next one is not there yet
 
 
@@ -150,13 +150,6 @@ def test_the_memory_is_told_of_now_and_then(monkeypatch):
 def test_a_replay_without_a_ratio_is_refused():
     with pytest.raises(ValueError, match="ratio"):
         replay_learner(Learner(), ratio=None)
-
-
-def test_who_draws_is_found_in_its_wiring():
-    replay = Replay(SPEC, 4, capacity=100, batch=8)
-    assert replay_of({"replay": replay}) is replay
-    assert replay_of({"source": SimpleNamespace(replay=replay)}) is replay
-    assert replay_of({"source": SimpleNamespace()}) is None
 
 
 def test_who_takes_a_lost_ones_place_draws_others():

@@ -53,8 +53,8 @@ def test_impossible_actions_are_never_drawn_and_the_edges_are_in_range():
 
 
 def test_gaussian_logp_and_entropy_are_torchs():
-    head, mean = Gaussian((2, 3), log_std=-0.7), torch.randn(50, 6)
-    head.log_std.data += torch.randn(6) * 0.3
+    head, mean = Gaussian((2, 3)), torch.randn(50, 6)
+    head.log_std.data += torch.randn(6) * 0.3 - 0.7
     theirs = distributions.Independent(distributions.Normal(mean, head.log_std.exp()), 1)
     action = head.sample(mean, torch.rand(50, 6))
     assert action.shape == (50, 2, 3)
@@ -65,7 +65,8 @@ def test_gaussian_logp_and_entropy_are_torchs():
 
 
 def test_gaussian_samples_are_the_normals_quantiles():
-    head, n = Gaussian((1,), log_std=math.log(2.0)), 10_000
+    head, n = Gaussian((1,)), 10_000
+    head.log_std.data.fill_(math.log(2.0))
     action = head.sample(torch.full((n, 1), 3.0), grid(n)).squeeze(1)
     quantiles = distributions.Normal(3.0, 2.0).icdf(grid(n).squeeze(1))
     torch.testing.assert_close(action, quantiles, atol=2e-3, rtol=0)
@@ -76,10 +77,10 @@ def test_gaussian_samples_are_the_normals_quantiles():
 
 def test_spaces_have_heads_or_a_clear_error():
     assert for_space(Discrete(4)).size == 4
-    head = for_space(continuous(vector(1), 3).action, log_std=-1.0)
+    head = for_space(continuous(vector(1), 3).action)
     assert head.action == ((3,), "float32")
     assert head.noise == 3
-    assert torch.equal(head.log_std, torch.full((3,), -1.0))
+    assert torch.equal(head.log_std, torch.zeros(3))
     with pytest.raises(UserError, match="allowed are Discrete, MultiDiscrete, MultiBinary and Box, and dicts"):
         for_space("MultiDiscrete([2 2])")
 
@@ -113,13 +114,13 @@ def test_bernoulli_is_torchs():
 
 def test_composite_adds_up_its_parts():
     box = continuous(vector(1), 2).action
-    head = for_space({"type": Discrete(3), "b": {"0": box, "1": MultiBinary((2,))}}, log_std=-0.5)
+    head = for_space({"type": Discrete(3), "b": {"0": box, "1": MultiBinary((2,))}})
     assert isinstance(head, Composite)
     assert (head.size, head.noise, head.inputs) == (3 + 2 + 2, 1 + 2 + 2, 3 + 2 + 2)
     assert head.action == {"type": ((), "int64"), "b": {"0": ((2,), "float32"), "1": ((2,), "int8")}}
     params, noise = torch.randn(9, 7), torch.rand(9, 5)
     action = head.sample(params, noise)
-    parts = Categorical(3), Gaussian((2,), -0.5), Bernoulli((2,))
+    parts = Categorical(3), Gaussian((2,)), Bernoulli((2,))
     cuts, each = params.split((3, 2, 2), 1), noise.split((1, 2, 2), 1)
     alone = [h.sample(x, u) for h, x, u in zip(parts, cuts, each, strict=True)]
     leaves = [a for _, a in tree.leaves(action)]

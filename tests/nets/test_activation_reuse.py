@@ -78,7 +78,6 @@ def test_gradients_are_of_the_outputs_on_the_tape():
 def test_who_recalls():
     assert nets.make("nature", SPEC).recalls
     assert not nets.make("impala", SPEC).recalls
-    assert not nets.make("nature", SPEC, separate=True).recalls
 
 
 def test_a_rollouts_rows_without_its_last_one():

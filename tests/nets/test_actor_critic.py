@@ -30,7 +30,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
         make = hybrid(vector(size)) if seed % 3 == 1 else make
         hidden = ((64, 64), (width,), (32, width))[seed % 3]
-        policy = nets.make("mlp", make, core, width, previous, hidden=hidden, separate=core == "none" and seed % 2 == 0)
+        policy = nets.make("mlp", make, core, width, previous, hidden=hidden)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
@@ -197,5 +197,5 @@ def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
 
 def test_a_core_of_the_wrong_width_is_refused():
     policy = nets.make("mlp", discrete(vector(4)), "gru", 8)
-    with pytest.raises(ValueError, match="the core takes 64 numbers, but hears 71"):
+    with pytest.raises(ValueError, match="the core takes 64 numbers, but gets 71"):
         nets.ActorCritic(policy.torso, policy.head, policy.core, previous=True)

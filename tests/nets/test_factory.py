@@ -11,7 +11,7 @@ from torch import nn
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
-from tests.nets.helpers import arrivals, continuous, discrete, image, parameters, play, vector
+from tests.nets.helpers import arrivals, continuous, discrete, image, play, vector
 
 CUSTOM = """
 import torch
@@ -103,19 +103,16 @@ def test_a_torso_by_module_and_name_gets_head_and_core(custom):
     said, _ = play(net, batch, net.initial(8))
     out = net.unroll({**batch, "action": said["action"]}, net.initial(8))
     torch.testing.assert_close(out["value"], said["value"])
-    assert parameters(nets.make(custom + "Torso", spec, separate=True)) == 2 * 4 * 9 + 10 * 5 + 10
 
 
 def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
     assert nets.make(custom + "whole", discrete(vector(3))).torso.features == 3
-    with pytest.raises(
-        UserError, match="leave out core, previous, separate, inputs, guard, min_policy and reward=scale"
-    ):
+    with pytest.raises(UserError, match="leave out core, previous, inputs, guard and reward=scale"):
         nets.make(custom + "whole", discrete(vector(3)), core="gru")
 
 
 def test_a_function_may_stand_for_its_name(custom):
-    net = nets.make(lambda spec: nets.NETS["mlp"].build(spec, hidden=(2,)), discrete(vector(3)))
+    net = nets.make(lambda spec: nets.NETS["mlp"](spec, hidden=(2,)), discrete(vector(3)))
     assert net.torso.features == 2
 
 
@@ -134,7 +131,6 @@ def test_a_function_may_stand_for_its_name(custom):
         ),
         ("mlp", {"init": "xavier"}, "init: 'xavier' is not one of auto, orthogonal, torch"),
         ("mlp", {"core": "rnn"}, "core: 'rnn' is not one of none, lstm, gru"),
-        ("mlp", {"core": "gru", "separate": True}, "separate=True: the value's own net has no memory"),
         ("no_such_module_here:f", {}, "could not be loaded: No module named 'no_such_module_here'"),
         ("CUSTOM:absent", {}, "could not be loaded: .* has no attribute 'absent'"),
         ("CUSTOM:number", {}, "is no function of the EnvSpec, but int"),

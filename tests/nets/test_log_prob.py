@@ -16,13 +16,13 @@ from polyplay.nets import action_heads
 from polyplay.nets.log_prob import GUARDS, LogProbGuard
 from tests.nets.helpers import arrivals, continuous, discrete, hybrid, image, masks, play, vector
 
-KINDS = [LogProbGuard(kind, 1e-2, m) for kind in GUARDS for m in (0.0, 0.05)]
+KINDS = [LogProbGuard(kind, 1e-2) for kind in GUARDS]
 
 
 def twin(logits: np.ndarray, guard: LogProbGuard) -> tuple[np.ndarray, np.ndarray]:
     """π and its guarded logarithm of one row of legal logits, in plain float64."""
     raw = [math.exp(x - max(logits)) for x in logits]
-    pi = [(x / sum(raw) + guard.min_policy) / (1 + guard.min_policy * len(raw)) for x in raw]
+    pi = [x / sum(raw) for x in raw]
     logs = {"none": math.log, "max": lambda p: math.log(max(p, guard.eps)), "plus": lambda p: math.log(p + guard.eps)}
     return np.array(pi), np.array([logs[guard.kind](p) for p in pi])
 
@@ -83,7 +83,7 @@ def test_no_guard_is_the_released_codes_log_softmax_to_the_bit():
     torch.manual_seed(1)
     plain = nets.make("mlp", spec)
     torch.manual_seed(1)
-    named = nets.make("mlp", spec, guard="none", log_eps=0.1, min_policy=0.0)
+    named = nets.make("mlp", spec, guard="none", log_eps=0.1)
     batch = arrivals(spec.obs, 4, 5, 1)
     (one, _), (two, _) = play(plain, batch, plain.initial(5)), play(named, batch, named.initial(5))
     assert all(torch.equal(one[k], two[k]) for k in one)
@@ -115,20 +115,10 @@ def test_masks_leave_the_legal_values_alone_with_it(guard):
     assert bits.logp(params, torch.tensor([[1, 1]])).item() == pytest.approx(logs[1] + alone[0], abs=1e-9)
 
 
-def test_a_least_probability_is_drawn_as_often_as_said():
-    head = action_heads.Categorical(3, LogProbGuard("none", min_policy=0.1))
-    n = 10_000
-    noise = ((torch.arange(n) + 0.5) / n).unsqueeze(1)
-    shares = head.sample(torch.tensor([[30.0, 0.0, 0.0]]).expand(n, 3), noise).bincount(minlength=3) / n
-    torch.testing.assert_close(shares, torch.tensor([1.1, 0.1, 0.1]) / 1.3, atol=2e-4, rtol=0)
-    masked = head.masked(torch.tensor([[30.0, 0.0, 0.0]]).expand(n, 3), torch.tensor([True, False, True]))
-    assert set(head.sample(masked, noise).tolist()) == {0, 2}
-
-
 @pytest.mark.parametrize("guard", ["max", "plus"])
 def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     spec = hybrid(vector(3))
-    policy = nets.make("mlp", spec, guard=guard, log_eps=0.2, min_policy=0.01)
+    policy = nets.make("mlp", spec, guard=guard, log_eps=0.2)
     batch = arrivals(spec.obs, 4, 8, policy.noise)
     batch["mask"] = masks(spec, 4, 8)
     said, _ = play(policy, batch, policy.initial(8))
@@ -136,7 +126,7 @@ def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     assert torch.equal(out["logp"], said["logp"])
     kinds = {type(h).__name__: getattr(h, "guard", None) for h in policy.head.heads}
     assert kinds.pop("Gaussian") is None
-    assert set(kinds.values()) == {LogProbGuard(guard, 0.2, 0.01)}
+    assert set(kinds.values()) == {LogProbGuard(guard, 0.2)}
     lone = nets.make("mlp", continuous(vector(3), 2))
     x, at = torch.randn(4, 2), torch.randn(4, 2)
     parts = dict(zip(policy.head.paths, policy.head.heads, strict=True))
@@ -148,13 +138,11 @@ def test_what_cannot_be_is_refused():
     for options, says in (
         ({"guard": "min"}, "guard is 'min'; use one of none, max, plus"),
         ({"log_eps": 0.0}, "log_eps is 0.0; it must lie between 0 and 1"),
-        ({"min_policy": -1.0}, "min_policy is -1.0; it must be 0 or more"),
     ):
         with pytest.raises(UserError, match=says):
             nets.make("mlp", discrete(vector(2)), **options)
-    for options in ({"guard": "max"}, {"min_policy": 0.1}):
-        with pytest.raises(UserError, match="for actions with probabilities, the environment's are real numbers"):
-            nets.make("mlp", continuous(vector(2), 3), **options)
+    with pytest.raises(UserError, match="for actions with probabilities, the environment's are real numbers"):
+        nets.make("mlp", continuous(vector(2), 3), guard="max")
 
 
 def test_signed_inputs_are_ga3cs():

@@ -9,23 +9,10 @@ from polyplay.common.tree import Field
 from tests.nets.helpers import continuous, discrete, parameters, vector
 
 
-def test_parameters_shared_and_separate():
+def test_parameters():
     spec = continuous(vector(17), 6)  # HalfCheetah
     body = 17 * 64 + 64 + 64 * 64 + 64
     assert parameters(nets.make("mlp", spec)) == body + 64 * 6 + 6 + 6 + 65
-    net = nets.make("mlp", spec, separate=True, hidden=(64, 64))
-    assert parameters(net) == 2 * body + 64 * 6 + 6 + 6 + 65
-    out = net.unroll(
-        {
-            "obs": torch.randn(2, 3, 17),
-            "first": torch.zeros(2, 3, dtype=torch.bool),
-            "action": torch.randn(2, 3, 6),
-        },
-        {},
-    )
-    out["value"].sum().backward()
-    assert all(p.grad is None for p in net.torso.parameters())
-    assert all(p.grad is not None for p in net.critic.parameters())
 
 
 def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():

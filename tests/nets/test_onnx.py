@@ -21,6 +21,7 @@ from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import onnx as export
+from polyplay.nets import recurrent
 
 MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
 ONE = np.ones(2, np.float32)
@@ -57,7 +58,7 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
     file, kinds = tmp_path / "p.onnx", [type(m) for m in policy.modules()]
     told = export.export_onnx(policy, MANY, file, {"system": "a2c"})
     assert [type(m) for m in policy.modules()] == kinds  # torch's own acting is left as it was
-    assert nets.cores.pad_lanes(5, torch.device("cpu")) == 3
+    assert recurrent.pad_lanes(5, torch.device("cpu")) == 3
     model = onnx.load(file)
     state = ["state/h", "state/c", "state/action"]
     assert names(model) == (

@@ -108,7 +108,7 @@ def test_held_weights_say_the_same_until_they_change():
     policy.hold()
     assert not torch.equal(value(), fresh)
     held = value()
-    policy.torso.fc.held = None
+    policy.torso.fc.half_weight = None
     assert torch.equal(value(), held)
 
 

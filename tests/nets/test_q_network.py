@@ -13,6 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.learning.losses import q_learning
 from polyplay.nets import precision
+from polyplay.nets.q_network import random_choice
 from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, vector
 
@@ -132,9 +133,9 @@ def test_ties_are_broken_evenly_and_without_noise_by_the_first() -> None:
 def test_picking_knows_the_ends_of_its_uniforms() -> None:
     among = torch.tensor([[False, True, True, False, True]])
     for u, expected in ((0.0, 1), (1 / 3 - 1e-4, 1), (1 / 3 + 1e-4, 2), (1.0 - 2.0**-24, 4)):
-        assert nets.values.pick(among, torch.tensor([u])).item() == expected
-    assert nets.values.pick(torch.ones(1, 18, dtype=torch.bool), torch.tensor([1.0 - 2.0**-24])).item() == 17
-    assert nets.values.pick(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([0.5])).item() == 0
+        assert random_choice(among, torch.tensor([u])).item() == expected
+    assert random_choice(torch.ones(1, 18, dtype=torch.bool), torch.tensor([1.0 - 2.0**-24])).item() == 17
+    assert random_choice(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([0.5])).item() == 0
 
 
 def test_chance_comes_from_the_noise_alone() -> None:
@@ -239,16 +240,16 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
         half.hold()
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), half.scores({"obs": obs}, {}))
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), half.scores({"obs": obs}, {}))
         step = {"obs": obs[0]}
         kept = half.act(step, {})[0]["value"]
         half.head.advantage.hidden.weight.mul_(2.0)
         assert torch.equal(half.act(step, {})[0]["value"], kept), "old until told"
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), near)
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near)
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.hold()
-        assert torch.equal(half.scores({"obs": obs}, {}, held=True), changed)
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
     assert set(q_learning.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
@@ -269,11 +270,11 @@ def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
     assert half.core.input.weight.grad.abs().sum() > 0
     with torch.no_grad():
         half.hold()
-        assert half.core.input.held is not None
-        assert torch.equal(half.scores(batch, state, held=True), near)
+        assert half.core.input.half_weight is not None
+        assert torch.equal(half.scores(batch, state, cached=True), near)
         half.core.input.weight.mul_(2.0)
         assert not torch.equal(half.scores(batch, state), near)
-    assert full.core.input.held is None
+    assert full.core.input.half_weight is None
 
 
 def test_inputs_and_user_torsos() -> None:

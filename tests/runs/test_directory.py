@@ -15,7 +15,7 @@ import pytest
 from polyplay.common import files, machine
 from polyplay.common.errors import UserError
 from polyplay.common.files import AppendFile, JsonLines
-from polyplay.runs import directory as record
+from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 
 
 def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
@@ -38,14 +38,14 @@ def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         writes.append(data)
         return write(fd, data)
 
-    monkeypatch.setattr(record.os, "write", note)
+    monkeypatch.setattr(files.os, "write", note)
     lines.write({"a": list(range(10_000))})
     assert len(writes) == 1
     assert json.loads(writes[0])["a"][-1] == 9999
 
 
 @pytest.mark.parametrize(
-    ("left", "kept"),
+    ("content", "whole"),
     [
         (b'{"a": 1}\n{"a": 2', b'{"a": 1}\n'),
         (b'{"a": 2', b""),
@@ -55,13 +55,13 @@ def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (b"", b""),
     ],
 )
-def test_a_torn_last_line_is_cut_off_on_open(tmp_path: Path, left: bytes, kept: bytes):
+def test_a_torn_last_line_is_cut_off_on_open(tmp_path: Path, content: bytes, whole: bytes):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(left)
+    path.write_bytes(content)
     lines = JsonLines(path)
-    assert path.read_bytes() == kept
+    assert path.read_bytes() == whole
     lines.write({"b": 3})
-    assert path.read_bytes() == kept + b'{"b": 3}\n'
+    assert path.read_bytes() == whole + b'{"b": 3}\n'
 
 
 def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
@@ -73,7 +73,7 @@ def test_readers_skip_a_torn_last_line_and_a_missing_file(tmp_path: Path):
 def test_on_a_full_disk_nothing_of_a_line_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines, write = JsonLines(tmp_path / "a"), os.write
     lines.write({"a": 1})
-    monkeypatch.setattr(record.os, "write", lambda fd, data: write(fd, data[:5]))
+    monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, data[:5]))
     with pytest.raises(OSError, match="No space") as caught:
         lines.write({"a": 2})
     assert caught.value.errno == errno.ENOSPC
@@ -101,7 +101,7 @@ def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(record.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
@@ -110,12 +110,12 @@ def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def write(directory: Path) -> dict[str, Any]:
     options = {"seed": 3, "frames": 10}
-    return record.write_config(directory, "a2c", {"env": "x"}, options, {"env": "default"}, {"skip": "4"})
+    return write_config(directory, "a2c", {"env": "x"}, options, {"env": "default"}, {"skip": "4"})
 
 
 def test_config_json_says_what_the_run_is(tmp_path: Path):
     written = write(tmp_path)
-    assert record.read_config(tmp_path) == written
+    assert read_config(tmp_path) == written
     assert (written["system"], written["seed"], written["config"]) == ("a2c", 3, {"env": "x"})
     assert written["sources"] == {"env": "default"}
     assert written["environment"] == {"skip": "4"}
@@ -129,28 +129,28 @@ def test_config_json_says_what_the_run_is(tmp_path: Path):
 
 def test_amend_config_keeps_the_beginning_and_notes_the_resumption(tmp_path: Path):
     before = write(tmp_path)
-    after = record.amend_config(tmp_path, {"seed": 3, "frames": 20}, {"frames": "resume"})
+    after = amend_config(tmp_path, {"seed": 3, "frames": 20}, {"frames": "resume"})
     assert after["options"]["frames"] == 20
     assert after["started"] == before["started"]
     assert len(after["resumed"]) == 1
     assert after["resumed"][0]["versions"] == before["versions"]
-    assert len(record.amend_config(tmp_path, {}, {})["resumed"]) == 2
+    assert len(amend_config(tmp_path, {}, {})["resumed"]) == 2
 
 
 def test_read_config_names_what_is_wrong(tmp_path: Path):
     (tmp_path / "a2c-Pong-0").mkdir()
     write(tmp_path / "a2c-Pong-0")
     with pytest.raises(UserError, match=r"no run at .*a2c-Pong-1 .*did you mean .*a2c-Pong-0\?"):
-        record.read_config(tmp_path / "a2c-Pong-1")
+        read_config(tmp_path / "a2c-Pong-1")
     with pytest.raises(UserError, match="name the directory that `polyplay train` printed"):
-        record.read_config(tmp_path / "something else")
+        read_config(tmp_path / "something else")
     (tmp_path / "config.json").write_text('{"schema":')
     with pytest.raises(UserError, match=r"config\.json is damaged"):
-        record.read_config(tmp_path)
+        read_config(tmp_path)
     for other in ('{"schema": 99}', "[]"):
         (tmp_path / "config.json").write_text(other)
         with pytest.raises(UserError, match="schema 1"):
-            record.read_config(tmp_path)
+            read_config(tmp_path)
 
 
 def test_a_package_that_is_not_there_has_no_version():
@@ -171,7 +171,7 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     for name, content in lines.items():
         (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
     counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
-    record.rewind(tmp_path, counters)
+    rewind(tmp_path, counters)
     assert [r["steps"] for r in files.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
     assert [r["steps"] for r in files.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
     assert [r["steps"] for r in files.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
@@ -185,5 +185,5 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
         (3, 99),
     ]
     before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
-    record.rewind(tmp_path, counters)
+    rewind(tmp_path, counters)
     assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before

@@ -19,7 +19,7 @@ class Few:
     """say less"""
 
 
-def test_read_tells_what_was_given():
+def test_read_flags_returns_which_were_given():
     assert flags.read_flags(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
     assert flags.read_flags(Few, [], "polyplay x") == (Few(), set())
     assert flags.read_flags(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
@@ -66,4 +66,4 @@ def test_the_last_of_several_bad_ones_does_not_hide_the_first():
     ],
 )
 def test_short_whole_numbers(text: str, plain: str):
-    assert flags._whole(text) == plain
+    assert flags.expand_suffix(text) == plain

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.common.errors import UserError
-from polyplay.runs import options as config
+from polyplay.runs import options as run_options
 from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page
 
@@ -20,7 +20,7 @@ PAGE = page()
 
 
 def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
-    return config.parse(PAGE, line.split())
+    return run_options.parse(PAGE, line.split())
 
 
 def test_no_flags_are_the_papers_defaults():
@@ -155,7 +155,7 @@ def test_a_page_may_not_take_a_run_options_name():
     bad = page()
     bad.Config = Clash
     with pytest.raises(ValueError, match="seed"):
-        config.parse(bad, [])
+        run_options.parse(bad, [])
 
 
 def make_env() -> None:
@@ -163,7 +163,7 @@ def make_env() -> None:
 
 
 def test_keywords_are_the_same_as_flags():
-    got = config.resolve(PAGE, env="CartPole-v1", frames=100, preset="quick", hidden=[1, 2], learning_rate=1)
+    got = run_options.resolve(PAGE, env="CartPole-v1", frames=100, preset="quick", hidden=[1, 2], learning_rate=1)
     line = "--env CartPole-v1 --frames 100 --preset quick --hidden 1 2 --learning-rate 1"
     flat = parse(line)
     assert got[:2] == flat[:2]
@@ -173,7 +173,9 @@ def test_keywords_are_the_same_as_flags():
 
 
 def test_keywords_take_callables_paths_and_numpy_numbers():
-    settings, options, _ = config.resolve(PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9)
+    settings, options, _ = run_options.resolve(
+        PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9
+    )
     assert settings.env is make_env
     assert type(settings.lanes) is int
     assert (options.run, options.steps) == ("a/b", 9)
@@ -198,7 +200,7 @@ def test_keywords_take_callables_paths_and_numpy_numbers():
 )
 def test_every_mistake_in_keywords(keywords: dict[str, Any], says: str):
     with pytest.raises(UserError, match=re.escape(says)):
-        config.resolve(PAGE, **keywords)
+        run_options.resolve(PAGE, **keywords)
 
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -219,49 +221,49 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
     )
 )
 def test_json_round_trip_is_exact(value: Config):
-    there = json.loads(json.dumps(config.to_json(value), allow_nan=False))
-    assert config.from_json(Config, there) == value
+    there = json.loads(json.dumps(run_options.to_json(value), allow_nan=False))
+    assert run_options.from_json(Config, there) == value
 
 
 def test_options_round_trip_and_a_callable_becomes_its_name():
     options = RunOptions(frames=5, run="x", until_return=18.0)
-    assert config.from_json(RunOptions, json.loads(json.dumps(config.to_json(options)))) == options
-    assert config.to_json(Config(env=make_env))["env"] == f"{__name__}:make_env"  # type: ignore[arg-type]
+    assert run_options.from_json(RunOptions, json.loads(json.dumps(run_options.to_json(options)))) == options
+    assert run_options.to_json(Config(env=make_env))["env"] == f"{__name__}:make_env"  # type: ignore[arg-type]
 
 
 def test_json_that_does_not_fit_names_every_field():
-    data = config.to_json(Config())
+    data = run_options.to_json(Config())
     del data["lanes"], data["clip"]
     with pytest.raises(UserError, match=r"config.json does not fit Config .*: unknown nolanes; missing clip, lanes"):
-        config.from_json(Config, {**data, "nolanes": 3})
+        run_options.from_json(Config, {**data, "nolanes": 3})
     with pytest.raises(UserError, match=r"config.json: lanes: 'x' given, allowed: a whole number"):
-        config.from_json(Config, {**config.to_json(Config()), "lanes": "x"})
+        run_options.from_json(Config, {**run_options.to_json(Config()), "lanes": "x"})
 
 
 def test_override_replaces_one_limit_by_the_other():
-    assert config.override(RunOptions(steps=3, keep=2), {"frames": 8}) == RunOptions(frames=8, keep=2)
-    assert config.override(RunOptions(frames=8), {"steps": 9}) == RunOptions(steps=9)
-    assert config.override(RunOptions(frames=8), {"keep": 9}) == RunOptions(frames=8, keep=9)
+    assert run_options.override(RunOptions(steps=3, keep=2), {"frames": 8}) == RunOptions(frames=8, keep=2)
+    assert run_options.override(RunOptions(frames=8), {"steps": 9}) == RunOptions(steps=9)
+    assert run_options.override(RunOptions(frames=8), {"keep": 9}) == RunOptions(frames=8, keep=9)
     with pytest.raises(UserError, match="same limit"):
-        config.override(RunOptions(), {"steps": 9, "frames": 9})
+        run_options.override(RunOptions(), {"steps": 9, "frames": 9})
 
 
 def test_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    first = config.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))
+    first = run_options.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))
     assert re.fullmatch(r"runs/a2c-Pong-v5-3-\d{8}-\d{6}", str(first))
-    monkeypatch.setattr(config.time, "strftime", lambda form: str(first)[-15:])
-    assert str(config.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))) == f"{first}-2"
-    assert "make_env" in str(config.new_directory("a2c", make_env, RunOptions()))
-    assert "a2c-my.module-make-0" in str(config.new_directory("a2c", "my.module:make", RunOptions()))
-    assert config.new_directory("a2c", "x", RunOptions(run="here/there")) == Path("here/there")
+    monkeypatch.setattr(run_options.time, "strftime", lambda form: str(first)[-15:])
+    assert str(run_options.new_directory("a2c", "ALE/Pong-v5", RunOptions(seed=3))) == f"{first}-2"
+    assert "make_env" in str(run_options.new_directory("a2c", make_env, RunOptions()))
+    assert "a2c-my.module-make-0" in str(run_options.new_directory("a2c", "my.module:make", RunOptions()))
+    assert run_options.new_directory("a2c", "x", RunOptions(run="here/there")) == Path("here/there")
     assert Path("here/there").is_dir()
 
 
 def test_new_directory_refuses_a_run_and_what_it_cannot_make(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match=f"--run: {tmp_path} holds a run already; `polyplay resume {tmp_path}`"):
-        config.new_directory("a2c", "x", RunOptions(run=str(tmp_path)))
+        run_options.new_directory("a2c", "x", RunOptions(run=str(tmp_path)))
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--run: cannot make the directory .*file"):
-        config.new_directory("a2c", "x", RunOptions(run=str(tmp_path / "file")))
+        run_options.new_directory("a2c", "x", RunOptions(run=str(tmp_path / "file")))

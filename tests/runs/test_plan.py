@@ -12,9 +12,9 @@ from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_json
 from polyplay.envs import Envs
-from polyplay.runs import options as config
 from polyplay.runs import plan
 from polyplay.runs.directory import read_config
+from polyplay.runs.options import RunOptions
 from polyplay.workers.crew import Crew
 
 TOY = {"env": "toy:catch", "network": "mlp"}
@@ -22,7 +22,7 @@ TOY = {"env": "toy:catch", "network": "mlp"}
 
 def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **settings: Any) -> plan.Plan:
     page = systems.load(name)
-    chosen = config.RunOptions(**{"steps": 8000, **(options or {})})
+    chosen = RunOptions(**{"steps": 8000, **(options or {})})
     crew = Crew(0, chosen.on, chosen.serial, frames=chosen.frames, steps=chosen.steps)
     return plan.make_plan(crew, page.build(page.Config(**{**TOY, **settings}), crew), chosen, done)
 
@@ -33,18 +33,18 @@ def line(made: plan.Plan, head: str) -> str:
 
 def test_who_works():
     assert line(make("a2c", replicas=1), "workers").startswith("1 replica with 16 lanes each; ")
-    told = line(make("impala", env="ALE/Pong-v5", network="a3c", lanes=4, batch=8), "workers")
-    assert told.startswith("2 act with 4 lanes each (1 ale-py thread), 1 learn; 1 compute thread")
-    told = line(make("a2c", env="CartPole-v1", replicas=2, workers=3, options={"on": "thread"}), "workers")
-    assert told.startswith("2 replica with 8 lanes each (3 environment processes); threads of one process, 1 compute")
+    text = line(make("impala", env="ALE/Pong-v5", network="a3c", lanes=4, batch=8), "workers")
+    assert text.startswith("2 act with 4 lanes each (1 ale-py thread), 1 learn; 1 compute thread")
+    text = line(make("a2c", env="CartPole-v1", replicas=2, workers=3, options={"on": "thread"}), "workers")
+    assert text.startswith("2 replica with 8 lanes each (3 environment processes); threads of one process, 1 compute")
     assert "all take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
 
 
 def test_how_long():
-    told = line(make("a2c", lanes=16, unroll=5), "length")
-    assert told == "8,000 frames = 8,000 agent steps = 100 updates of 80"
-    told = line(make("impala", lanes=4, batch=8, unroll=5, done=2000, options={"minutes": 3.0}), "length")
-    assert told.endswith("= 200 updates of 40; 2,000 frames are done; or until 3 minutes")
+    text = line(make("a2c", lanes=16, unroll=5), "length")
+    assert text == "8,000 frames = 8,000 agent steps = 100 updates of 80"
+    text = line(make("impala", lanes=4, batch=8, unroll=5, done=2000, options={"minutes": 3.0}), "length")
+    assert text.endswith("= 200 updates of 40; 2,000 frames are done; or until 3 minutes")
     made = make("a2c", env="ALE/Pong-v5", network="a3c", done=50, options={"steps": 100, "until_return": 19.0})
     assert line(made, "length").startswith(
         "400 frames = 100 agent steps = 2 updates of 80; 200 frames are done; or until"
@@ -91,9 +91,9 @@ def test_what_ends_an_episode():
         "a lost game or life ends one: value 0 beyond; cut after 18,000 frames: value"
     )
     assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("a lost game ends one")
-    told = plan.episodes(Envs("CartPole-v1", 2))
-    assert "truncated cuts one (time limit: 500 steps): value of the real last observation" in told
-    assert "NEXT_STEP" in told
+    text = plan.episodes(Envs("CartPole-v1", 2))
+    assert "truncated cuts one (time limit: 500 steps): value of the real last observation" in text
+    assert "NEXT_STEP" in text
 
 
 def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path):
@@ -113,7 +113,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
 
     def again(other: Any) -> plan.Plan:
         crew = Crew(0, steps=10)
-        return plan.make_plan(crew, page.build(other, crew), config.RunOptions(), 0)
+        return plan.make_plan(crew, page.build(other, crew), RunOptions(), 0)
 
     whole = again(settings)
     assert plan.check_plan(whole, settings, again) is whole
@@ -144,8 +144,8 @@ def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
     assert main.main(words.split()) == 0
     out = capsys.readouterr().out
     heads = [text.split()[0] for text in out.splitlines() if re.match(r"[a-z]+ ", text)]
-    told = ["playing", "workers", "memory", "disk", "length", "repeat", "resume", "episodes", "measured", "eta"]
-    assert heads[-len(told) :] == told
+    text = ["playing", "workers", "memory", "disk", "length", "repeat", "resume", "episodes", "measured", "eta"]
+    assert heads[-len(text) :] == text
     assert re.search(r"^measured [\d,]+ frames/s, [\d,]+ agent steps/s for 0.3 s; [\d,]+ MB$", out, re.M)
     assert re.search(r"^eta      \d+:\d\d:\d\d at that speed$", out, re.M)
     assert "dry run: nothing is written" in out
@@ -157,10 +157,10 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
 ):
     run = tmp_path / "r"
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, serial=True, steps=400, run=str(run))
-    kept = read_config(run)
+    saved = read_config(run)
     for name in ("dry_run", "wandb", "metrics_style"):
-        del kept["options"][name]  # as a version that did not have them wrote it
-    write_json(run / "config.json", kept)
+        del saved["options"][name]  # as a version that did not have them wrote it
+    write_json(run / "config.json", saved)
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     monkeypatch.setattr(plan, "SECONDS", 0.2)
     assert main.main(["resume", str(run), "--steps", "1M", "--dry-run"]) == 0

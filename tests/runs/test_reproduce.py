@@ -23,15 +23,15 @@ def run_of(tmp_path: Path, steps: int = 900, system: str = "impala", **kw) -> Pa
 
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory) -> Path:
-    return run_of(tmp_path_factory.mktemp("replay"), env="toy:catch", batch=4, core="gru")
+    return run_of(tmp_path_factory.mktemp("reproduce"), env="toy:catch", batch=4, core="gru")
 
 
 def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):
     done = len(rows(catch / "updates.jsonl"))
     assert done > 30
     assert main(["reproduce", str(catch)]) == 0
-    said = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert said == {"updates": str(done), "losses_equal": str(done), "checkpoints_equal": "1"}
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert printed == {"updates": str(done), "losses_equal": str(done), "checkpoints_equal": "1"}
     assert reproduce(catch, 7) == {"updates": 7, "losses_equal": 7, "checkpoints_equal": 0}
 
 
@@ -98,7 +98,7 @@ def test_a_tampered_log_is_one_clear_line(catch, tmp_path, capsys):
     def swap(lines):  # who made a rollout: possible, but not what happened
         lines[5][1][0] = 1 - lines[5][1][0]
 
-    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its replay"):
+    with pytest.raises(Diverged, match=r"update [5-9]: \w+ was .* in the run and is .* in its reproduction"):
         reproduce(tampered(catch, tmp_path / "a", swap))
 
     def future(lines):

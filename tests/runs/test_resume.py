@@ -71,11 +71,11 @@ def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
     found = checkpoint.everything(cut)[-1]
     queue = json.loads((found / "workers/stream-0.json").read_text())
     assert queue["lost"] == []
-    told = actor_checkpoint.saved_counters(found)
-    assert [t["why"] for t in told] == ["", ""]
+    parts = actor_checkpoint.saved_counters(found)
+    assert [part["why"] for part in parts] == ["", ""]
     counters = checkpoint.manifest(found)["counters"]
-    assert counters["steps"] == sum(t["steps"] for t in told)
-    assert counters["games"] == {"0+4": told[0]["episodes"], "4+4": told[1]["episodes"]}
+    assert counters["steps"] == sum(part["steps"] for part in parts)
+    assert counters["games"] == {"0+4": parts[0]["episodes"], "4+4": parts[1]["episodes"]}
     polyplay.resume(str(cut), steps=1200)
     later = json.loads((checkpoint.everything(cut)[-1] / "workers/stream-0.json").read_text())
     assert sum(later["taken"].values()) == len(rows(cut / "updates.jsonl"))
@@ -92,8 +92,8 @@ def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
         "polyplay: 4 lanes begin anew, from seed 1000003005: 4 partial episodes (64 agent steps) are lost, "
         "since ale-py's vector environment cannot save a game\n"
     ) in err
-    (told,) = actor_checkpoint.saved_counters(checkpoint.everything(run)[-1])
-    assert told["partial_steps"] == 32  # since the resumption
+    (part,) = actor_checkpoint.saved_counters(checkpoint.everything(run)[-1])
+    assert part["partial_steps"] == 32  # since the resumption
 
 
 def test_resume_needs_a_run(tmp_path):

@@ -30,8 +30,8 @@ from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.runs import directory
-from polyplay.runs import options as config
-from polyplay.runs.run import load_run
+from polyplay.runs.load import load_run
+from polyplay.runs.options import RunOptions, to_json
 from tests import leftovers
 from tests.reports import KEYS, rows
 
@@ -70,7 +70,7 @@ def reported(run: Path, times: int = 2) -> None:
 @contextlib.contextmanager
 def meanwhile(happens: Callable[[], None]) -> Iterator[None]:
     """`happens` in another thread; signals of it that come late do nothing."""
-    kept = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -87,7 +87,7 @@ def meanwhile(happens: Callable[[], None]) -> Iterator[None]:
         thread.join()
         assert failed == []
     finally:
-        for s, handler in kept.items():
+        for s, handler in handlers.items():
             signal.signal(s, handler)
 
 
@@ -225,10 +225,10 @@ def test_impala_goes_on_from_its_counters(impala, tmp_path):
 
 
 def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
-    options = config.to_json(config.RunOptions(keep=7))
+    options = to_json(RunOptions(keep=7))
     del options["step_timeout"]
-    directory.write_config(tmp_path, "a2c", config.to_json(systems.load("a2c").Config()), options, {}, {})
-    assert load_run(tmp_path)[2] == config.RunOptions(keep=7)
+    directory.write_config(tmp_path, "a2c", to_json(systems.load("a2c").Config()), options, {}, {})
+    assert load_run(tmp_path)[2] == RunOptions(keep=7)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, capfd):
@@ -314,7 +314,7 @@ def test_nothing_outlives_a_killed_main_process(tmp_path):
         assert text == "" or text.endswith("\n")
 
 
-def test_a_full_disk_during_a_checkpoint_is_said_and_leaves_nothing_half_written(tmp_path, monkeypatch, capfd):
+def test_a_full_disk_during_a_checkpoint_is_reported_and_leaves_nothing_half_written(tmp_path, monkeypatch, capfd):
     """The disk fills up at the second file of a checkpoint (as the system reports it when data is written out)."""
     run, real = tmp_path / "run", os.fsync
 
@@ -378,14 +378,14 @@ def make():
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "said"),
+    ("name", "what", "message"),
     [
         ("raises", "(np.zeros(3, np.float32), 1 / (self.steps < 30), False, False, {})", "ZeroDivisionError"),
         ("shape", "(np.zeros(4, np.float32), 0.0, False, False, {})", "given float32 [4]"),
         ("nan", "(np.full(3, np.nan, np.float32), 0.0, False, False, {})", "(rule finite;"),
     ],
 )
-def test_an_environment_that_breaks_its_word_is_named(name, what, said, tmp_path, monkeypatch, capfd):
+def test_an_environment_that_breaks_the_rules_is_named(name, what, message, tmp_path, monkeypatch, capfd):
     (tmp_path / f"broken_{name}.py").write_text(BROKEN.replace("WHAT", what))
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
@@ -393,5 +393,5 @@ def test_an_environment_that_breaks_its_word_is_named(name, what, said, tmp_path
     assert main.main([*words, str(run)]) == 1
     _, err = capfd.readouterr()
     assert err.startswith("polyplay: failed: ")
-    assert said in err
+    assert message in err
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 1

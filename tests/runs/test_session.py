@@ -19,13 +19,13 @@ def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, c
     real, sent = NonBlockingWriter.flush, []
 
     def flush(self: NonBlockingWriter) -> None:
-        if signal.getsignal(signal.SIGTERM) is not kept and not sent:
+        if signal.getsignal(signal.SIGTERM) is not handler and not sent:
             with self.due.mutex:
                 sent.append(os.kill(os.getpid(), signal.SIGTERM))
-                assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it was heard in here
+                assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it is handled here
         real(self)
 
-    kept = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(NonBlockingWriter, "flush", flush)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
@@ -51,11 +51,11 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
     monkeypatch.setattr(Crew, "poll", lost)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 1M --run"
     outside: list[int] = []  # who would have ended the process
-    kept = signal.signal(signal.SIGTERM, lambda number, frame: outside.append(number))
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: outside.append(number))
     try:
         assert main.main([*words.split(), str(run)]) == 1
     finally:
-        signal.signal(signal.SIGTERM, kept)
+        signal.signal(signal.SIGTERM, handler)
     assert not outside
     summary = json.loads((run / "summary.json").read_text())
     assert summary["exit_code"] == 1

@@ -19,11 +19,12 @@ from polyplay.nets.factory import build_network
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.envs.toys.traits import NAME as TRAITS
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
 PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "capacity": 20_000, "prefetch": 2}
 LEARNS: Any = {**PACE, "n_step": 1, "gamma": 0.5, "learning_rate": 3e-3, "target": 50, "ratio": 24.0, "start": 300}
-AIM: Any = {**LEARNS, "env": "toy:traits+continuous+questions=2", "width": 64, "noise": 0.5}
+AIM: Any = {**LEARNS, "env": f"{TRAITS}+continuous+questions=2", "width": 64, "noise": 0.5}
 FEW: Any = {**AIM, "steps": 600, "batch": 16, "ratio": 4.0, "serial": True}
 
 
@@ -56,7 +57,7 @@ def test_quick_learns_to_swing_a_pendulum_up(tmp_path):
 
 
 def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path):
-    run = trained(tmp_path / "run", **{**FEW, "env": "toy:traits+dict+continuous", "trace": True})
+    run = trained(tmp_path / "run", **{**FEW, "env": f"{TRAITS}+dict+continuous", "trace": True})
     assert run.exit_code == 0
     assert run.summary["updates"] == pytest.approx((600 - 300) * 4.0 / 16, rel=0.3)
     kept = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
@@ -110,7 +111,7 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     with torch.no_grad():
         out = policy.learnt(obs[0], torch.from_numpy(drawn["action"]))
         goal = torch.from_numpy(drawn["return"] + drawn["discount"] * policy.value(obs[1]).numpy())
-    found = memory.picker.priorities(drawn["id"] & (2**32 - 1))
+    found = memory.sampler.priorities(drawn["id"] & (2**32 - 1))
     np.testing.assert_allclose(found, (goal - out["q"]).abs().numpy(), rtol=1e-3, atol=1e-4)
 
 
@@ -141,7 +142,7 @@ def test_its_picture_is_apexs_with_noise():
     ("settings", "said"),
     [
         ({"env": "toy:catch"}, "this learns bounded real vectors .*, the environment's are 3 discrete"),
-        ({"env": "toy:traits+hybrid+continuous"}, "this learns bounded real vectors"),
+        ({"env": f"{TRAITS}+hybrid+continuous"}, "this learns bounded real vectors"),
         ({"actors": 3}, "--actors 3 does not divide among --memories 2"),
         ({"noise": -1.0}, "--noise: -1 given, allowed: a number from 0 up"),
         ({"slope": -1.0}, "--slope"),

@@ -94,23 +94,6 @@ def test_replicas_learn_from_the_sum_over_all_of_them():
     assert crew.roles[0].spec.loss == q_learning.q("sum", replicas=2)
 
 
-def test_a_memory_of_packed_frames_learns_the_same(tmp_path):
-    settings = {"steps": 700, "start": 250, "network": "a3c", "env": "ALE/Pong-v5", "lanes": 4, "batch": 16}
-    made = [trained(tmp_path / how, **settings, atari="baselines", seed=3, compress=how) for how in ("none", "zlib")]
-    assert losses(made[0].directory) == losses(made[1].directory)
-    assert len(losses(made[0].directory)) > 100
-    sizes = [
-        next(r["replay_bytes"] for r in reversed([*read_lines(m.directory / "metrics.jsonl")]) if "replay_bytes" in r)
-        for m in made
-    ]
-    assert sizes[1] < sizes[0] / 2
-
-
-def test_packing_frames_where_none_are_kept_is_refused(tmp_path):
-    with pytest.raises(UserError, match="--compress zlib: this system keeps no replay"):
-        polyplay.train("a2c", env="toy:catch", network="mlp", compress="zlib", run=str(tmp_path / "run"))
-
-
 def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):
     run = trained(tmp_path / "run", steps=1_500, replicas=2)
     last = checkpoint.everything(run.directory)[-1]

@@ -11,7 +11,6 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
@@ -23,6 +22,7 @@ from polyplay.runs.run import diagram
 from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
 from tests.reports import rows
+from tests.systems import traits_matrix as matrix
 
 NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard": False, "report_every": 1.0}
 LONG = pytest.mark.long

@@ -1,4 +1,4 @@
-"""Every trait with every other, in every system, as threads and as processes: what `polyplay systems --matrix` says."""
+"""Every trait with every other, in every system, as threads and as processes: the table of traits_matrix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.cli import main, matrix
 from polyplay.common import checkpoint
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
+from tests.systems import traits_matrix as matrix
 
 NET = {
     "network": "mlp",
@@ -120,18 +120,16 @@ def test_every_trait_is_off_where_another_is_on_in_every_system():
             assert [c for c in matrix.CASES if c.system == system and one in c.traits and other not in c.traits]
 
 
-def test_the_command_prints_the_table_and_what_proves_it(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main.main(["systems", "--matrix"]) == 0
-    out = capsys.readouterr().out
-    for words in ("LSTM + masks", "hybrid act. + continuous", "appo", "then as processes", "L learns", "t trains"):
-        assert words in out
-    assert matrix.TEST in out
+def test_the_table_has_every_pair_and_names_what_proves_it():
+    lines = matrix.markdown()
+    for words in ("LSTM + masks", "hybrid act. + continuous", "appo", "the second as processes", "learns", "trains"):
+        assert words in "\n".join(lines)
+    assert matrix.TEST in "\n".join(lines)
     assert __file__.endswith(matrix.TEST)
-    assert max(map(len, out.splitlines())) <= 100
-    n = 2 * len(matrix.SYSTEMS)
-    rows = [line.split() for line in out.splitlines() if line.endswith((" t ", " L "))]
-    assert len(rows) == len(matrix.pairs())
-    assert {mark for row in rows for mark in row[-n:]} == {"L", "t"}, "none is untried"
-    assert next(row for row in rows if row[:3] == ["LSTM", "+", "masks"])[3:5] == ["L", "t"], "a2c, threads first"
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : 2 + len(matrix.pairs())]]
+    assert len({row[0] for row in rows}) == len(matrix.pairs())
+    marks = [mark for row in rows for cell in row[1:] for mark in cell.split()]
+    assert len(marks) == 2 * len(matrix.SYSTEMS) * len(rows)
+    assert set(marks) == {"L", "t"}, "none is untried"
+    assert next(row for row in rows if row[0] == "LSTM + masks")[1] == "L t", "a2c, threads first"
     assert matrix.verdict("a2c", "process", ("nothing",)) == "untried"

@@ -9,14 +9,21 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import matrix
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
+from tests.envs.toys.traits import NAME as TRAITS
+from tests.systems import traits_matrix as matrix
 
-NET: Any = {"env": "toy:traits+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0, "steps": 600}
+NET: Any = {
+    "env": f"{TRAITS}+mask+dict",
+    "network": "mlp",
+    "tensorboard": False,
+    "report_every": 1.0,
+    "steps": 600,
+}
 SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
 OF: Any = {
@@ -48,7 +55,7 @@ def test_it_trains_with_masks_and_dicts(system, more, tmp_path):
     assert any((v != fresh[k].numpy()).any() for k, v in now.items())
 
 
-@pytest.mark.parametrize("env", ["toy:traits+continuous", "toy:traits+hybrid"])
+@pytest.mark.parametrize("env", [f"{TRAITS}+continuous", f"{TRAITS}+hybrid"])
 @pytest.mark.parametrize("system", matrix.VALUES)
 def test_actions_that_are_no_choice_are_refused(system, env):
     page = systems.load(system)

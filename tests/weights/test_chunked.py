@@ -94,7 +94,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     update, vectors, bound = made(PLAIN)
     parts, before = update.parts(), update.arrays()[0].copy()
     other = update.locks.join(1)
-    assert other.take(0)
+    assert other.acquire(0)
     vectors[0].grad.fill_(1.0)
     held = vectors[0].read().copy()
     steps = bound[0](0.1, np.zeros(3))
@@ -107,7 +107,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
         assert np.array_equal(vector[parts[0]], before[parts[0]])
         assert (vector[parts[1]] != held[parts[1]]).all(), "renewed per chunk"
     assert bound[0].waited > 0.0
-    other.give(0)
+    other.release(0)
     _finish(steps)
     assert done.tolist() == [1, 1, 1]
     assert np.array_equal(vectors[0].read(), central)
@@ -200,10 +200,10 @@ def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
         if i not in running:
             vectors[i].grad.fill_(1.0)
             running[i] = bound[i](0.1, np.zeros(3))
-        closed = [c for c in range(chunks) if rng.random() < 0.7 and others.take(c)]
+        closed = [c for c in range(chunks) if rng.random() < 0.7 and others.acquire(c)]
         ended = next(running[i], running) is running
         for c in closed:
-            others.give(c)
+            others.release(c)
         if ended:
             del running[i]
             copy, version = acted[i]
@@ -243,10 +243,10 @@ def test_lag_over_several_own_updates_is_never_told_too_small_either(monkeypatch
         for _ in range(60):
             i = int(rng.integers(2))
             turns[i] = turns[i] or bound[i](0.1, np.zeros(3))
-            closed = [c for c in range(3) if rng.random() < 0.6 and others.take(c)]
+            closed = [c for c in range(3) if rng.random() < 0.6 and others.acquire(c)]
             ended = next(turns[i], turns) is turns
             for c in closed:
-                others.give(c)
+                others.release(c)
             if ended:
                 turns[i] = None
                 copy, version = begun[i]

@@ -98,7 +98,7 @@ def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
             assert time.monotonic() < until
             time.sleep(0.005)
         mine = update.locks.join(0)
-        assert not mine.take(1)
+        assert not mine.acquire(1)
     finally:
         os.kill(worker.pid or 0, signal.SIGKILL)
         worker.join(60)

@@ -125,7 +125,7 @@ def test_staleness_and_discards_are_those_of_a_plain_twin(stale, shards, events)
     for part, n in zip(server.parts, twin.version, strict=True):
         own = whole(server)[part.start : min(part.stop, 21)]
         np.testing.assert_allclose(own, 0.5 + n, rtol=1e-3)
-    assert [list(b.counts.held) for b in bound] == twin.held
+    assert [list(b.counts.versions) for b in bound] == twin.held
 
 
 def test_a_gradient_can_be_too_old_for_one_shard_alone():
@@ -140,7 +140,7 @@ def test_a_gradient_can_be_too_old_for_one_shard_alone():
     leave(bound[1])  # made with nothing of that
     for part in parts:
         part.sweep()
-    told = bound[0].what.totals()
+    told = bound[0].server.totals()
     assert told["stale"].tolist() == [1, 0]
     assert told["versions"].tolist() == [2, 2]
     assert told["lag_max"] == 2

@@ -23,6 +23,7 @@ from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
+from polyplay.weights import parameter_server
 from polyplay.weights.flat import param_sizes
 from polyplay.weights.parameter_server import TAKEN, WRITTEN, ParameterServer
 from polyplay.weights.parameter_shard import serve_parameters
@@ -112,7 +113,7 @@ def _die(server: ParameterServer) -> None:
     bound = _end(server, 1)
     bound.vector.grad.fill_(7e9)
     left = iter((lambda: None, lambda: time.sleep(600)))
-    server.barrier = lambda: next(left)()  # type: ignore[method-assign]
+    parameter_server.memory_barrier = lambda: next(left)()
     for _ in bound(1.0, np.zeros(3)):
         pass
 

@@ -21,8 +21,9 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
-from polyplay.runs import options
+from polyplay.runs import options, run
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.on_request import WeightsOnRequest
 from polyplay.workers import evaluator
@@ -122,9 +123,9 @@ def test_only_better_weights_are_kept(tmp_path: Path):
 
 def test_a_damaged_best_is_not_taken(tmp_path: Path):
     counters = {"updates": 2, "episodic_return_mean": 1.0}
-    checkpoint.save_best_weights(tmp_path, checkpoint.POLICY, {"x": np.zeros(3, np.float32)}, counters)
+    checkpoint.save_best_weights(tmp_path, checkpoint.policy_name(0), {"x": np.zeros(3, np.float32)}, counters)
     assert checkpoint.best_weights(tmp_path) is not None
-    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.POLICY}.safetensors").write_bytes(b"")
+    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.policy_name(0)}.safetensors").write_bytes(b"")
     assert checkpoint.best_weights(tmp_path) is None
     assert checkpoint.best(tmp_path) is None
 
@@ -166,7 +167,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     with meanwhile(stop):
         assert main.main(words) == 143
     best = [row for row in rows(run / "evaluations.jsonl") if row["best"]][-1]
-    result = evaluate.evaluate(run, 12, 5, which="best")
+    result = evaluate.evaluate(run, EvaluateOptions(episodes=12, seed=5, checkpoint="best"))
     assert result["returns"] == best["returns"]
     assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
     assert result["checkpoint"] == f"best-{best['updates']:012d}"
@@ -174,7 +175,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
 
 def test_without_the_option_there_is_none(tmp_path: Path):
     crew = Crew()
-    assert evaluator.add(crew, None, options.RunOptions()) == []
+    assert run.add_evaluator(crew, None, options.RunOptions(), 0) == []
     assert crew.control.show is None
     assert crew.roles == []
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
 import pytest
 
 from polyplay.cli.bench import crowd, settings
 from polyplay.workers import profile
+from tests.envs.toys.traits import NAME as TRAITS
 
 
 def test_learning_from_what_acting_computed():
@@ -43,7 +42,7 @@ def test_between_two_sizes_lies_a_straight_line():
 @pytest.mark.parametrize("system", settings.MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
-    for env in ("toy:catch", "toy:traits+mask+dict"):
+    for env in ("toy:catch", f"{TRAITS}+mask+dict"):
         keywords = settings.keywords(system, env, "mlp", "float32", 2)
         wired = settings.wire(system, keywords)
         order = crowd.MeasureRequest(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
@@ -68,9 +67,5 @@ def test_learning_changes_the_weights():
     assert len(heard) % (3 * 4) == 0  # epochs × minibatches
 
 
-def test_mistakes_are_answers_and_answers_are_averaged():
-    keywords = settings.keywords("a2c", "toy:catch", "mlp", "float32", 2)
-    line = json.dumps({"system": "a2c", "keywords": {**keywords, "lanes": 3, "replicas": 2}, "seconds": 1e-4})
-    asked: dict[str, Any] = {**json.loads(line), "rows": None}
-    assert "--lanes 3 does not divide" in crowd.answer_request(json.dumps(asked))["mistake"]
+def test_measurements_are_averaged():
     assert crowd.mean([{"env": 1.0, "learn": 4.0}, {"env": 3.0, "learn": 8.0}]) == {"env": 2.0, "learn": 6.0}

@@ -1,19 +1,20 @@
-"""Copies of whole planes from all over a large memory, each one memcpy. And what of a stack of planes is new."""
+"""Gather and scatter rows of a large array by memcpy; and find out which planes of a stack are new."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from polyplay.buffers.replay.rng import compiled
-from polyplay.buffers.replay.row_kernels import CONTINUES, REPEAT, STRANGE, ZEROS
+from polyplay.buffers.replay.rng import compiled, inlined
+from polyplay.buffers.replay.row_kernels import CONTINUES, REPEAT, STORED, ZEROS
 
 
-def _copy(typing: Any, to: Any, of: Any, n: Any) -> Any:
+def _copy(typing: Any, to: Any, of: Any, n: Any) -> tuple[Any, Callable]:
     """memcpy(to, of, n), by addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -27,100 +28,90 @@ def _copy(typing: Any, to: Any, of: Any, n: Any) -> Any:
 _memcpy: Any = intrinsic(_copy)
 
 
-@njit(inline="always")
-def _check(row: Any, rows: Any) -> None:
+@inlined
+def _check(row: int, rows: int) -> None:
     if row < 0 or row >= rows:
         raise IndexError("a row that is not there")
 
 
 @compiled
-def _gather(memory: Any, index: Any, out: Any) -> None:
-    n, of, to = memory.shape[1], memory.ctypes.data, out.ctypes.data
+def _gather(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    n, of, to = cells.shape[1], cells.ctypes.data, out.ctypes.data
     i = 0
     while i < index.size:
-        _check(index[i], memory.shape[0])
+        _check(index[i], cells.shape[0])
         j = i + 1
         while j < index.size and index[j] == index[j - 1] + 1:  # neighbours go together
-            _check(index[j], memory.shape[0])
+            _check(index[j], cells.shape[0])
             j += 1
         _memcpy(np.uintp(to + i * n), np.uintp(of + index[i] * n), (j - i) * n)
         i = j
 
 
 @compiled
-def _scatter(memory: Any, index: Any, values: Any, skip: Any) -> None:
-    n, to, of, step = memory.shape[1], memory.ctypes.data, values.ctypes.data + skip, values.shape[1]
+def _scatter(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """Of values' rows, which may be longer, the end."""
+    n, step = cells.shape[1], values.shape[1]
+    to, of = cells.ctypes.data, values.ctypes.data + step - n
     for i in range(index.size):
-        _check(index[i], memory.shape[0])
+        _check(index[i], cells.shape[0])
         _memcpy(np.uintp(to + index[i] * n), np.uintp(of + i * step), n)
 
 
 @compiled
-def _gather_numbers(memory: Any, index: Any, out: Any) -> None:
+def _gather_numbers(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     for i in range(index.size):
-        _check(index[i], memory.size)
-        out[i] = memory[index[i]]
+        _check(index[i], cells.size)
+        out[i] = cells[index[i]]
 
 
 @compiled
-def _scatter_numbers(memory: Any, index: Any, values: Any) -> None:
+def _scatter_numbers(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
     for i in range(index.size):
-        _check(index[i], memory.size)
-        memory[index[i]] = values[i]
+        _check(index[i], cells.size)
+        cells[index[i]] = values[i]
 
 
 NUMBERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # rows that are copied without a call
 
 
-def flat(array: np.ndarray, rows: int) -> np.ndarray:
-    """A contiguous array as uint8 [rows, bytes]; the same memory."""
-    return array.reshape(rows, -1).view(np.uint8) if array.size else np.zeros((rows, 0), np.uint8)
+def as_bytes(array: np.ndarray, n: int) -> np.ndarray:
+    """A contiguous array as uint8 [n, bytes]; the same memory."""
+    return array.reshape(n, -1).view(np.uint8) if array.size else np.zeros((n, 0), np.uint8)
 
 
-def numbers(memory: np.ndarray) -> np.ndarray | None:
-    """Rows [n, …] as unsigned numbers [n], the same memory; None: they are longer than such."""
-    number = NUMBERS.get(memory.nbytes // max(1, len(memory)))
-    return None if number is None else memory.reshape(-1).view(number)
+def as_cells(array: np.ndarray, n: int) -> np.ndarray:
+    """A contiguous array as `n` rows, the same memory: unsigned numbers [n] where one holds a row, else bytes."""
+    number = NUMBERS.get(array.nbytes // n)
+    return as_bytes(array, n) if number is None else array.reshape(-1).view(number)
 
 
-def scatter_numbers(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
-    """scatter() for memory as numbers() says, and values of just such rows."""
-    _scatter_numbers(memory, index.ravel(), values.ravel().view(memory.dtype))
-
-
-def gather(memory: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
-    """out[i] = memory[index[i]]: memory [n, …], index int64 in 0 … n - 1 and out hold the same rows, C-contiguous.
+def gather(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    """out[i] = cells[index[i]]: cells as as_cells() gives them, index int64 [n], out C-contiguous with the same rows.
 
     IndexError: an index that is out of range.
     """
-    index = np.ascontiguousarray(index).reshape(-1)
     if len(index):
         assert out.flags.c_contiguous
-        assert out.nbytes * len(memory) == memory.nbytes * len(index)
-        if number := NUMBERS.get(memory.nbytes // len(memory)):
-            _gather_numbers(memory.reshape(-1).view(number), index, out.reshape(-1).view(number))
-        else:
-            _gather(flat(memory, len(memory)), index, flat(out, len(index)))
+        assert out.nbytes * len(cells) == cells.nbytes * len(index)
+        copy = _gather_numbers if cells.ndim == 1 else _gather
+        copy(cells, index, as_cells(out, len(index)))
 
 
-def scatter(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
-    """memory[index[i]] = values[i], the inverse; values [index.shape, …] are converted to the memory's dtype.
+def scatter(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """cells[index[i]] = values[i], the inverse; values are C-contiguous.
 
     values may have longer rows: the last of what they hold is taken (of a stack of planes, the newest).
     """
-    index = np.ascontiguousarray(index).reshape(-1)
-    values = np.ascontiguousarray(values, memory.dtype)
-    if len(index):
-        number = NUMBERS.get(memory.nbytes // len(memory))
-        if number and values.nbytes * len(memory) == memory.nbytes * len(index):
-            _scatter_numbers(memory.reshape(-1).view(number), index, values.reshape(-1).view(number))
-            return
-        rows, of = flat(memory, len(memory)), flat(values, len(index))
+    if cells.ndim == 1 and values.nbytes == cells.itemsize * len(index):
+        _scatter_numbers(cells, index, values.reshape(-1).view(cells.dtype))
+    elif len(index):
+        rows, of = as_bytes(cells, len(cells)), as_bytes(values, len(index))
         assert of.shape[1] % max(1, rows.shape[1]) == 0
-        _scatter(rows, index, of, of.shape[1] - rows.shape[1])
+        _scatter(rows, index, of)
 
 
-def words(array: np.ndarray, lead: int) -> np.ndarray:
+def as_words(array: np.ndarray, lead: int) -> np.ndarray:
     """A contiguous array with everything behind its first `lead` dimensions as one, of the widest unsigned words that
     its bytes make.
     """
@@ -130,8 +121,8 @@ def words(array: np.ndarray, lead: int) -> np.ndarray:
     return whole.view(np.uint64 if n % 8 == 0 and whole.ctypes.data % 8 == 0 else np.uint8)
 
 
-@njit(inline="always")
-def _equal(a: Any, b: Any) -> Any:
+@inlined
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two rows of words are equal: no branch within, so that it is wide loads and ORs."""
     differs = a[0] ^ a[0]
     for i in range(a.size):
@@ -140,7 +131,7 @@ def _equal(a: Any, b: Any) -> Any:
 
 
 @compiled
-def _kinds(obs: Any, last: Any, lanes: Any, begun: Any, kinds: Any) -> None:
+def _kinds(obs: np.ndarray, last: np.ndarray, lanes: np.ndarray, begun: np.ndarray, kinds: np.ndarray) -> None:
     T, B, k = obs.shape[:3]
     empty = np.zeros(obs.shape[3], obs.dtype)
     for b in range(B):
@@ -158,22 +149,24 @@ def _kinds(obs: Any, last: Any, lanes: Any, begun: Any, kinds: Any) -> None:
                     zeros = zeros and _equal(new[j], empty)
                     repeat = repeat and _equal(new[j], new[k - 1])
                 found |= ((1 << ZEROS) if zeros else 0) | ((1 << REPEAT) if repeat else 0)
-            kinds[t, b] &= found | (1 << STRANGE)
+            kinds[t, b] &= found | (1 << STORED)
 
 
-def kinds(stacks: list[tuple[np.ndarray, np.ndarray]], lanes: np.ndarray, begun: np.ndarray, T: int) -> np.ndarray:
-    """uint8 [T, B]: how the older planes of each row can be had again: CONTINUES, ZEROS, REPEAT or STRANGE.
+def stack_kinds(
+    stacks: list[tuple[np.ndarray, np.ndarray]], lanes: np.ndarray, begun: np.ndarray, T: int
+) -> np.ndarray:
+    """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
 
     stacks: pairs of a leaf's rows [T, B, k, …] and every lane's last row so far [L, k, …]; all leaves agree on a kind.
     begun bool [B]: there is a last row.
     """
-    found = np.full((T, len(lanes)), 15, np.uint8)
+    possible = np.full((T, len(lanes)), 15, np.uint8)
     for rows, ends in stacks:
-        obs, last = words(rows, 3), words(ends, 2)
+        obs, last = as_words(rows, 3), as_words(ends, 2)
         if obs.dtype != last.dtype:
             obs, last = obs.view(np.uint8), last.view(np.uint8)
-        _kinds(obs, last, lanes, begun, found)
-    return _LOWEST[found]
+        _kinds(obs, last, lanes, begun, possible)
+    return _LOWEST[possible]
 
 
 _LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)

@@ -1,4 +1,5 @@
-"""A memory as files: pieces of at most 64 MB as safetensors, each with a checksum, and replay.json. Never twice in RAM.
+"""A replay buffer as files: pieces of at most 64 MB as safetensors, each with a checksum, and replay.json. Never twice
+in RAM.
 
 Only slots that hold rows are written. A tree is saved by its leaves, since its sums follow from them to the bit.
 """
@@ -17,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
-from polyplay.buffers.replay.storage import PIECE
 from polyplay.common.checkpoint import write_json
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_bytes
@@ -25,71 +25,56 @@ from polyplay.common.files import write_bytes
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
 
-SCHEMA = 1
+SCHEMA = 2
 INDEX = "replay.json"
-FREE = (
-    "batch",
-    "gamma",
-    "reward",
-    "scale",
-    "start",
-    "ratio",
-    "slack",
-    "buffers",
-)  # may differ: nothing that is saved knows them
+PIECE = 64 * 2**20  # bytes that are saved or loaded at once
+# of a description, what may differ: nothing that is saved depends on it
+FREE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "buffers")
 
 
-def save_buffer(memory: ReplayBuffer, directory: Path) -> None:
-    """See Memory.save."""
+def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
+    """See ReplayBuffer.save."""
     directory.mkdir(parents=True, exist_ok=True)
-    for left in directory.glob("*.safetensors"):  # by one that was killed while it wrote
+    for left in directory.glob("*.safetensors"):  # by a process that was killed while it wrote
         left.unlink()
     files = []
-    for i, (part, key, arrays) in enumerate(_pieces(memory)):
-        data = packed({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+    for i, (part, key, begin, rows) in enumerate(_pieces(buffer)):
+        data = packed({"rows": np.ascontiguousarray(rows), "at": np.array([begin])})
         name = f"{i:05d}-{part}.safetensors"
         write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
-        del data, arrays
-    numbers = {
-        "draws": memory.draws.save(),
-        "pace": memory.pace.save(),
-        "greatest": memory.greatest,
-        "beta": memory.beta,
-    }
-    write_json(directory / INDEX, {"schema": SCHEMA, "replay": _told(memory), "numbers": numbers, "files": files})
+        del data
+    numbers = {"rng": buffer.rng.save(), "rows": buffer.limiter.rows}
+    numbers |= {"max_priority": buffer.max_priority, "beta": buffer.beta}
+    head = {"schema": SCHEMA, "replay": _description(buffer), "numbers": numbers, "files": files}
+    write_json(directory / INDEX, head)
 
 
-def load_buffer(memory: ReplayBuffer, directory: Path) -> None:
-    """See Memory.load."""
-    head = _head(memory, directory)
-    wholes = _wholes(memory)
+def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
+    """See ReplayBuffer.load."""
+    head, parts = _head(buffer, directory), _parts(buffer)
     for file in head["files"]:
-        arrays = _read(directory / file["name"], file["crc32"])
-        if file["part"] == "rows":
-            memory.fields.shelves[file["key"]].load(arrays)
-        else:
-            begin, rows = int(arrays["at"][0]), arrays["rows"]
-            wholes[file["part"]][file["key"]][begin : begin + len(rows)] = rows
-    memory.picker.restored()
+        piece = _read(directory / file["name"], file["crc32"])
+        begin, rows = int(piece["at"][0]), piece["rows"]
+        parts[file["part"]][file["key"]][begin : begin + len(rows)] = rows
+    buffer.sampler.restored()
     numbers = head["numbers"]
-    memory.draws.load(numbers["draws"])
-    memory.pace.load(numbers["pace"])
-    memory.greatest, memory.beta = numbers["greatest"], numbers["beta"]
+    buffer.rng.load(numbers["rng"])
+    buffer.limiter.rows = numbers["rows"]
+    buffer.max_priority, buffer.beta = numbers["max_priority"], numbers["beta"]
 
 
-def _head(memory: ReplayBuffer, directory: Path) -> dict[str, Any]:
+def _head(buffer: ReplayBuffer, directory: Path) -> dict[str, Any]:
     try:
         head = json.loads((directory / INDEX).read_text())
     except (OSError, ValueError) as e:
         raise UserError(f"replay: {INDEX} cannot be read ({e})") from None
     if head.get("schema") != SCHEMA:
         raise UserError(f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}")
-    mine = _told(memory)
-    differ = [k for k, v in head["replay"].items() if k not in FREE and mine.get(k) != v]
+    saved, own = head["replay"], _description(buffer)
+    differ = [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE and own.get(k) != v]
     if differ:
-        said = ", ".join(f"{k}={head['replay'][k]} there, {mine.get(k)} here" for k in differ)
-        raise UserError(f"replay: what was saved was described otherwise: {said}")
+        raise UserError(f"replay: what was saved was described otherwise: {', '.join(differ)}")
     return head
 
 
@@ -103,29 +88,29 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
         raise UserError(f"replay: {path.name} cannot be read ({e})") from None
 
 
-def _told(memory: ReplayBuffer) -> dict[str, Any]:
-    """The description as JSON has it."""
-    return json.loads(json.dumps(asdict(memory.replay)))
+def _description(buffer: ReplayBuffer) -> dict[str, Any]:
+    """The replay's description as JSON has it."""
+    return json.loads(json.dumps(asdict(buffer.replay)))
 
 
-def _wholes(memory: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
-    """Arrays that are written as they are; they are a memory's own, to be filled in place."""
+def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
+    """All arrays that are saved; they are the buffer's own, to be filled in place."""
     return {
-        "ledger": memory.ledger.arrays(),
-        "last": memory.fields.last,
-        "states": memory.states.arrays,
-        "picker": memory.picker.arrays(),
-        "given": {"given": memory.given},
+        "index": buffer.index.arrays(),
+        "last": buffer.columns.last,
+        "states": buffer.states.arrays,
+        "sampler": buffer.sampler.arrays(),
+        "rows": buffer.columns.arrays,
     }
 
 
-def _pieces(memory: ReplayBuffer) -> Iterator[tuple[str, str, dict[str, np.ndarray]]]:
-    """Part, key, and what is in a file of it."""
-    for part, arrays in _wholes(memory).items():
+def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
+    """Part, key, first row, and the rows of each file."""
+    R, heads = buffer.index.R, buffer.index.lane[0].tolist()
+    used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
+    for part, arrays in _parts(buffer).items():
         for key, array in arrays.items():
-            rows = max(1, PIECE // max(1, array[:1].nbytes))
-            for begin in range(0, len(array), rows):
-                yield part, key, {"rows": array[begin : begin + rows], "at": np.array([begin])}
-    for path, shelf in memory.fields.shelves.items():
-        for arrays in shelf.save(memory.ledger.used, memory.ledger.R):
-            yield "rows", path, arrays
+            step = max(1, PIECE // max(1, array[:1].nbytes))
+            for begin, end in used if part == "rows" else [(0, len(array))]:
+                for at in range(begin, end, step):
+                    yield part, key, at, array[at : min(at + step, end)]

@@ -1,4 +1,4 @@
-"""The book of a memory's rows: which slot holds what, what may be drawn, the ids of items. See rows."""
+"""The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from polyplay.buffers.replay.spec import Replay
 from polyplay.buffers.replay.sum_tree import MOST
 from polyplay.common.errors import BadPriority
 
-NAMES = ("head", "tail", "begin", "wait", "last")
-BY_SLOT = ("flags", "age", "owner", "stamp")
+BY_SLOT = ("flags", "older", "generation", "arrival")
 
 
-def id_error(priority: np.ndarray, i: int, whose: str = "") -> str:
+def priority_error(priority: np.ndarray, i: int, whose: str = "") -> str:
     """What is wrong with number i."""
     value = priority.reshape(-1)[i]
     kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
@@ -22,7 +21,7 @@ def id_error(priority: np.ndarray, i: int, whose: str = "") -> str:
 
 
 class ItemIndex:
-    """Rows of every lane: `lane` int64 [5, L] (NAMES); by slot `flags`, `age` uint8, `stamp` int64; `counts`."""
+    """Rows of every lane: `lane` int64 [5, L] and arrays by slot, see row_kernels.append; `counts`."""
 
     def __init__(self, replay: Replay):
         r, L = replay, replay.lanes
@@ -30,14 +29,10 @@ class ItemIndex:
         self.shape = np.array([r.rows, r.stack, r.window, r.burn_in, r.every], np.int64)
         self.lane = np.zeros((5, L), np.int64)
         self.lane[4] = -1
-        self.flags, self.age = np.zeros(self.slots, np.uint8), np.zeros(self.slots, np.uint8)
-        self.owner = np.zeros(self.slots, np.uint32)  # which row this is, of all that had the slot
-        self.stamp = np.zeros(self.slots, np.int64)  # transitions that had arrived when the row did
+        self.flags, self.older = np.zeros(self.slots, np.uint8), np.zeros(self.slots, np.uint8)
+        self.generation = np.zeros(self.slots, np.uint32)
+        self.arrival = np.zeros(self.slots, np.int64)  # transitions that had arrived when the row did
         self.counts = np.zeros(8, np.int64)
-
-    @property
-    def nbytes(self) -> int:
-        return int(sum(a.nbytes for a in (self.lane, self.flags, self.age, self.owner, self.stamp)))
 
     @property
     def size(self) -> int:
@@ -45,68 +40,72 @@ class ItemIndex:
         return int(self.counts[row_kernels.SIZE])
 
     @property
-    def used(self) -> np.ndarray:
-        """int64 [L]: slots of each lane that hold a row, from the lane's first."""
-        return np.minimum(self.lane[0], self.R)
+    def live(self) -> np.ndarray:
+        """Slots of all items that may be drawn."""
+        return np.flatnonzero(self.flags & row_kernels.LIVE)
 
     def append(self, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool) -> tuple[np.ndarray, ...]:
-        """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], come, gone), see rows.append.
+        """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], added, removed), as
+        row_kernels.append does.
 
         Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
         """
         T, B = given.shape
         slots, n = np.empty((T, B), np.int64), 0
         if self.shape[1]:
-            n = int((kinds == row_kernels.STRANGE).sum()) * int(self.shape[1] - 1)
-        extra, gone = np.empty((n, 3), np.int64), np.empty(T * B + n, np.int64)
-        come = np.empty(T * B + B * int(self.shape[2]), np.int64)  # and what waited
-        extras, n_come, n_gone, strange = row_kernels.append(
-            given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.age, self.owner, self.stamp,
-            self.counts, slots, extra, come, gone,
+            n = int((kinds == row_kernels.STORED).sum()) * int(self.shape[1] - 1)
+        extra, removed = np.empty((n, 3), np.int64), np.empty(T * B + n, np.int64)
+        added = np.empty(T * B + B * int(self.shape[2]), np.int64)  # and what was pending
+        extras, n_added, n_removed, broken = row_kernels.append(
+            given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.older, self.generation, self.arrival,
+            self.counts, slots, extra, added, removed,
         )  # fmt: skip
-        if strange >= 0:
-            at = f"row {strange // B} of lane {lanes[strange % B]}"
+        if broken >= 0:
+            at = f"row {broken // B} of lane {lanes[broken % B]}"
             raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
-        return slots, extra[:extras], come[:n_come], gone[:n_gone]
+        return slots, extra[:extras], added[:n_added], removed[:n_removed]
 
-    def pick(self, draws: CounterRng, n: int) -> np.ndarray:
+    def pick(self, rng: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
         out = np.empty(n, np.int64)
-        draws.used = np.uint64(row_kernels.pick(draws.key, draws.used, self.R, self.lane, self.flags, out))
+        rng.used = np.uint64(row_kernels.pick(rng.key, rng.used, self.R, self.lane, self.flags, out))
         return out
 
     def trim(self, excess: int) -> np.ndarray:
-        """Drop the oldest items; their slots."""
-        gone = np.empty(max(excess, 0), np.int64)
-        n = row_kernels.trim(excess, self.R, self.lane, self.flags, self.stamp, self.counts, gone)
-        return gone[:n]
+        """Remove the oldest `excess` items; their slots."""
+        removed = np.empty(max(excess, 0), np.int64)
+        n = row_kernels.trim(excess, self.R, self.lane, self.flags, self.arrival, self.counts, removed)
+        return removed[:n]
 
-    def drawn(self, slots: np.ndarray) -> None:
+    def mark_drawn(self, slots: np.ndarray) -> None:
         self.flags[slots] |= row_kernels.DRAWN
         self.counts[row_kernels.SAMPLED] += len(slots)
 
     def ids(self, slots: np.ndarray) -> np.ndarray:
-        """int64 ids of what these slots hold: the slot, and which of its owners that is."""
-        return (self.owner[slots].astype(np.int64) << row_kernels.SHIFT) | slots
+        """int64 ids of what these slots hold: the slot, and its generation."""
+        return (self.generation[slots].astype(np.int64) << row_kernels.SHIFT) | slots
 
-    def judge(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    def row_numbers(self, slots: np.ndarray) -> np.ndarray:
+        """The number in its lane of the row in each slot."""
+        newest = self.lane[0, slots // self.R] - 1
+        return newest - (newest - slots) % self.R
+
+    def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """Slots and priorities of those ids whose items may still be drawn, and the greatest of these priorities.
 
         Raises BadPriority, naming the first that is NaN, negative or infinite.
         """
-        slots, told = np.empty(len(ids), np.int64), np.empty(len(ids))
-        n, greatest, wrong = row_kernels.judge(ids, priority, MOST, self.flags, self.owner, slots, told)
+        slots, valid = np.empty(len(ids), np.int64), np.empty(len(ids))
+        n, greatest, wrong = row_kernels.live_items(ids, priority, MOST, self.flags, self.generation, slots, valid)
         if wrong >= 0:
-            raise BadPriority(id_error(priority, wrong, f" of id {ids[wrong]}"))
-        return slots[:n], told[:n], greatest
+            raise BadPriority(priority_error(priority, wrong, f" of id {ids[wrong]}"))
+        return slots[:n], valid[:n], greatest
 
     def mean_age(self) -> float:
         """Transitions that arrived since an item's row did, on average."""
-        size = max(self.size, 1)
-        return (
-            float(self.counts[row_kernels.STEPS]) - float(self.counts[row_kernels.STAMPS]) / size if self.size else 0.0
-        )
+        steps, arrivals = float(self.counts[row_kernels.STEPS]), float(self.counts[row_kernels.ARRIVALS])
+        return steps - arrivals / self.size if self.size else 0.0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What is saved."""
-        return {"lane": self.lane, "counts": self.counts, **{n: getattr(self, n) for n in BY_SLOT}}
+        return {name: getattr(self, name) for name in ("lane", "counts", *BY_SLOT)}

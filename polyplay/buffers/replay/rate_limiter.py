@@ -1,9 +1,8 @@
-"""The pace between acting and learning: how many rows are learnt from for each that comes, bounded on both sides."""
+"""The rate of learning to acting: rows learnt from for each row added, bounded on both sides."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from polyplay.buffers.replay.spec import Replay
 
@@ -23,18 +22,14 @@ class RateLimiter:
         self.ratio, self.start = replay.ratio, replay.start
         self.each = max(replay.sequence, 1)  # rows of an item
         self.batch, self.slack = replay.batch * self.each, replay.slack
-        self.rows = 0
+        self.rows = 0  # added so far
 
     @property
     def begun(self) -> bool:
         return self.rows >= self.start
 
-    def heard(self, rows: int) -> None:
-        """So many rows were added."""
-        self.rows += rows
-
     def credit(self, sampled: int) -> float:
-        """Rows that may be drawn for those that came, less those that were; sampled: items, so far."""
+        """Rows that may be drawn for those added, less those drawn; sampled: items drawn so far."""
         return (self.ratio or 0.0) * (self.rows - self.start) - sampled * self.each
 
     def due(self, sampled: int) -> int:
@@ -53,11 +48,5 @@ class RateLimiter:
         return max(0, -int(-(behind - self.credit(sampled)) // self.ratio))
 
     def measured(self, sampled: int) -> float:
-        """Rows drawn for each that came since the start."""
+        """Rows drawn for each row added since the start."""
         return sampled * self.each / max(1, self.rows - self.start) if self.begun else 0.0
-
-    def save(self) -> dict[str, Any]:
-        return {"rows": self.rows}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        self.rows = int(saved.get("rows", 0))  # an early version saved none

@@ -1,22 +1,22 @@
-"""Random numbers from a counter, for compiled loops: number n is a hash of (key, n); two integers are all to save."""
+"""Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.dispatcher import Dispatcher
 
-compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
-_inline: Any = njit(inline="always", error_model="numpy")
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+inlined = njit(inline="always", error_model="numpy")
 
 
-def is_compiled(loop: Any) -> bool:
+def is_compiled(loop: Dispatcher) -> bool:
     """Whether a compiled loop was compiled on this machine before, and its file is the same since."""
-    code = loop.py_func.__code__
-    path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{loop.__name__}-{code.co_firstlineno}.*.nbi"
-    return any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(loop.stats.cache_path).glob(name))
+    code, cache = loop.py_func.__code__, loop.stats.cache_path
+    path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.*.nbi"
+    return cache is not None and any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(cache).glob(name))
 
 
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -24,8 +24,8 @@ _11, _27, _30, _31, _32 = (np.uint64(x) for x in (11, 27, 30, 31, 32))
 _LOW, _ONE = np.uint64(0xFFFFFFFF), np.uint64(1)
 
 
-@_inline
-def bits(key: Any, n: Any) -> Any:
+@inlined
+def bits(key: np.uint64, n: np.uint64) -> np.uint64:
     """Number `n` (uint64) of `key` (uint64), 64 bits: SplitMix64 (Steele et al. 2014)."""
     x = key + n * _A
     x = (x ^ (x >> _30)) * _B
@@ -33,14 +33,14 @@ def bits(key: Any, n: Any) -> Any:
     return x ^ (x >> _31)
 
 
-@_inline
-def fraction(key: Any, n: Any) -> Any:
+@inlined
+def fraction(key: np.uint64, n: np.uint64) -> float:
     """float64 in [0, 1), 53 bits."""
     return np.float64(bits(key, n) >> _11) * 2.0**-53
 
 
-@_inline
-def below(key: Any, n: Any, limit: Any) -> Any:
+@inlined
+def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
     """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
     least = ((_LOW - limit) + _ONE) % limit
     while True:
@@ -51,7 +51,7 @@ def below(key: Any, n: Any, limit: Any) -> Any:
 
 
 @compiled
-def fractions(key: Any, begin: Any, n: Any) -> Any:
+def fractions(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
     """float64 [n] in [0, 1): numbers begin … begin + n - 1."""
     out = np.empty(n)
     for i in range(n):

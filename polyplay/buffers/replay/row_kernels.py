@@ -1,43 +1,41 @@
-"""What rows are: flags, episodes, which of them may be drawn. Compiled loops over per-lane rings of rows.
+"""The flags of rows, and which rows may be drawn. Compiled loops over per-lane rings of rows.
 
 A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
 complete: `window` more rows of its episode are there, or the episode's end. Its window never leaves its episode:
 
 - an ordinary row u completes row u - window;
-- a terminated or truncated row completes all that wait, with shorter windows;
-- a first row completes what an interrupted episode left: their windows end with the last row that was seen.
+- a terminated or truncated row completes all that are pending, with shorter windows;
+- a first row completes what an interrupted episode left: their windows end with the last row that was observed.
 
-A row's byte of flags is all that is kept of that. Rows that only hold planes of a stack are EXTRA: they start nothing.
+A row's byte of flags is all that is stored of that. Rows that only hold planes of a stack are EXTRA: no item starts
+there.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-from polyplay.buffers.replay.rng import below, compiled
-
-_inline: Any = njit(inline="always", error_model="numpy")
+from polyplay.buffers.replay.rng import below, compiled, inlined
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
-CONTINUES, ZEROS, REPEAT, STRANGE = range(4)  # what precedes the newest plane of a stack
-PADDED = 128  # in a row's `age`: older planes than there are repeat the oldest one, instead of being 0
-SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it which of its owners
-# counters
-SIZE, STEPS, INSERTED, EVICTED, UNSEEN, STAMPS, SAMPLED, LATE = range(8)
+# where the planes before a stack's newest are: in the rows before; nowhere, as they are zeros, or repeat the newest;
+# in EXTRA rows
+CONTINUES, ZEROS, REPEAT, STORED = range(4)
+PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat that one, instead of being 0
+SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it the slot's generation
+# counters; ARRIVALS is the sum over live rows
+SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
 
 
-@_inline
-def _slot(base: Any, R: Any, p: Any, back: Any) -> Any:
+@inlined
+def _slot(base: int, R: int, p: int, back: int) -> int:
     """The slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
     return base + (p - back if p >= back else p - back + R)
 
 
 @compiled
-def flags_of(first: Any, terminated: Any, truncated: Any) -> Any:
+def flags_of(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
     """uint8 [T, B] from bools [T, B]."""
     out = np.empty(first.shape, np.uint8)
     for t in range(first.shape[0]):
@@ -48,172 +46,178 @@ def flags_of(first: Any, terminated: Any, truncated: Any) -> Any:
 
 @compiled
 def append(
-    given: Any,
-    kinds: Any,
-    lanes: Any,
-    anchored: Any,
-    shape: Any,
-    lane: Any,
-    flags: Any,
-    age: Any,
-    owner: Any,
-    stamp: Any,
-    counts: Any,
-    slots: Any,
-    extra: Any,
-    come: Any,
-    gone: Any,
-) -> Any:
-    """Add rows; where they went.
+    given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray, lane: np.ndarray,
+    flags: np.ndarray, older: np.ndarray, generation: np.ndarray, arrival: np.ndarray, counts: np.ndarray,
+    slots: np.ndarray, extra: np.ndarray, added: np.ndarray, removed: np.ndarray,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Add rows; their slots, and what changed by it.
 
     given uint8 [T, B]: FIRST, TERMINATED, TRUNCATED of the rows; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    lane int64 [5, L]: head, tail, begin of the episode, first row that waits, last anchor. By slot: flags uint8, age
-    uint8, owner uint32 (which row this is, of all that had the slot), stamp int64.
-    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, `come`, and
-    no more, `gone`: one that is in both has a new row, or one that came and went again: flags tell (LIVE).
-    Returns (extra rows, come, gone, row of [T·B] whose stack does not follow the one before or -1).
+    lane int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor. By slot: flags uint8, older
+    uint8 (planes of the row's stack in the slots before), generation uint32 (how many rows had the slot), arrival
+    int64. Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
+    `added`, and no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE).
+    Returns (extra rows, added, removed, row of [T·B] whose stack does not follow the one before or -1).
     """
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
-    keep = burn_in + max(k, 1) - 1 - R  # a row that comes retires the one so many rows from it, and all before
-    extras = n_come = n_gone = stamps = unseen = 0
+    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
+    extras = n_added = n_removed = 0
     T, B = given.shape
-    steps, strange = counts[STEPS], -1
+    steps, broken = counts[STEPS], -1
     for b in range(B):
         at = lanes[b]
         base, u, p = at * R, lane[0, at], lane[0, at] % R
-        tail, begin, wait, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
+        tail, begin, pending, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
         for t in range(T):
             flag, kind = given[t, b], kinds[t, b]
             new = flag & FIRST or u == 0
             if new:
-                n_come, stamps = _complete(
-                    base, R, u, p, max(wait, tail), u - 1, period, flags, stamp, come, n_come, stamps
+                n_added = _complete(
+                    base, R, u, p, max(pending, tail), u - 1, period, flags, arrival, counts, added, n_added
                 )
-                if kind == STRANGE:
-                    for j in range(k - 1):
-                        while tail <= u + keep:
-                            slot = _slot(base, R, p, u - tail)
-                            n_gone, stamps, unseen = drop(slot, flags, stamp, gone, n_gone, stamps, unseen)
-                            tail += 1
-                        slot = base + p
-                        flags[slot], age[slot] = _BREAK, 0
-                        owner[slot] += 1
-                        extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
-                        extras += 1
-                        u, p = u + 1, _slot(0, R, p, R - 1)
-                begin = wait = u
-            elif kind == STRANGE:
-                strange = t * B + b
+                for j in range(k - 1 if kind == STORED else 0):
+                    tail, n_removed = _retire(
+                        base, R, u, p, tail, u + reach, flags, arrival, counts, removed, n_removed
+                    )
+                    slot = base + p
+                    flags[slot], older[slot] = _BREAK, 0
+                    generation[slot] += 1
+                    extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
+                    extras += 1
+                    u, p = u + 1, _slot(0, R, p, R - 1)
+                begin = pending = u
+            elif kind == STORED:
+                broken = t * B + b
                 break
-            while tail <= u + keep:
-                slot = _slot(base, R, p, u - tail)
-                n_gone, stamps, unseen = drop(slot, flags, stamp, gone, n_gone, stamps, unseen)
-                tail += 1
+            tail, n_removed = _retire(base, R, u, p, tail, u + reach, flags, arrival, counts, removed, n_removed)
             slot = slots[t, b] = base + p
-            owner[slot] += 1
-            before = age[_slot(base, R, p, 1)]
+            generation[slot] += 1
+            before = older[_slot(base, R, p, 1)]
             if kind == CONTINUES and k > 1:
-                age[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
+                older[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
             else:
-                age[slot] = k - 1 if kind == STRANGE else PADDED if kind == REPEAT else 0
+                older[slot] = k - 1 if kind == STORED else PADDED if kind == REPEAT else 0
             steps += 0 if new else 1
-            stamp[slot] = steps
+            arrival[slot] = steps
             if period:
-                told, fresh = False, False
-                if u - begin <= burn_in and (u - begin) % period == 0:
-                    fresh = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
-                if burn_in and u - burn_in >= begin:
-                    told = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
-                flag |= ITEM if told or fresh else 0
+                flag |= _item(base, R, u, p, flag, begin, burn_in, period, flags)
                 if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
                     last = u
                     flag |= ANCHOR if burn_in else ANCHOR | ITEM
             flags[slot] = flag
             until = u if flag & _END else u - window + 1
-            if until > wait:
-                n_come, stamps = _complete(
-                    base, R, u, p, max(wait, tail), until, period, flags, stamp, come, n_come, stamps
+            if until > pending:
+                n_added = _complete(
+                    base, R, u, p, max(pending, tail), until, period, flags, arrival, counts, added, n_added
                 )
-                wait = until
+                pending = until
             if flag & _END:
-                wait = u + 1
+                pending = u + 1
             u, p = u + 1, _slot(0, R, p, R - 1)
-        lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, wait, last
-        if strange >= 0:
+        lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, pending, last
+        if broken >= 0:
             break
-    counts[SIZE] += n_come - n_gone
     counts[STEPS] = steps
-    counts[INSERTED] += n_come
-    counts[EVICTED] += n_gone
-    counts[UNSEEN] += unseen
-    counts[STAMPS] += stamps
-    return extras, n_come, n_gone, strange
+    counts[SIZE] += n_added - n_removed
+    counts[INSERTED] += n_added
+    counts[EVICTED] += n_removed
+    return extras, n_added, n_removed, broken
 
 
-@_inline
+@inlined
+def _item(
+    base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int, flags: np.ndarray
+) -> int:
+    """ITEM where a sequence begins with row u by the rows before it, else 0; the episode's first row is `begin`."""
+    after_anchor = near_start = False
+    if u - begin <= burn_in and (u - begin) % period == 0:
+        near_start = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
+    if burn_in and u - burn_in >= begin:
+        after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+    return ITEM if after_anchor or near_start else 0
+
+
+@inlined
 def _complete(
-    base: Any, R: Any, u: Any, p: Any, begin: Any, end: Any, period: Any, flags: Any, stamp: Any, come: Any, n: Any,
-    stamps: Any,
-) -> Any:  # fmt: skip
-    """Rows begin … end - 1, which waited, may be drawn from now on; row u is at position p."""
+    base: int, R: int, u: int, p: int, begin: int, end: int, period: int, flags: np.ndarray, arrival: np.ndarray,
+    counts: np.ndarray, added: np.ndarray, n: int,
+) -> int:  # fmt: skip
+    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
             flags[slot] |= LIVE
-            stamps += stamp[slot]
-            come[n] = slot
+            counts[ARRIVALS] += arrival[slot]
+            added[n] = slot
             n += 1
-    return n, stamps
+    return n
 
 
-@_inline
-def drop(slot: Any, flags: Any, stamp: Any, gone: Any, n: Any, stamps: Any, unseen: Any) -> Any:
-    """This row is drawn no more."""
+@inlined
+def _retire(
+    base: int, R: int, u: int, p: int, tail: int, last: int, flags: np.ndarray, arrival: np.ndarray,
+    counts: np.ndarray, removed: np.ndarray, n: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Drop rows tail … last; the new tail, and n."""
+    while tail <= last:
+        n = _drop(_slot(base, R, p, u - tail), flags, arrival, counts, removed, n)
+        tail += 1
+    return tail, n
+
+
+@inlined
+def _drop(slot: int, flags: np.ndarray, arrival: np.ndarray, counts: np.ndarray, removed: np.ndarray, n: int) -> int:
+    """This row may not be drawn any longer."""
     if flags[slot] & LIVE:
-        unseen += 0 if flags[slot] & DRAWN else 1
-        stamps -= stamp[slot]
+        counts[NEVER_SAMPLED] += 0 if flags[slot] & DRAWN else 1
+        counts[ARRIVALS] -= arrival[slot]
         flags[slot] &= 255 - LIVE
-        gone[n] = slot
+        removed[n] = slot
         n += 1
-    return n, stamps, unseen
-
-
-@compiled
-def trim(excess: Any, R: Any, lane: Any, flags: Any, stamp: Any, counts: Any, gone: Any) -> Any:
-    """Drop the `excess` rows that may be drawn and came first; how many there were."""
-    tail, wait, n = lane[1], lane[3], 0
-    stamps = unseen = 0
-    for at in range(tail.size):
-        _skip(at, R, tail, wait, flags)
-    while n < excess:
-        oldest = -1
-        for at in range(tail.size):
-            if tail[at] < wait[at] and (
-                oldest < 0 or stamp[at * R + tail[at] % R] < stamp[oldest * R + tail[oldest] % R]
-            ):
-                oldest = at
-        if oldest < 0:
-            break
-        n, stamps, unseen = drop(oldest * R + tail[oldest] % R, flags, stamp, gone, n, stamps, unseen)
-        tail[oldest] += 1
-        _skip(oldest, R, tail, wait, flags)
-    counts[SIZE] -= n
-    counts[EVICTED] += n
-    counts[UNSEEN] += unseen
-    counts[STAMPS] += stamps
     return n
 
 
 @compiled
-def _skip(at: Any, R: Any, tail: Any, wait: Any, flags: Any) -> None:
-    """A lane's tail at a row that may be drawn, or at the first one that waits."""
-    while tail[at] < wait[at] and not flags[at * R + tail[at] % R] & LIVE:
+def trim(
+    excess: int,
+    R: int,
+    lane: np.ndarray,
+    flags: np.ndarray,
+    arrival: np.ndarray,
+    counts: np.ndarray,
+    removed: np.ndarray,
+) -> int:
+    """Remove the oldest `excess` rows that may be drawn; how many there were."""
+    tail, pending, n = lane[1], lane[3], 0
+    for at in range(tail.size):
+        _skip(at, R, tail, pending, flags)
+    while n < excess:
+        oldest = -1
+        for at in range(tail.size):
+            if tail[at] < pending[at] and (
+                oldest < 0 or arrival[at * R + tail[at] % R] < arrival[oldest * R + tail[oldest] % R]
+            ):
+                oldest = at
+        if oldest < 0:
+            break
+        n = _drop(oldest * R + tail[oldest] % R, flags, arrival, counts, removed, n)
+        tail[oldest] += 1
+        _skip(oldest, R, tail, pending, flags)
+    counts[SIZE] -= n
+    counts[EVICTED] += n
+    return n
+
+
+@compiled
+def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
+    """A lane's tail at a row that may be drawn, or at the first pending one."""
+    while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
 
 @compiled
-def pick(key: Any, used: Any, R: Any, lane: Any, flags: Any, out: Any) -> Any:
+def pick(key: np.uint64, used: np.uint64, R: int, lane: np.ndarray, flags: np.ndarray, out: np.ndarray) -> np.uint64:
     """Slots of rows that may be drawn, each with the same chance; the next number of `key`. There must be one."""
     head, tail = lane[0], lane[1]
     ends = np.cumsum(head - tail)
@@ -232,10 +236,11 @@ def pick(key: Any, used: Any, R: Any, lane: Any, flags: Any, out: Any) -> Any:
 
 @compiled
 def windows(
-    slots: Any, R: Any, n: Any, gamma: Any, how: Any, flags: Any, reward: Any, end: Any, total: Any, discount: Any
-) -> None:
+    slots: np.ndarray, R: int, n: int, gamma: float, form: int, flags: np.ndarray, reward: np.ndarray,
+    end: np.ndarray, total: np.ndarray, discount: np.ndarray,
+) -> None:  # fmt: skip
     """n-step windows of the rows in `slots` [B]: the slot of the last row, G = Σ γʲ·r, D = γᵐ or 0 where terminated.
-    how: r is as it is (0), limited to ±1 (1), its sign (2).
+    form: r is as it is (0), limited to ±1 (1), its sign (2).
     """
     for i in range(slots.size):
         base = slots[i] - slots[i] % R
@@ -247,7 +252,7 @@ def windows(
                 break
             at = next_
             r = np.float64(reward[at])
-            g += d * (r if how == 0 else min(max(r, -1.0), 1.0) if how == 1 else np.sign(r))
+            g += d * (r if form == 0 else min(max(r, -1.0), 1.0) if form == 1 else np.sign(r))
             d *= gamma
             if flag & _END:
                 d = 0.0 if flag & TERMINATED else d
@@ -256,30 +261,25 @@ def windows(
 
 
 @compiled
-def planes(slots: Any, R: Any, k: Any, age: Any, zero: Any, out: Any) -> None:
-    """Where the planes of stacks are, oldest first: slots [n], out [n, k]; `zero`: where there is an empty one."""
+def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int, out: np.ndarray) -> None:
+    """Where the planes of stacks are, oldest first: slots [n], out [n, k]; `empty`: where there is one of zeros."""
     for i in range(slots.size):
         slot = slots[i]
-        base, old = slot - slot % R, age[slot]
+        base, stored = slot - slot % R, older[slot]
         for j in range(k):
-            if j > (old & 127):
-                out[i, k - 1 - j] = out[i, k - j] if old & PADDED else zero
+            if j > (stored & 127):
+                out[i, k - 1 - j] = out[i, k - j] if stored & PADDED else empty
             else:
                 out[i, k - 1 - j] = slot - j if slot - j >= base else slot - j + R
 
 
 @compiled
-def numbers(slots: Any, R: Any, head: Any, out: Any) -> None:
-    """The row number of what is in each slot now."""
-    for i in range(slots.size):
-        at, newest = slots[i] % R, head[slots[i] // R] - 1
-        out[i] = newest - (newest - at) % R
-
-
-@compiled
-def judge(ids: Any, priority: Any, most: Any, flags: Any, owner: Any, slots: Any, told: Any) -> Any:
-    """What may be changed by new priorities [B] of ids [B]: slots and told [B], as many as are returned first; then the
-    greatest of those, and the number of a priority that is not in 0 … most, or -1.
+def live_items(
+    ids: np.ndarray, priority: np.ndarray, most: float, flags: np.ndarray, generation: np.ndarray,
+    slots: np.ndarray, valid: np.ndarray,
+) -> tuple[int, float, int]:  # fmt: skip
+    """Of new priorities [B] of ids [B], slots and priorities of items that may still be drawn: into slots and valid,
+    as many as are returned first; then the greatest of those, and the number of a priority not in 0 … most, or -1.
     """
     n, greatest = 0, 0.0
     for i in range(ids.size):
@@ -287,8 +287,8 @@ def judge(ids: Any, priority: Any, most: Any, flags: Any, owner: Any, slots: Any
         if not (p >= 0.0 and p <= most):
             return 0, 0.0, i
         slot = ids[i] & MASK
-        if 0 <= slot < flags.size and owner[slot] == ids[i] >> SHIFT and flags[slot] & LIVE:
-            slots[n], told[n] = slot, p
+        if 0 <= slot < flags.size and generation[slot] == ids[i] >> SHIFT and flags[slot] & LIVE:
+            slots[n], valid[n] = slot, p
             greatest = max(greatest, p)
             n += 1
     return n, greatest, -1

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-from polyplay.buffers.replay.index import ItemIndex, id_error
-from polyplay.buffers.replay.rank_heap import RankHeap
+from polyplay.buffers.replay.index import ItemIndex, priority_error
 from polyplay.buffers.replay.rng import CounterRng, fractions
-from polyplay.buffers.replay.spec import Proportional, Rank, Replay
+from polyplay.buffers.replay.spec import Proportional
 from polyplay.buffers.replay.sum_tree import MOST, SumTree
 from polyplay.common.errors import BadPriority
 
 Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
 
 
-class ItemSampler(Protocol):
-    """Chooses items of a ledger."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Priorities (float64 [n], or one of all; 0: none) of slots that came, went or were learnt from; the last one
-        counts."""
-
-    def pick(self, n: int, beta: float | None) -> Picked: ...
-
-    def priorities(self, slots: np.ndarray) -> np.ndarray: ...
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved of it, to be filled in place."""
-
-    def restored(self) -> None:
-        """arrays() were filled: make what follows from them."""
-
-
-def check_priorities(priority: Any) -> np.ndarray:
+def check_priorities(priority: ArrayLike) -> np.ndarray:
     """As float64. Raises BadPriority, naming the first that is NaN, negative or infinite."""
-    given = np.asarray(priority, np.float64)
-    wrong = np.flatnonzero(~((given >= 0) & (given <= MOST)))
+    values = np.asarray(priority, np.float64)
+    wrong = np.flatnonzero(~((values >= 0) & (values <= MOST)))
     if len(wrong):
-        raise BadPriority(id_error(given, int(wrong[0])))
-    return given
+        raise BadPriority(priority_error(values, int(wrong[0])))
+    return values
 
 
 def importance_weights(share: np.ndarray, size: int, beta: float) -> np.ndarray:
@@ -53,54 +30,59 @@ def importance_weights(share: np.ndarray, size: int, beta: float) -> np.ndarray:
 
 
 class UniformSampler:
-    """Uniform: keeps nothing."""
+    """Uniform: every item with the same chance, no priorities."""
 
-    nbytes = 0
+    def __init__(self, index: ItemIndex, rng: CounterRng):
+        self.index, self.rng = index, rng
 
-    def __init__(self, ledger: ItemIndex, draws: CounterRng):
-        self.ledger, self.draws = ledger, draws
+    @property
+    def nbytes(self) -> int:
+        return 0
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        pass
+        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
 
     def pick(self, n: int, beta: float | None) -> Picked:
-        return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
+        return self.index.pick(self.rng, n), np.ones(n, np.float32)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         return np.ones(len(slots))
 
     def arrays(self) -> dict[str, np.ndarray]:
+        """What is saved, to be filled in place."""
         return {}
 
     def restored(self) -> None:
-        pass
+        """arrays() were filled: rebuild what depends on them."""
 
 
-class ProportionalSampler:
+class ProportionalSampler(UniformSampler):
     """Proportional: p^α in a sum tree by slot."""
 
-    def __init__(self, sampler: Proportional, ledger: ItemIndex, draws: CounterRng):
-        self.sampler, self.ledger, self.draws = sampler, ledger, draws
-        self.tree = SumTree(ledger.slots)
+    def __init__(self, sampler: Proportional, index: ItemIndex, rng: CounterRng):
+        super().__init__(index, rng)
+        self.sampler, self.tree = sampler, SumTree(index.slots)
 
     @property
     def nbytes(self) -> int:
         return self.tree.nbytes
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        if not len(slots):
+            return
         alpha = self.sampler.alpha
         mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
         self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def pick(self, n: int, beta: float | None) -> Picked:
         """In proportion; where all priorities are 0, uniformly."""
-        size, total, u = self.ledger.size, self.tree.total, self.sampler.mixture
+        size, total, u = self.index.size, self.tree.total, self.sampler.mixture
         if not total > 0:
-            return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
-        slots = self.tree.draw(self.draws.key, self.draws.take(n), n, self.sampler.stratified)
+            return super().pick(n, beta)
+        slots = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified)
         if u:
-            evenly = np.flatnonzero(fractions(self.draws.key, self.draws.take(n), n) < u)
-            slots[evenly] = self.ledger.pick(self.draws, len(evenly))
+            evenly = np.flatnonzero(fractions(self.rng.key, self.rng.take(n), n) < u)
+            slots[evenly] = self.index.pick(self.rng, len(evenly))
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
         return slots, importance_weights(share, size, self.sampler.beta if beta is None else beta)
 
@@ -113,45 +95,3 @@ class ProportionalSampler:
 
     def restored(self) -> None:
         self.tree.load(self.tree.leaves.copy())
-
-
-class RankSampler:
-    """By rank: what is not 0, in the order of priority."""
-
-    def __init__(self, sampler: Rank, ledger: ItemIndex, draws: CounterRng):
-        self.sampler, self.ledger, self.draws = sampler, ledger, draws
-        self.ranks = RankHeap(ledger.slots, sampler.alpha)
-
-    @property
-    def nbytes(self) -> int:
-        return self.ranks.nbytes
-
-    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        given = np.asarray(priority, np.float64)
-        self.ranks.put(slots, given if given.ndim else np.full(len(slots), given))
-
-    def pick(self, n: int, beta: float | None) -> Picked:
-        """By rank; where all priorities are 0, uniformly."""
-        if not self.ranks.size:
-            return self.ledger.pick(self.draws, n), np.ones(n, np.float32)
-        slots, share = self.ranks.draw(self.draws.key, self.draws.take(n), n, self.sampler.stratified)
-        return slots, importance_weights(share, self.ledger.size, self.sampler.beta if beta is None else beta)
-
-    def priorities(self, slots: np.ndarray) -> np.ndarray:
-        return self.ranks.priority[slots]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        r = self.ranks
-        return {"heap": r.heap, "where": r.where, "priority": r.priority, "counts": r.counts}
-
-    def restored(self) -> None:
-        pass
-
-
-def sampler_of(replay: Replay, ledger: ItemIndex, draws: CounterRng) -> ItemSampler:
-    """The one that `replay.sampler` describes."""
-    if isinstance(replay.sampler, Proportional):
-        return ProportionalSampler(replay.sampler, ledger, draws)
-    if isinstance(replay.sampler, Rank):
-        return RankSampler(replay.sampler, ledger, draws)
-    return UniformSampler(ledger, draws)

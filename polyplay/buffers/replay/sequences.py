@@ -1,24 +1,26 @@
-"""Sequences: which rows belong to an item, and what stands where its episode has none.
+"""Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
 
-The rows that are trained on begin where one of these is true (rows.append):
+The rows that are trained on begin where one of these is true (row_kernels.append):
 
-- `burn_in` rows before, in the same episode, acting told its state (`every` rows or more after the last time);
+- `burn_in` rows before, in the same episode, acting gave its state (`every` rows or more after the last time);
 - the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
 
 So every transition of every episode is in some item. Rows before the episode, and behind its end, are copies of its
-nearest row, `first`, with no reward: nobody's transition, and a recurrent state starts from 0 behind them.
+nearest row, `first`, with no reward: part of no transition, and a recurrent state starts from 0 after them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from polyplay.buffers.replay.rng import compiled
 from polyplay.buffers.replay.row_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
 
 
 @compiled
-def spans(slots: Any, R: Any, burn_in: Any, flags: Any, at: Any, real: Any, valid: Any) -> None:
+def spans(
+    slots: np.ndarray, R: int, burn_in: int, flags: np.ndarray, at: np.ndarray, real: np.ndarray, valid: np.ndarray
+) -> None:
     """Of items whose first trained row is in slots [B]: at int64 [T, B] the slot of each row, real [T, B] whether it
     is the item's own, valid [T, B] whether the transition to the next row of the item exists.
     """
@@ -28,12 +30,12 @@ def spans(slots: Any, R: Any, burn_in: Any, flags: Any, at: Any, real: Any, vali
         back = 0
         while back < burn_in and not flags[base + (slots[b] - base - back) % R] & FIRST:
             back += 1
-        slot, going = base + (slots[b] - base - back) % R, True
+        slot, inside = base + (slots[b] - base - back) % R, True
         for t in range(T):
-            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and going, False
-            if t >= burn_in - back and going:
+            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and inside, False
+            if t >= burn_in - back and inside:
                 follows = base + (slot + 1 - base) % R
-                going = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
-                if going and t + 1 < T:
+                inside = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
+                if inside and t + 1 < T:
                     valid[t, b] = True
                     slot = follows

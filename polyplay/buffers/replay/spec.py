@@ -1,12 +1,12 @@
-"""What a replay is to be: plain values, checked, that become a Memory in the worker that has it."""
+"""The description of a replay: plain values, checked, that become a ReplayBuffer in the worker that has it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf, isfinite
+from typing import TYPE_CHECKING, NamedTuple
 
-from polyplay.buffers.replay.storage import CODECS
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
@@ -14,7 +14,7 @@ from polyplay.common.tree import Field, Spec
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
 
-FLAGS = ("first", "terminated", "truncated")  # of a row: kept as bits of one byte
+FLAGS = ("first", "terminated", "truncated")  # of a row: stored as bits of one byte
 BOTH = ("obs", "mask")  # of both ends of a transition
 REWARDS = ("none", "clip", "sign")
 HEADROOM = 8  # a soft capacity has room for an eighth more
@@ -27,8 +27,8 @@ class Uniform(NamedTuple):
 class Proportional(NamedTuple):
     """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
 
-    first: an item's first priority: "max", the greatest ever told; "given" with the rows; "td", |G + D·value - chosen|
-    from what the rows' policy said of them (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
+    first: an item's first priority: "max", the greatest ever given; "td", |G + D·value - chosen| by the outputs of the
+    policy that acted (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -36,30 +36,23 @@ class Proportional(NamedTuple):
     mixture: float = 0.0
     stratified: bool = False
     first: str = "max"
-    last: float | None = None  # β at the end of the run, whoever samples moves it there; None: it stays
+    last: float | None = None  # β at the end of the run, moved there by the learner; None: constant
 
 
-class Rank(NamedTuple):
-    """P ∝ (1/rank)^α, ranks from a heap that is sorted now and then (Schaul et al. 2016, appendix B.2.1)."""
-
-    alpha: float = 0.7
-    beta: float = 0.5
-    first: str = "max"
-    stratified: bool = True
-
-
-Sampler = Uniform | Proportional | Rank
+Sampler = Uniform | Proportional
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The last `capacity` transitions of all `lanes` that feed one memory, and how batches are drawn from it.
+    """The last `capacity` transitions of all `lanes` that feed one buffer, and how batches are drawn from it.
 
     An item is a transition of `n_step` steps, or with `sequence` m > 0 that many rows to train on, `burn_in` before
     them and n_step behind. Every item belongs to one episode.
     """
 
-    spec: Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (stream.row_spec)
+    spec: (
+        Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
+    )
     lanes: int
     capacity: int  # transitions, split evenly over the lanes
     batch: int  # items drawn at once
@@ -72,21 +65,15 @@ class Replay:
     start: int = 1  # rows before the first sample
     ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
-    stack: int = 0  # planes of stacked observations, of which only the newest is kept; 0: all is kept
+    stack: int = 0  # planes of stacked observations, of which only the newest is stored; 0: all are
     sequence: int = 0
     burn_in: int = 0
     period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
-    compress: str = "none"  # planes of stacks, or whole observations
-    soft: bool = False  # more than `capacity` are kept until trim()
+    soft: bool = False  # more than `capacity` is stored until trim()
     buffers: int = 2  # batches whose arrays are good at a time
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value < least:
-                raise UserError(f"replay: {name}={value} given, allowed: {least} or more")
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"replay: gamma={self.gamma} given, allowed: 0 to 1")
+        _check_limits(self, LIMITS)
         if self.reward not in REWARDS:
             raise UserError(f"replay: reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
         if not (isfinite(self.scale) and self.scale > 0):
@@ -149,7 +136,7 @@ class Replay:
 
     @property
     def anchors(self) -> int:
-        """Recurrent states that are kept of each lane."""
+        """Recurrent states that are stored of each lane."""
         return self.rows // self.every + 2 if self.sequence and self.state else 0
 
     def stacked(self, path: str, leaf: Field) -> bool:
@@ -158,15 +145,14 @@ class Replay:
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """RAM once it is full, without what compression saves; batches: with its own arrays for these."""
+        """RAM once it is full; batches: with its own arrays for these."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
             total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
             total += self.lanes * leaf.nbytes * stacked
         total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
-        total += slots * {Uniform: 0, Proportional: 10, Rank: 24}[type(self.sampler)]
-        total += slots * 4 * (getattr(self.sampler, "first", "") == "given")
+        total += slots * 10 * isinstance(self.sampler, Proportional)
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
@@ -174,19 +160,19 @@ class Replay:
         B = self.batch
         if self.sequence:
             rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
-            told: dict[str, Any] = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
-            told["valid"] = Field((self.length, B), "bool")
+            extras = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
+            extras["valid"] = Field((self.length, B), "bool")
         else:
             rows = {
                 k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
                 for k, v in self.spec.items()
                 if k not in ("reward", *FLAGS)
             }
-            told = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
-        return {**rows, **told, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
+            extras = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
+        return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """The memory, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
+        """The buffer, empty, for one thread. `seed` decides what is drawn. batches: with its own arrays for these; else
         it only draws into others'.
         """
         from polyplay.buffers.replay.buffer import ReplayBuffer
@@ -194,33 +180,35 @@ class Replay:
         return ReplayBuffer(self, seed, batches)
 
 
-LEAST: dict[str, Any] = {
-    "lanes": 1, "capacity": 1, "batch": 1, "n_step": 1, "start": 1, "slack": 1,
-    "stack": 0, "sequence": 0, "burn_in": 0, "period": 0, "buffers": 1,
-}  # fmt: skip
+LIMITS = {
+    **dict.fromkeys(("lanes", "capacity", "batch", "n_step", "start", "slack", "buffers"), (1, inf)),
+    **dict.fromkeys(("sequence", "burn_in", "period"), (0, inf)),
+    **{"gamma": (0, 1), "stack": (0, 127)},
+}
 
 
-def _check_sampler(sampler: Any, spec: Any, sequence: bool) -> None:
+def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float, float]]) -> None:
+    for name, (least, most) in limits.items():
+        value = getattr(owner, name)
+        if not least <= value <= most:
+            allowed = f"{least} or more" if most == inf else f"{least} to {most}"
+            raise UserError(f"replay: {name}={value} given, allowed: {allowed}")
+
+
+def _check_sampler(sampler: Sampler, spec: Spec, sequence: bool) -> None:
     if isinstance(sampler, Uniform):
         return
-    for name in ("alpha", "beta", "mixture"):
-        value = getattr(sampler, name, 0.0)
-        if not 0 <= value <= 1:
-            raise UserError(f"replay: {name}={value} given, allowed: 0 to 1")
-    if sampler.first not in ("max", "given", "td"):
-        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, given, td")
+    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture"), (0, 1)))
+    if sampler.first not in ("max", "td"):
+        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, td")
     if sampler.first == "td" and (sequence or not {"value", "chosen"} <= spec.keys()):
         raise UserError("replay: first='td' needs single transitions, and value and chosen in the stored rows")
 
 
 def _check_spec(replay: Replay) -> None:
-    lacks = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
-    if lacks:
-        raise UserError(f"replay: the stored rows lack {', '.join(lacks)}")
-    if replay.compress not in CODECS:
-        raise UserError(f"replay: compress={replay.compress!r} given, allowed: {', '.join(CODECS)}")
-    if replay.stack > 127:
-        raise UserError(f"replay: stack={replay.stack} given, allowed: up to 127")
+    missing = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
+    if missing:
+        raise UserError(f"replay: the stored rows lack {', '.join(missing)}")
     leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
     if replay.stack and not any(replay.stacked(p, f) for p, f in leaves):
         shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)

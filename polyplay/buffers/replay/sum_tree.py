@@ -4,21 +4,17 @@ Parents are summed anew, never corrected by differences, always in the same orde
 was written before, and a tree is saved by its leaves. All draws go down a level at a time, without branches, so that
 their waits for memory overlap: comparisons are made on the bits of the numbers, since compilers make jumps of anything
 else, and jumps of random draws are guessed wrong half of the time. Rounding may lead such a descent to a leaf of 0;
-then it is made once more, carefully: to the right only where there is something.
+then it is repeated with checks: to the right only where the sum is not 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-from polyplay.buffers.replay.rng import compiled, fraction
+from polyplay.buffers.replay.rng import compiled, fraction, inlined
 
 WIDTH = 8
 MOST = 1e290  # of a leaf: sums do not overflow
-_inline: Any = njit(inline="always", error_model="numpy")
 _0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))  # unsigned: no index is taken from the end
 
 
@@ -30,9 +26,9 @@ class SumTree:
         while sizes[-1] > WIDTH:
             sizes.append(-(-sizes[-1] // WIDTH**2) * WIDTH)
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # leaves first, the root last
-        memory = np.zeros(self.offsets[-1] + 2 * WIDTH)
-        skip = -memory.ctypes.data % 64 // 8
-        self.nodes = memory[skip : skip + self.offsets[-1] + 1]
+        array = np.zeros(self.offsets[-1] + 2 * WIDTH)
+        skip = -array.ctypes.data % 64 // 8
+        self.nodes = array[skip : skip + self.offsets[-1] + 1]
         self.leaves = self.nodes[:n]
         self._work = np.zeros(64, np.uint64)
 
@@ -73,13 +69,13 @@ class SumTree:
         self.put(np.arange(len(leaves), dtype=np.int64), leaves)
 
 
-@_inline
-def _sum4(nodes: Any, b: Any) -> Any:
+@inlined
+def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
     return (nodes[b] + nodes[b + _1]) + (nodes[b + _2] + nodes[b + _3])
 
 
 @compiled
-def _put(nodes: Any, offsets: Any, at: Any, values: Any, work: Any) -> None:
+def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
     """Nodes in `work` are those whose sums are due; one that comes twice in a row is done once."""
     n, last = 0, ~_0
     for i in range(at.size):
@@ -102,27 +98,27 @@ def _put(nodes: Any, offsets: Any, at: Any, values: Any, work: Any) -> None:
 
 
 @compiled
-def _masses(key: Any, begin: Any, total: Any, stratified: Any, mass: Any) -> None:
+def _masses(key: np.uint64, begin: np.uint64, total: float, stratified: bool, mass: np.ndarray) -> None:
     n = mass.size
     for i in range(n):
         x = fraction(key, begin + np.uint64(i))
         mass[i] = (i + x) / n * total if stratified else x * total
 
 
-@_inline
-def _reaches(x: Any, sum_: Any) -> Any:
-    """All bits if x ≥ sum, else none; both ≥ 0, where the order of bits is that of numbers."""
-    return (np.float64(sum_).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
+@inlined
+def _reaches(x: float, total: float) -> np.int64:
+    """All bits if x ≥ total, else none; both ≥ 0, where the order of bits is that of numbers."""
+    return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 
-@_inline
-def _less(x: Any, sum_: Any, mask: Any) -> Any:
-    """x - sum where mask."""
-    return x - np.int64(np.float64(sum_).view(np.int64) & mask).view(np.float64)
+@inlined
+def _less(x: float, total: float, mask: np.int64) -> float:
+    """x - total where mask."""
+    return x - np.int64(np.float64(total).view(np.int64) & mask).view(np.float64)
 
 
 @compiled
-def _find(nodes: Any, offsets: Any, mass: Any, at: Any, leaves: Any) -> None:
+def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarray, leaves: np.uint64) -> None:
     left = mass.copy()
     at[:] = _0
     for level in range(offsets.size - 2, -1, -1):
@@ -144,11 +140,11 @@ def _find(nodes: Any, offsets: Any, mass: Any, at: Any, leaves: Any) -> None:
             at[i] = min(b + (np.uint64(mask) & _1) - offset, size - _1)
     for i in range(left.size):
         if nodes[at[i]] == 0.0:
-            at[i] = _carefully(nodes, offsets, mass[i])
+            at[i] = _find_nonzero(nodes, offsets, mass[i])
 
 
 @compiled
-def _carefully(nodes: Any, offsets: Any, x: Any) -> Any:
+def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
     """One descent that never leads to a 0."""
     at = _0
     for level in range(offsets.size - 2, -1, -1):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from polyplay.cli.bench.limits import NAMES, CoreTime
+from polyplay.common.files import Row
 from polyplay.runs.flags import flag
+
+if TYPE_CHECKING:
+    from polyplay.cli.bench.settings import WiredSystem
 
 WORTH = 1.1  # times as fast: what a change must promise
 # by bottleneck: options that help where a page has them, the first that does, and what they do
@@ -32,20 +36,20 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def sentence(name: str, where: CoreTime, wired: Any, faster: str = "") -> str:
+def sentence(name: str, where: CoreTime, wired: WiredSystem, faster: str = "") -> str:
     """The bottleneck in words, and what to change. faster: the precision in which its network is, if it is another."""
     share = 100 * where.of(name) / where.whole
     return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, faster)}"
 
 
-def faster(rows: Sequence[Mapping[str, Any]], network: str, now: str) -> str:
+def faster(rows: Sequence[Row], network: str, now: str) -> str:
     """The precision in which a network alone allows at least a tenth more than `now`, by the machine's table, or ""."""
     limits = {r["precision"]: r["limit"] for r in rows if r["network"] == network}
     best = max(limits, key=lambda k: limits[k], default="")
     return best if best and limits[best] > WORTH * limits.get(now, limits[best]) else ""
 
 
-def change(name: str, wired: Any, faster: str = "") -> str:
+def change(name: str, wired: WiredSystem, faster: str = "") -> str:
     if name == "env":
         return _environment(wired)
     if name in ("infer", "learn") and faster:
@@ -54,13 +58,12 @@ def change(name: str, wired: Any, faster: str = "") -> str:
         value = other(name, option, wired.values)
         if value is not None:
             return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
-    small = (
-        "a smaller --network, or more cores" if name in ("infer", "learn") else "nothing that an option could change"
-    )
-    return f"{small}; this system has no setting for it"
+    computing = name in ("infer", "learn")
+    hint = "a smaller --network, or more cores" if computing else "nothing that an option could change"
+    return f"{hint}; this system has no setting for it"
 
 
-def other(name: str, option: str, values: Mapping[str, Any]) -> int | None:
+def other(name: str, option: str, values: Row) -> int | None:
     """Another value of an option that is worth a try; None where there is none."""
     now = values.get(option)
     if not isinstance(now, int) or now < 1:
@@ -74,7 +77,7 @@ def other(name: str, option: str, values: Mapping[str, Any]) -> int | None:
     return 2 * now
 
 
-def _environment(wired: Any) -> str:
+def _environment(wired: WiredSystem) -> str:
     if not wired.envs.title.startswith("ALE/"):
         return f"`polyplay check {wired.envs.title}` measures it; make its step cheaper, or take more cores"
     if wired.kind == "inline":

@@ -1,114 +1,109 @@
 """As many processes as cores measure the same part at the same time: frequency, caches and memory are shared then, as
-they are in a run. `python -m polyplay.cli.bench.crowd` is one of them: a line of JSON in, a line of JSON out.
+they are in a run.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from polyplay.common.errors import UserError, WorkerLost
+from polyplay.common.files import Row
+from polyplay.workers.process import no_main
+
+Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
 
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """What to measure: the parts of a system that is wired with these keywords (speed.keywords)."""
+    """What to measure: the parts of a system that is wired with these keywords (settings.keywords)."""
 
     system: str
-    keywords: dict[str, Any]
+    keywords: Row
     seconds: float  # for each part
     acting: float = 0.0  # lanes acted for at once; 0: not measured
     rows: tuple[int, int] | None = None  # [T, B] learnt from at once
     lanes: int = 0  # stepped at once; 0: not measured
 
 
-Found = dict[str, float]  # µs of CPU per agent step: env, infer, learn, those that were asked for
-
-
-def measure_parts(order: MeasureRequest) -> Found:
+def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
     from polyplay.cli.bench import settings
     from polyplay.workers.profile import CostProfile, interpolate
 
-    wired = settings.wire(order.system, order.keywords)
-    precision = order.keywords.get("precision", "float32")
+    wired = settings.wire(request.system, request.keywords)
+    precision = request.keywords.get("precision", "float32")
     parts = CostProfile(wired.envs, wired.system_of.policy, wired.spec, precision, wired.reuse)
-    found: Found = {}
-    if order.lanes:
-        found["env"] = parts.env(order.seconds, order.lanes) / order.lanes
-    if order.acting:
-        found["infer"] = interpolate(order.acting, 1, lambda n: parts.infer(n, order.seconds)) / order.acting
-    if order.rows:
-        T, B = order.rows
-        found["learn"] = parts.learn(T, B, order.seconds) / (T * B)
+    found: Microseconds = {}
+    if request.lanes:
+        found["env"] = parts.env(request.seconds, request.lanes) / request.lanes
+    if request.acting:
+        found["infer"] = interpolate(request.acting, 1, lambda n: parts.infer(n, request.seconds)) / request.acting
+    if request.rows:
+        T, B = request.rows
+        found["learn"] = parts.learn(T, B, request.seconds) / (T * B)
     return found
+
+
+def spawn(work: Callable[..., None], *given: object) -> tuple[BaseProcess, Connection]:
+    """A new process that does work(*given, pipe), and our end of the pipe; its end closes with it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=work, args=(*given, theirs))
+    with no_main():
+        child.start()
+    theirs.close()
+    return child, ours
 
 
 class MeasureProcesses:
     """The processes; use it as a context."""
 
     def __init__(self, copies: int):
-        words = [sys.executable, "-m", "polyplay.cli.bench.crowd"]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.children = [subprocess.Popen(words, **pipes) for _ in range(copies)]
+        started = [spawn(answer_requests) for _ in range(copies)]
+        self.children, self.pipes = [child for child, _ in started], [pipe for _, pipe in started]
 
     def __enter__(self) -> MeasureProcesses:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in self.children:
             child.kill()
         for child in self.children:
-            child.communicate()
+            child.join()
 
-    def measure(self, order: MeasureRequest) -> Found:
+    def measure(self, request: MeasureRequest) -> Microseconds:
         """The mean over the processes. Raises UserError, WorkerLost."""
-        line = json.dumps(asdict(order)) + "\n"
         try:
-            for child in self.children:
-                child.stdin.write(line)  # type: ignore[union-attr]
-                child.stdin.flush()  # type: ignore[union-attr]
-        except BrokenPipeError:
+            for pipe in self.pipes:
+                pipe.send(request)
+            answers = [pipe.recv() for pipe in self.pipes]
+        except (OSError, EOFError):
             raise WorkerLost("a process that measures parts has ended; is there memory for one per core?") from None
-        return mean([self._hear(child) for child in self.children])
-
-    def _hear(self, child: subprocess.Popen) -> Found:
-        line = child.stdout.readline()  # type: ignore[union-attr]
-        if not line:
-            status = child.wait()
-            raise WorkerLost(f"a process that measures parts ended with exit status {status}")
-        answer = json.loads(line)
-        if "mistake" in answer:
-            raise UserError(answer["mistake"])
-        return answer
+        for answer in answers:
+            if isinstance(answer, UserError):
+                raise answer
+        return mean(answers)
 
 
-def mean(found: list[Found]) -> Found:
+def mean(found: list[Microseconds]) -> Microseconds:
     return {k: statistics.fmean(f[k] for f in found) for k in found[0]}
 
 
-def answer_request(line: str) -> Mapping[str, Any]:
-    asked = json.loads(line)
-    rows = asked.pop("rows")
-    try:
-        return measure_parts(MeasureRequest(**asked, rows=tuple(rows) if rows else None))
-    except UserError as e:
-        return {"mistake": str(e)}
-
-
-def main() -> None:
-    said = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    for line in sys.stdin:
-        said.write(json.dumps(answer_request(line)) + "\n")
-        said.flush()
-
-
-if __name__ == "__main__":
-    main()
+def answer_requests(pipe: Connection) -> None:
+    """What such a process does, until the other end closes."""
+    os.dup2(2, 1)  # what libraries print is no part of the tables
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(measure_parts(request))
+        except UserError as e:
+            pipe.send(e)

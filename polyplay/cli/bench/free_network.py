@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
 from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.envs import EnvSpec
 
-NAME = "polyplay.cli.bench.free_network:few"
+NAME = "polyplay.cli.bench.free_network:tiny_network"
 PIXELS = 64  # at most
 
 
@@ -26,11 +27,8 @@ class TinyNetwork(nn.Module):
         return few if few.is_floating_point() else few.float() / 255.0
 
 
-def tiny_network(spec: Any) -> nn.Module:
+def tiny_network(spec: EnvSpec) -> nn.Module:
     """The torso for an EnvSpec. Raises UserError: observations that are no single array."""
     if not isinstance(spec.obs, Field) or not spec.obs.shape:
         raise UserError("--without network: there is a free one for a single array of numbers only")
-    size = 1
-    for n in spec.obs.shape:
-        size *= n
-    return TinyNetwork(size)
+    return TinyNetwork(prod(spec.obs.shape))

@@ -2,12 +2,12 @@
 
 All costs are microseconds of one core per agent step. A machine of c cores has c/rate of them for each agent step of a
 run; E + I + L of these are its parts, measured alone: a step of the environment, its share of an acting forward pass,
-its share of the updates (all passes together). What is left is told apart into
+its share of the updates (all passes together). What is left is split into
 
 dearer     the parts cost more in the run than alone: caches, memory, threads, and what surrounds every call
 overhead   other work of the run: rows, queues, pipes, the processes around environments, the main process
 others     CPU that other programs took
-idle       cores that nobody used: somebody waits
+idle       cores that nothing used: some worker waits
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PartCosts:
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """A run as it was watched: rate, cores that it and all else used, its workers and where their wall time went."""
+    """A run as measured: rate, cores that it and all else used, its workers and where their wall time went."""
 
     sps: float  # agent steps per second
     own: float  # cores' worth of CPU time
@@ -67,10 +67,6 @@ class CoreTime:
     def whole(self) -> float:
         return sum(getattr(self, f.name) for f in fields(self))
 
-    @property
-    def dearer(self) -> float:
-        return self.dearer_infer + self.dearer_learn + self.dearer_env
-
     def of(self, name: str) -> float:
         """What one of NAMES takes, as the run has it."""
         return float(getattr(self, name)) + float(getattr(self, f"dearer_{name}", 0.0))
@@ -81,29 +77,29 @@ def rate_limit(cores: int, costs: PartCosts) -> float:
     return cores * MILLION / costs.total
 
 
-def split_core_time(cores: int, costs: PartCosts, seen: WatchedRun, kind: str = "") -> CoreTime:
+def split_core_time(cores: int, costs: PartCosts, run: WatchedRun, kind: str = "") -> CoreTime:
     """Where the core time of an agent step goes. Never negative: where a run is cheaper than its parts alone (they were
     measured while the machine was slower), the parts are shortened in proportion.
 
     What acting and learning cost in the run is their wall time there, less what it is stretched by when more workers
     than cores want to run: the run's CPU time over the time its workers were busy. So of environments that a worker
-    steps itself (kind, see memory.kind_of: inline); there these three make up its time, so that what surrounds them
-    counts as dearer too, and hardly anything is overhead. With environments in `processes` nobody can tell, since these
-    compete for the same cores: then all of it is overhead.
+    steps itself (kind, see memory_estimate.kind_of: inline); there these three make up its time, so that what surrounds
+    them counts as dearer too, and hardly anything is overhead. With environments in `processes` this cannot be
+    measured, since these compete for the same cores: then all of it is overhead.
     """
-    whole, own = cores * MILLION / seen.sps, seen.own * MILLION / seen.sps
+    whole, own = cores * MILLION / run.sps, run.own * MILLION / run.sps
     own = min(own, whole)
     short = min(1.0, own / costs.total)
     parts = PartCosts(costs.env * short, costs.infer * short, costs.learn * short)
     more = max(0.0, own - parts.total)
-    others = min(seen.others * MILLION / seen.sps, whole - own)
+    others = min(run.others * MILLION / run.sps, whole - own)
     dearer = {"infer": 0.0, "learn": 0.0, "env": 0.0}
     timed = {"processes": (), "inline": ("infer", "learn", "env")}.get(kind, ("infer", "learn"))
     if timed:
-        wall = seen.workers * MILLION / seen.sps
-        busy = wall * (1.0 - seen.times.get("wait", 0.0))
+        wall = run.workers * MILLION / run.sps
+        busy = wall * (1.0 - run.times.get("wait", 0.0))
         real = wall * min(1.0, own / busy) if busy > 0.0 else 0.0
-        dearer |= {k: max(0.0, real * seen.times.get(k, 0.0) - getattr(parts, k)) for k in timed}
+        dearer |= {k: max(0.0, real * run.times.get(k, 0.0) - getattr(parts, k)) for k in timed}
         total = sum(dearer.values())
         dearer = {k: v * min(1.0, more / total) if total > 0.0 else 0.0 for k, v in dearer.items()}
     overhead = max(0.0, more - sum(dearer.values()))

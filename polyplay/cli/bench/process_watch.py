@@ -1,19 +1,19 @@
-"""CPU, memory and rate of a run, seen from outside. Imports no torch."""
+"""CPU, memory and rate of a run, measured from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from itertools import pairwise
-from typing import Any
 
 import psutil
 
+from polyplay.common.files import Row
 from polyplay.runs.reports.reporter import Throttled
 
-SHARE = 0.02  # of the time that looking at memory may take: with 60 processes it is not free
+SHARE = 0.02  # of the time that sampling memory may take: with 60 processes it is not free
 
-Mark = tuple[dict[str, Any], tuple[float, float, float]]  # a line of metrics.jsonl, and Watch.cpu() when it came
+Mark = tuple[Row, tuple[float, float, float]]  # a line of metrics.jsonl, and ProcessWatch.cpu() when it came
 
 
 class ProcessWatch:
@@ -22,14 +22,14 @@ class ProcessWatch:
     def __init__(self, pid: int):
         self.root = psutil.Process(pid)
         self.peak_mb, self.processes = 0.0, 0
-        self.look = Throttled(self._look, SHARE)
+        self.sample_memory = Throttled(self._sample_memory, SHARE)
 
     def _tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             return [self.root, *self.root.children(recursive=True)]
         return []
 
-    def _look(self) -> float:
+    def _sample_memory(self) -> float:
         """Sum of PSS: pages that several processes share count once. The greatest so far."""
         total, tree = 0, self._tree()
         for process in tree:
@@ -51,13 +51,11 @@ class ProcessWatch:
 
 
 def started_at(marks: list[Mark]) -> float:
-    """When the first steps were seen: 16 environments may take their time to come up."""
+    """When the first steps were reported: 16 environments may take their time to come up."""
     return next((row["wall_seconds"] for row, _ in marks if row["steps"] > 0), float("inf"))
 
 
-def watched_rate(
-    marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1
-) -> dict[str, Any] | None:
+def watched_rate(marks: list[Mark], warm: float, window: float, slack: float = 0.5, turn: int = 1) -> Row | None:
     """From the first line at or after `warm` seconds to the first one `window` seconds later, both where the counter
     had just moved: where rollouts are long it jumps. "lines" are these two and those between. None: there is no
     such window yet. A window may be `slack` seconds short.

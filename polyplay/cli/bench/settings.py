@@ -1,4 +1,4 @@
-"""How `polyplay bench` runs each system: its settings for this number of cores, and what its wiring says.
+"""How `polyplay bench` runs each system: its settings for this number of cores, and the sizes of its wiring.
 
 A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
 those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
@@ -7,20 +7,25 @@ as `quick` has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from polyplay import systems
-from polyplay.common.tree import Field
+from polyplay.common.files import Row
+from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import Envs
 from polyplay.envs.toys import still
 from polyplay.runs import options as config
+from polyplay.runs.load import crew_of
 from polyplay.runs.memory_estimate import kind_of
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
-SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
+if TYPE_CHECKING:
+    from polyplay.learning.spec import LearnerSpec
+
+SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
     "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
     "accel": lambda cores: {"lanes": 32 * cores, "replicas": cores},
     "appo": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
@@ -36,45 +41,45 @@ NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in th
 
 @dataclass(frozen=True)
 class WiredSystem:
-    """A system as it is going to be run, and the sizes that its wiring says. `keywords` are plain values."""
+    """A system as it is going to be run, and the sizes of its wiring. `keywords` are plain values."""
 
     system: str
-    keywords: dict[str, Any]
-    told: dict[str, Any]  # the settings that are not the preset's
-    values: dict[str, Any]  # all settings
-    kind: str  # of its pool, see memory.kind_of
+    keywords: Row
+    changed: Row  # the settings that are not the preset's
+    values: Row  # all settings
+    kind: str  # of its pool, see memory_estimate.kind_of
     lanes: int  # of a pool that act at once (1 where each goes at its own pace)
     T: int  # rows of a trajectory that is learnt from,
     B: int  # and how many at once
-    epochs: int
     turn: int  # updates that follow one another without a step: PPO's, where the same worker acts and learns
     reuse: bool  # learning takes from acting what that computed
     workers: int  # that count their time
-    frames: int  # of an agent step
     envs: Envs
-    system_of: Any  # systems.System
-    spec: Any
+    system_of: systems.System
+    spec: LearnerSpec
+
+    @property
+    def epochs(self) -> int:
+        return self.spec.passes.epochs if self.spec.passes else 1
 
 
-def keywords(system: str, env: str, network: str, precision: str, cores: int) -> dict[str, Any]:
+def keywords(system: str, env: str, network: str, precision: str, cores: int) -> Row:
     """What `polyplay.train(system, …)` gets. Raises UserError: no such environment."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
     there = "inputs" in page.Config.__dataclass_fields__
     raw = {"inputs": "raw"} if there and not pictures(Envs(env, 1).spec.obs) else {}  # a preset may be for pictures
-    own = SETTINGS.get(system, lambda n: {})(cores)
+    own = SETTINGS[system](cores) if system in SETTINGS else {}
     return {"env": env, **preset, **own, **raw, "network": network, "precision": precision, **LITTLE}
 
 
-def pictures(obs: Any) -> bool:
+def pictures(obs: Spec) -> bool:
     """Whether observations are one image each, large enough for the Atari networks."""
     return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
-def wire(system: str, given: Mapping[str, Any]) -> WiredSystem:
-    """Wire a system with these keywords (`keywords`, perhaps changed), to look at. Raises UserError."""
-    from polyplay.runs.run import crew_of
-
+def wire(system: str, given: Row) -> WiredSystem:
+    """Wire a system with these keywords (`keywords`, perhaps changed) and read its sizes. Raises UserError."""
     page = systems.load(system)
     settings, options, _ = config.resolve(page, **{**given, "env": environment(given["env"])})
     crew = crew_of(options)
@@ -83,20 +88,16 @@ def wire(system: str, given: Mapping[str, Any]) -> WiredSystem:
     values = config.to_json(settings) if isinstance(given["env"], str) else {}
     preset = config.to_json(config.preset(page, options.preset))
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
-    told = {k: v for k, v in named.items() if preset[k] != v}
+    changed = {k: v for k, v in named.items() if preset[k] != v}
     envs, lanes = acting(crew)
     spec, T, B = learning(crew)
     timed = sum(r.n for r in crew.roles if r.envs or r.agents or r.source)
-    sizes: dict[str, Any] = {"T": T, "B": B, "epochs": spec.passes.epochs if spec.passes else 1, "workers": timed}
-    sizes["turn"] = updates_per_turn(crew)
-    sizes["reuse"] = reuses(crew)
-    kind, frames = kind_of(envs), envs.spec.frames_per_step
-    more: dict[str, Any] = {"envs": envs, "system_of": wired, "spec": spec, "frames": frames}
-    return WiredSystem(system, dict(given), told, values, kind, lanes, **sizes, **more)
+    sizes = (lanes, T, B, updates_per_turn(crew), reuses(crew), timed)
+    return WiredSystem(system, dict(given), changed, values, kind_of(envs), *sizes, envs, wired, spec)
 
 
 def acting(crew: Crew) -> tuple[Envs, int]:
-    """The environments of those who act, and how many lanes they act for at once, as far as the wiring says."""
+    """The environments of those who act, and how many lanes they act for at once, as far as the wiring fixes it."""
     role = next(r for r in crew.roles if r.envs or r.agents)
     if role.envs is not None:
         return role.envs, role.envs.lanes // role.envs.groups
@@ -104,7 +105,7 @@ def acting(crew: Crew) -> tuple[Envs, int]:
     return role.agents.envs, 1
 
 
-def learning(crew: Crew) -> tuple[Any, int, int]:
+def learning(crew: Crew) -> tuple[LearnerSpec, int, int]:
     """The spec, and [T, B]: how many rows one learner takes at once."""
     role = _learner(crew)
     return role.spec, *(role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0))
@@ -128,12 +129,12 @@ def _learner(crew: Crew) -> Role:
     return next(r for r in crew.roles if r.spec is not None)
 
 
-def environment(env: Any) -> Any:
+def environment(env: str | Row) -> str | Callable[..., object]:
     """An environment as JSON has it: its name, or the numbers of a free one in processes."""
-    return still.still_factory(env) if isinstance(env, Mapping) else env
+    return env if isinstance(env, str) else still.still_factory(env)
 
 
-def free_environment(wired: WiredSystem) -> Any:
+def free_environment(wired: WiredSystem) -> str | dict[str, int]:
     """A free environment for a system, in a pool of the same kind, as JSON can hold it. Raises UserError."""
     spec = wired.envs.spec
     numbers = still.still_options(spec.obs, spec.action, wired.envs.title)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polyplay.common.files import Row
 from polyplay.runs.flags import flag
 
 HEADS = {"env": "env", "infer": "acting", "learn": "learn", "dearer": "dearer", "overhead": "overhead", "idle": "idle"}
@@ -22,14 +22,14 @@ LEGEND = (
 )
 
 
-def print_table(document: Mapping[str, Any], console: Console) -> None:
+def print_table(document: Row, console: Console) -> None:
     machine = document["machine"]
     head = f"{machine['cpu']}, {document['cores']} cores · {document['env']} · {document['precision']}"
     console.print(Text(f"polyplay bench: {head}", style="bold"))
-    found = document["machine_limits"]
-    sizes = f"acting for {found['acting']} lanes, learning from {found['rows']} rows once"
-    console.print(Text(f"\nthe machine, agent steps/s: environment {found['env_per_s']:,.0f}; {sizes}"))
-    console.print(_networks(found["networks"]))
+    limits = document["machine_limits"]
+    sizes = f"acting for {limits['acting']} lanes, learning from {limits['rows']} rows once"
+    console.print(Text(f"\nthe machine, agent steps/s: environment {limits['env_per_s']:,.0f}; {sizes}"))
+    console.print(_networks(limits["networks"]))
     console.print(Text(f"the systems with {document['network']}: agent steps/s, and where the core time goes in %"))
     console.print(_systems(document["systems"], console.width))
     console.print(Text(LEGEND, style="bright_black"))
@@ -43,7 +43,7 @@ def print_table(document: Mapping[str, Any], console: Console) -> None:
     console.print(grid)
 
 
-def _networks(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _networks(rows: Sequence[Row]) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     made.add_column("network", style="bold", no_wrap=True)
     made.add_column("numbers", no_wrap=True)
@@ -55,7 +55,7 @@ def _networks(rows: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+def _systems(rows: Sequence[Row], width: int) -> Table:
     disturbed = any(percent(r, "others") >= 0.01 for r in rows if "error" not in r)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(width >= (104 if disturbed else 95))))
     made.add_column("system", style="bold", no_wrap=True)
@@ -72,14 +72,14 @@ def _systems(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     return made
 
 
-def percent(row: Mapping[str, Any], name: str) -> float:
+def percent(row: Row, name: str) -> float:
     """A part of a system's core time."""
     where = row["where_us"]
     us = sum(v for k, v in where.items() if k.startswith("dearer_")) if name == "dearer" else where[name]
     return us / row["whole_us"]
 
 
-def lines(row: Mapping[str, Any]) -> list[Text]:
+def lines(row: Row) -> list[Text]:
     """A system's bottleneck, settings and removal, in words."""
     if "error" in row:
         return [Text(f"failed: {row['error'].splitlines()[0]}", style="bold red")]
@@ -87,11 +87,11 @@ def lines(row: Mapping[str, Any]) -> list[Text]:
     quick = ["--preset quick"] if row["keywords"].get("preset") == "quick" else []
     passes = f" in {row['epochs']} passes" if row["epochs"] > 1 else ""
     sizes = f"acts for {row['acting_batch']:.3g} at once, learns from {row['rows_per_update']}{passes}"
-    told = [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
-    return told + [Text(f"without {w['what']}: {removal(row, w)}") for w in row.get("without", [])]
+    described = [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
+    return described + [Text(f"without {w['what']}: {removal(row, w)}") for w in row.get("without", [])]
 
 
-def removal(row: Mapping[str, Any], without: Mapping[str, Any]) -> str:
+def removal(row: Row, without: Row) -> str:
     if "error" in without:
         return f"failed: {without['error'].splitlines()[0]}"
     own = without.get("own_sps", [row["sps"]])  # the runs right before and after

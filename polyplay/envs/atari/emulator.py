@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import gymnasium
 import numpy as np
 
 from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
 from polyplay.envs.atari.native import rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms, mt19937_state, set_mt19937_state
@@ -22,8 +22,9 @@ from polyplay.envs.atari.starts import Start, load
 from polyplay.envs.pool import CUT, closest_names, options
 
 NOOP = 0
-Step = tuple[int, int] | None  # a button and how many frames it is held; None: no-ops, as many as are drawn
+Step = tuple[int, int] | None  # a button and the frames that it is pressed; None: no-ops, as many as are drawn
 State = dict[str, np.ndarray]
+Begun = tuple[np.ndarray, Batch]  # what reset() returns
 
 
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
@@ -35,7 +36,7 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
     """
     import ale_py
 
-    known, steps = ale_py.Action.__members__, []  # type: dict[str, Any], list[Step]
+    known, steps = ale_py.Action.__members__, []  # type: dict[str, ale_py.Action], list[Step]
     for word in text.split():
         presses: list[Step] = [None] if word == "noops" else []
         for press in word.split(",") if word != "noops" else ():
@@ -53,19 +54,19 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class AtariEnv(gymnasium.Env):
-    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` tells of
+    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` marks
     one: the game goes on, the next step ignores its action.
     """
 
-    def __init__(self, title: str, given: Mapping[str, Any]):
+    def __init__(self, title: str, given: Mapping[str, object]):
         import ale_py
 
         o = self._options = options(Atari, given, title)
         self._rom = str(ale_py.roms.get_rom_path(rom(title)))
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the action before
-        self._ale.loadROM(self._rom)  # takes long: asked for all that only a loaded game tells
+        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the last action
+        self._ale.loadROM(self._rom)  # takes long; what follows needs a loaded game
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
@@ -77,7 +78,7 @@ class AtariEnv(gymnasium.Env):
         self._paint = ScreenCache(o, height, width, title)
         plain = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
         self._read = self._ale.getScreen if self._paint.indexed else plain
-        self._kept = 2 if o.maxpool else 1
+        self._read_last = 2 if o.maxpool else 1
         self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
         self._stack = np.zeros(o.shape, np.uint8)
         self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
@@ -88,7 +89,7 @@ class AtariEnv(gymnasium.Env):
 
     # -------------------------------------------------------------------------------- Gymnasium's side
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> Begun:
         """A new game; with a seed as the first of its kind."""
         super().reset(seed=seed)
         if self._starts is not None:
@@ -106,11 +107,11 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
-        """The lane says which one it is."""
+        """The lane sets its number in the run."""
         self._lane = number
 
-    def _begin(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """The game from a start state. Raises UserError: it leads elsewhere than it says."""
+    def _begin(self, number: int) -> Begun:
+        """The game from a start state. Raises UserError: it leads to another state than the file says."""
         assert self._starts is not None
         start = self._starts.starts[number]
         self._seed(start.seed)
@@ -119,7 +120,7 @@ class AtariEnv(gymnasium.Env):
         if start.state:
             try:
                 self._restore(start.state)
-            except SystemError:  # how ale-py says so
+            except SystemError:  # ale-py's way to refuse it
                 raise UserError(f"--starts: {self._starts.path}, start {number}: no state of ALE's") from None
             steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
         self._play(steps)
@@ -138,7 +139,7 @@ class AtariEnv(gymnasium.Env):
         ram = hashlib.sha256(self._ale.getRAM().tobytes()).hexdigest()
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
         """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
         if self._cut and self._life:
             reward = self._play(self._life)
@@ -172,13 +173,13 @@ class AtariEnv(gymnasium.Env):
         return self._ale.act(self._last)
 
     def _hold(self, button: int, frames: int) -> int:
-        """Up to `frames` frames, of which the last two are kept; their reward."""
+        """Up to `frames` frames, of which the last two are read; their reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
             if self._ale.game_over():
                 break
-            if left <= self._kept:
+            if left <= self._read_last:
                 self._read(self._screens[left - 1])
         return reward
 
@@ -247,14 +248,13 @@ class AtariEnv(gymnasium.Env):
     def get_state(self) -> State:
         """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
-        state = {
+        games = {} if self._starts is None else {"games": np.array(self._games)}
+        return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),
             "screens": self._screens.copy(),
             "stack": self._stack.copy(),
             "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
-        }
-        state |= {} if self._starts is None else {"games": np.array(self._games)}
-        return state | {
+            **games,
             "draws": mt19937_state(self._draws),
             "chance": self._chance.get_state(),
             "grays": self._paint.table,

@@ -1,15 +1,15 @@
 """Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
 
-What looks roundabout here answers something ale-py does (read in 0.12's src/ale/vector, pinned by tests):
+Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
 
 - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-- asked for lives, its `terminated` mixes lost lives with the end of the game: we do not ask, and look at the
+- with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
   `lives` count ourselves, so that `over` is exact;
 - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
 - where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
   steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
   observation is the real one;
-- `send` knows no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+- `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
   hang.
 """
 
@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Batch, Field
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Field, Tree
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
-from polyplay.envs.spaces import Discrete, check_action, describe_fields
+from polyplay.envs.pools.batching import TAKEN
+from polyplay.envs.pools.local import LocalPool
+from polyplay.envs.spaces import Discrete, describe_fields
 
 STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
 NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
@@ -103,37 +105,35 @@ def _picture(o: Atari) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-class NativePool:
+class NativePool(LocalPool):
     """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
 
-    AtLeast(n) and Greedy(n) use ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a
-    truncated game), and all of them must be answered before the next recv, so lanes cannot be parked there.
+    Greedy(n) uses ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a truncated game),
+    and all of them must be answered before the next recv, so lanes cannot be parked there.
     """
 
+    unsaved = "ale-py's vector environment cannot save a game"
+
     def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs, rows={})  # ale-py's own arrays
         self.options = options(Atari, envs.options, envs.title)
-        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.restarts, self.faults = 0, []  # type: int, list[str]
-        self.unsaved = "ale-py's vector environment cannot save a game"
-        self.spec = envs.spec
-        self._width = envs.lanes // envs.groups
-        self._batch = self._width if envs.fixed else int(envs.batching.n)  # type: ignore[union-attr]
-        self._slices = [slice(g * self._width, (g + 1) * self._width) for g in range(envs.groups)]
+        self._width, self._asynchronous = self._turns.width, not envs.fixed
+        self._batch = self._turns.most if not envs.fixed else self._width
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
-        self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in self._slices]
+        self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in range(envs.groups)]
         actions = actions_of(rom(envs.title), self.options.full_actions)
         self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
-        self._held: list[Lanes | None] = [None] * envs.groups  # what the last recv of each group gave
         self._began = [False] * envs.groups
-        self._next = 0
         n = envs.lanes  # per lane, of its last row:
         self._age = np.zeros(n, np.int64)  # steps since its game began
         self._lives = np.zeros(n, np.int32)
         self._over = np.ones(n, bool)  # the next row begins a game
         self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
         self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
-        self._rows: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
+        self._order: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
+        if self.fixed:
+            self._turns.back(range(n))  # recv() waits for them
 
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -159,22 +159,16 @@ class NativePool:
             reward_clipping=False,
         )
 
-    # ---------------------------------------------------------------------------------- receiving
-
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
-        if not self._vectors:
-            raise Closed
-        for turn in range(self.groups):
-            group = (self._next + turn) % self.groups
-            if self._held[group] is None:
-                break
-        else:
+        self._check_open()
+        if self.fixed:
+            return super().recv()
+        if (self._turns.where == TAKEN).any():
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        self._next = (group + 1) % self.groups
-        lanes, batch = self._recv_group(group) if self.fixed else self._recv_ready()
-        self._held[group] = lanes
-        return lanes, batch
+        lanes, rows = self._receive_ready()
+        self._turns.back(lanes.tolist())
+        return self._turns.take_now(), rows
 
     def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
@@ -183,22 +177,23 @@ class NativePool:
             obs, reward, dead, _, info = vector.recv()
             return obs, reward, dead, info
         self._began[group] = True
-        obs, info = vector.reset(seed=self._seeds[self._slices[group]])
+        obs, info = vector.reset(seed=self._seeds[group * self._width :][: self._width])
         return obs, np.zeros(len(obs), np.int32), np.zeros(len(obs), bool), info
 
-    def _recv_group(self, group: int) -> tuple[slice, Batch]:
-        at = self._slices[group]
+    def _rows_of(self, lanes: Lanes) -> Batch:
+        assert isinstance(lanes, slice)
+        group = lanes.start // self._width
         obs, reward, dead, info = self._raw(group)
-        late = self._late[at]
+        late = self._late[lanes]
         if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
             reward[late], dead[late] = 0, False
             obs, info = self._vectors[group].reset(options={"reset_mask": late.copy()})
-        return at, self._finish(at, obs, reward, dead, info["lives"])
+        return self._finish(lanes, obs, reward, dead, info["lives"])
 
-    def _recv_ready(self) -> tuple[np.ndarray, Batch]:
+    def _receive_ready(self) -> tuple[np.ndarray, Batch]:
         while True:
             obs, reward, dead, info = self._raw(0)
-            lanes = self._rows = info["env_id"].astype(np.int64)
+            lanes = self._order = info["env_id"].astype(np.int64)
             lives = info["lives"]
             late = self._late[lanes]
             if not late.any():
@@ -235,46 +230,27 @@ class NativePool:
             "over": over,
         }
 
-    # ------------------------------------------------------------------------------------ sending
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool: in ale-py's asynchronous mode `lanes` must be exactly those of the last recv."""
+        self._check_open()
+        taken = int((self._turns.where == TAKEN).sum())
+        if not self.fixed and self._turns.count(lanes) != taken:
+            raise ValueError(f"send() answers exactly the lanes of the last recv(), {taken} of them, got {lanes}")
+        super().send(lanes, action)
 
-    def send(self, lanes: Lanes, action: Any) -> None:
-        """See Pool: `lanes` must be exactly those of a recv, for ale-py's asynchronous mode of
-        the last one.
-        """
-        if not self._vectors:
-            raise Closed
-        group = self._group(lanes)
-        width = self._width if self.fixed else len(lanes)  # type: ignore[arg-type]
-        action = check_action(self.spec.action, action, width)
-        if self.fixed:
-            quiet = self._cut[lanes] | self._late[lanes]
-        else:
-            spread = np.zeros(self.lanes, np.int64)
-            spread[lanes] = action
-            action, quiet = spread[self._rows], (self._cut | self._late)[self._rows]
-        if quiet.any():
-            action = np.where(quiet, self._noop, action)
-        self._held[group] = None
-        self._vectors[group].send(action)
-
-    def _group(self, lanes: Lanes) -> int:
-        if isinstance(lanes, slice):
-            for group, held in enumerate(self._held):
-                if isinstance(held, slice) and (held.start, held.stop) == lanes.indices(self.lanes)[:2]:
-                    return group
-        elif isinstance(self._held[0], np.ndarray) and np.array_equal(np.sort(lanes), np.sort(self._held[0])):
-            return 0
-        raise ValueError(f"send() answers exactly the lanes of a recv() (ale-py knows no others), got {lanes}")
+    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
+        if not self.fixed:
+            all_actions = np.zeros(self.lanes, np.int64)
+            all_actions[numbers] = action
+            action, numbers = all_actions[self._order], self._order
+        ignored = self._cut[numbers] | self._late[numbers]
+        if ignored.any():
+            action = np.where(ignored, self._noop, action)
+        self._vectors[int(numbers[0]) // self._width].send(action)
 
     def close(self) -> None:
+        super().close()
         self._vectors.clear()
-
-    def state(self) -> Batch | None:
-        """None: ale-py's vector environment cannot save a game."""
-        return None
-
-    def load(self, state: Batch) -> None:
-        raise ValueError("a pool of ALE games has no state to load: its state() is None")
 
 
 def _repeat(obs: np.ndarray, age: np.ndarray) -> None:

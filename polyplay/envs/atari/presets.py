@@ -1,13 +1,12 @@
 """How an Atari game is played and shown: the options, and what each paper or its released code chose, by name.
 
-A preset says everything of it that concerns frames and episodes. Rewards stay raw: the loss clips them.
+A preset fixes everything that concerns frames and episodes. Rewards stay raw: the loss clips them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import closest_names
@@ -21,17 +20,8 @@ CHOICES = {
     "gray": GRAYS,
     "pipeline": ("auto", "native", "plain"),
 }
-LEAST = {
-    "frameskip": 1,
-    "size": 1,
-    "width": 0,
-    "stack": 1,
-    "noop_min": 0,
-    "noop_max": 0,
-    "max_frames": 1,
-    "crop": 0,
-    "stride": 1,
-}
+LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
+LEAST |= dict.fromkeys(("width", "noop_min", "noop_max", "crop"), 0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,7 @@ class Atari:
     their own.
     """
 
-    frameskip: int = 4  # frames an action is held
+    frameskip: int = 4  # frames that an action lasts
     sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
     full_actions: bool = False  # all 18 actions instead of the game's own
     size: int = 84  # pixels of the height, and of the width where that is 0
@@ -89,8 +79,8 @@ class Atari:
     def beyond(self) -> str:
         """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
         plain = {k: getattr(Atari, k) for k in ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")}
-        asked = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
-        return ", ".join(asked + (["stack_reset='play'"] if self.stack_reset == "play" else []))
+        changed = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
+        return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:
@@ -100,11 +90,11 @@ class Atari:
 
 @dataclass(frozen=True)
 class Preset:
-    options: Mapping[str, Any]  # of Atari; what is not named has its default
+    options: Mapping[str, object]  # of Atari; what is not named has its default
     source: str
 
 
-def _of(base: Mapping[str, Any] | None = None, /, **options: Any) -> dict[str, Any]:
+def _of(base: Mapping[str, object] | None = None, /, **options: object) -> dict[str, object]:
     """Whole protocols: nothing that a paper fixes is left to a default that may change."""
     common = dict(frameskip=4, sticky=0.0, full_actions=False, size=84, stack=4, maxpool=True, max_frames=108_000)
     return {**(common if base is None else base), **options}
@@ -169,7 +159,7 @@ PRESETS = {
 }  # fmt: skip
 
 
-def preset(name: str) -> dict[str, Any]:
+def preset(name: str) -> dict[str, object]:
     """The options of a preset. Raises UserError: there is none of that name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")

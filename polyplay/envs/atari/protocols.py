@@ -1,6 +1,6 @@
 """How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
 
-A protocol fixes how games start and end; the picture, the actions and the frames that one is held stay those that the
+A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
 agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari import starts as start_states
 from polyplay.envs.atari.native import rom
 from polyplay.envs.pool import closest_names
+
+Options = Mapping[str, int | float | str]
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,14 @@ class Protocol:
     what: str
     source: str
     baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
-    options: Mapping[str, Any] = field(default_factory=dict)  # of Atari
+    options: Options = field(default_factory=dict)  # of Atari
 
 
-_WHOLE = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
-_PLAIN = {**_WHOLE, "sticky": 0.0, "noop_min": 0, "noop_max": 31}
+_WHOLE: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
+_PLAIN: Options = {**_WHOLE, "sticky": 0.0, "noop_min": 0, "noop_max": 31}
 
 
-def _protocols(*given: Protocol) -> dict[str, Protocol]:
-    return {p.name: p for p in given}
-
-
-PROTOCOLS = _protocols(
+ALL = (
     Protocol("run", 30, "as the run's own games start and end", "the run's config.json"),
     Protocol(
         "null-op",
@@ -78,6 +75,7 @@ PROTOCOLS = _protocols(
         {**_WHOLE, "sticky": 0.25, "noop_min": 0, "noop_max": 0, "max_frames": 108_000},
     ),
 )
+PROTOCOLS = {p.name: p for p in ALL}
 
 
 def protocol(name: str) -> Protocol:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -92,7 +91,7 @@ def _blocks(rows: int, columns: int) -> Callable[[Picture], Picture]:
     scale = np.float32(1.0 / (rows * columns))
 
     def resize(picture: Picture) -> Picture:
-        wide: Any = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
+        wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
         total = wide[::rows, ::columns].copy()
         for i, j in list(np.ndindex(rows, columns))[1:]:
             total += wide[i::rows, j::columns]

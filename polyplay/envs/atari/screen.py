@@ -1,6 +1,6 @@
 """From an emulator's screen to a plane, made anew only where the screen changed.
 
-From one step to the next most of a screen stays: planes are kept, and of the rows that changed new ones are made, in
+From one step to the next most of a screen stays: planes are reused, and only the rows that changed are made anew, in
 blocks of rows that meet the plane's own (210 rows make 84: 42 blocks of 5, each of them 2). The bytes are those that
 painting the whole screen gives.
 """
@@ -16,7 +16,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs.atari import resize as pixels
 from polyplay.envs.atari.presets import Atari
 
-_UNKNOWN = np.float32(1e9)  # the gray value of a colour that was never seen
+_UNKNOWN = np.float32(1e9)  # the gray value of a colour that was not met yet
 
 
 def blocks(kind: str, height: int, to_height: int) -> int:
@@ -42,26 +42,26 @@ class ScreenCache:
                 f"{title}: option size={to_height}x{to_width} is larger than the screen of {self.height}x{width}"
             )
         self.gray = pixels.GRAYS.get(o.gray)
-        self.indexed = self.gray is not None and not o.maxpool  # else colours have to meet before they are gray
+        self.indexed = self.gray is not None and not o.maxpool  # else the maximum is taken of colours
         self.n = blocks(o.resize, self.height, to_height)
         self.sizes = o.resize, self.height // self.n, width, to_height // self.n, to_width
         colours = () if self.gray is None or self.indexed else (3,)
         self.shape = (height, width, *colours)
         self.plane = np.zeros((to_height, to_width), np.uint8)
         self.parts = self.plane.reshape(self.n, -1)
-        self.seen = np.zeros((self.n, self.sizes[1] * int(np.prod(self.shape[1:]))), np.uint8)
+        self.last = np.zeros((self.n, self.sizes[1] * int(np.prod(self.shape[1:]))), np.uint8)
         self.empty = True
         self.table = np.full(256, _UNKNOWN)  # gray values by number of colour
 
     def __call__(self, screen: np.ndarray, colours: Callable[[], np.ndarray]) -> np.ndarray:
         """The plane of a screen, valid until the next one's; `colours()`: the same screen in colours."""
         now = screen[: self.height].reshape(self.n, -1)
-        at = np.arange(self.n) if self.empty else np.flatnonzero(_differ(now, self.seen))
+        at = np.arange(self.n) if self.empty else np.flatnonzero(_differ(now, self.last))
         if not len(at):
             return self.plane
         kind, height, width, to_height, to_width = self.sizes
         picture = now.take(at, 0)
-        self.seen[at], self.empty = picture, False
+        self.last[at], self.empty = picture, False
         picture = picture.reshape(len(at) * height, *self.shape[1:])
         if self.indexed:
             picture = self._looked_up(picture, screen, colours)
@@ -72,7 +72,7 @@ class ScreenCache:
         return self.plane
 
     def _looked_up(self, picture: np.ndarray, screen: np.ndarray, colours: Callable[[], np.ndarray]) -> np.ndarray:
-        """Gray values of numbers of colours; those of new colours are learnt from the whole screen."""
+        """Gray values of numbers of colours; those of new colours are read from the whole screen."""
         assert self.gray is not None
         found = self.table.take(picture)
         if found.max() >= _UNKNOWN:
@@ -128,6 +128,6 @@ def mt19937_state(generator: np.random.RandomState) -> np.ndarray:
 
 
 def set_mt19937_state(generator: np.random.RandomState, state: np.ndarray) -> None:
-    """Go on from `words`."""
+    """Go on from such words."""
     inner = generator.get_state(legacy=False)
     generator.set_state({**inner, "state": {"key": state[:-1], "pos": int(state[-1])}})

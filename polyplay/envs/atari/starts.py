@@ -6,7 +6,7 @@
 
 A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
 state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
-"ram", where given, must come out again. "kind": "human", or "substitute" for anything else: then every score says so.
+"ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
 The papers' own start states were never released. Imports no torch.
 """
 
@@ -16,10 +16,11 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from polyplay.common.errors import UserError
 
@@ -64,24 +65,24 @@ def load(path: str, game: str = "") -> Starts:
 @lru_cache(maxsize=4)
 def _parse(path: str, data: bytes) -> Starts:
     try:
-        said = json.loads(data)
+        content = json.loads(data)
     except ValueError as e:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
-    if not isinstance(said, dict) or (said.get("format"), said.get("version")) != (FORMAT, VERSION):
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         raise UserError(f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    if said.get("kind") not in KINDS:
-        raise UserError(f'--starts: {path}: "kind" is {said.get("kind")!r}, allowed: {", ".join(KINDS)}')
+    if content.get("kind") not in KINDS:
+        raise UserError(f'--starts: {path}: "kind" is {content.get("kind")!r}, allowed: {", ".join(KINDS)}')
     for name in ("game", "source"):
-        if not isinstance(said.get(name), str) or not said[name]:
-            raise UserError(f'--starts: {path}: "{name}" is {said.get(name)!r}, it must be text')
-    rows = said.get("starts")
+        if not isinstance(content.get(name), str) or not content[name]:
+            raise UserError(f'--starts: {path}: "{name}" is {content.get(name)!r}, it must be text')
+    rows = content.get("starts")
     if not isinstance(rows, list) or not rows:
         raise UserError(f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
-    return Starts(path, said["game"], said["kind"], said["source"], starts, hashlib.sha256(data).hexdigest())
+    return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
 
 
-def _start(row: Any, where: str) -> Start:
+def _start(row: object, where: str) -> Start:
     if not isinstance(row, dict) or ("actions" in row) == ("state" in row):
         raise UserError(f'{where}: has to be an object with either "actions" or "state"')
     seed, ram = row.get("seed", 0), row.get("ram", "")
@@ -99,11 +100,11 @@ def _start(row: Any, where: str) -> Start:
     return Start((), row["frames"], seed, ram, state)
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _words(words: Any, where: str) -> list[str]:
+def _words(words: object, where: str) -> list[str]:
     if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
         raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
     return words
@@ -121,16 +122,11 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
 def spelled(buttons: list[str]) -> list[str]:
     """Buttons frame by frame as the words of a file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
-    runs: list[list[Any]] = []
-    for button in buttons:
-        if runs and runs[-1][0] == button:
-            runs[-1][1] += 1
-        else:
-            runs.append([button, 1])
+    runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
 
-def written(game: str, kind: str, source: str, starts: list[dict[str, Any]]) -> bytes:
+def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, object]]) -> bytes:
     """The bytes of such a file."""
     head = {"format": FORMAT, "version": VERSION, "game": game, "kind": kind, "source": source}
     rows = ",\n  ".join(json.dumps(start) for start in starts)

@@ -1,97 +1,31 @@
-"""Pools driven with random actions: to measure any of them, and to look at the rows of Polyplay's own (Atari, toys)."""
+"""Pools driven with random actions: to measure any of them, and to check the rows of Polyplay's own (Atari, toys)."""
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gym
 
 from polyplay.common import tree
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
-from polyplay.envs import masks
-from polyplay.envs.check.trial import CLOCK, TrialFacts, TrialOrder, random_action
-from polyplay.envs.make import factory
+from polyplay.envs.check.trial import CLOCK, TrialFacts, TrialOrder
 from polyplay.envs.pool import Envs, Pool
-from polyplay.envs.pools.build import build
 from polyplay.envs.pools.lane import START
 from polyplay.envs.pools.worker import settle
-from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary
-
-
-class SelfPlayingEnv:
-    """A Gymnasium environment that draws its actions itself, so that its pool can be driven whatever they look like. It
-    hears masks, and keeps them to itself.
-    """
-
-    def __init__(self, env: Any):
-        self.env, self.unwrapped, self.spec = env, getattr(env, "unwrapped", env), getattr(env, "spec", None)
-        self.observation_space, self.action_space = masks.without_mask(env.observation_space), gym.Discrete(1)
-        self._draws = env.action_space
-        self._last: Any = None
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self._draws.seed(seed)
-        self._last = self.env.reset(seed=seed)
-        return _bare(self._last)
-
-    def step(self, action: Any) -> Any:
-        last = self._last
-        self._last = self.env.step(random_action(self._draws, last[0], last[-1]))
-        return _bare(self._last)
-
-    def close(self) -> None:
-        self.env.close()
-
-
-def _bare(given: Any) -> Any:
-    """What step or reset gave, without masks."""
-    if not isinstance(given, tuple | list):
-        return given
-    return tuple({k: v for k, v in x.items() if k != masks.KEY} if isinstance(x, Mapping) else x for x in given)
-
-
-def self_playing(envs: Envs) -> Envs:
-    """The same environments, to be answered with zeros."""
-
-    def make() -> Any:
-        return SelfPlayingEnv(build(factory(envs.name, envs.options), envs.title))
-
-    make.__qualname__ = envs.title  # what messages call it
-    return replace(envs, name=make, options={})
-
-
-def action_sampler(pool: Pool, seed: int) -> Callable[[int], Any]:
-    """A function that draws the actions of some lanes."""
-    rng = np.random.default_rng(seed)
-    return lambda n: tree.map(lambda leaf: _draw(rng, leaf, n), pool.spec.action)
-
-
-def _draw(rng: np.random.Generator, space: Leaf, n: int) -> np.ndarray:
-    if isinstance(space, Box):
-        low, high = np.maximum(space.low, -1e6), np.minimum(space.high, 1e6)
-        return rng.uniform(low, high, (n, *space.shape)).astype(np.float32)
-    if isinstance(space, Discrete):
-        return rng.integers(space.n, size=n)
-    each = rng.integers(space.classes, size=(n, len(space.classes))).reshape(n, *space.shape)
-    return each.astype(np.int8) if isinstance(space, MultiBinary) else each
+from polyplay.envs.random_actions import action_sampler
 
 
 def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
     """Steps per second of all its lanes, measured for about `seconds` after the first rows."""
-    draw = action_sampler(pool, seed)
+    draw = action_sampler(pool.spec.action, seed)
     lanes, row = pool.recv()
     steps, start = 0, time.perf_counter()
     while (took := time.perf_counter() - start) < seconds or not steps:
         steps += len(row["first"])
-        pool.send(lanes, draw(len(row["first"])))
+        pool.send(lanes, draw(len(row["first"]), row.get("mask")))
         lanes, row = pool.recv()
     return steps / max(took, 1e-9)
 
@@ -106,7 +40,7 @@ def measure_pool(answer: Connection, clock: SharedBlock, trace: SharedBlock, env
 
 
 def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder, envs: Envs) -> None:
-    """A trial of one lane of Polyplay's own pools; says what `envs/trial` says."""
+    """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
     settle(trace)
     times = clock.array(CLOCK, np.float64)
     times[:] = time.monotonic() + START, 0, 0, START
@@ -114,7 +48,7 @@ def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, o
     job = order.job
     pool = envs.open(job.seed, job.lane)
     facts = TrialFacts(build=time.perf_counter() - start)
-    draw, over, length, until = action_sampler(pool, job.seed), True, 0, time.monotonic() + order.seconds
+    draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + order.seconds
     lanes, row = pool.recv()
     while True:
         times[:] = time.monotonic() + job.step_timeout, 2, facts.steps, job.step_timeout
@@ -129,7 +63,7 @@ def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, o
         if facts.steps >= order.steps or time.monotonic() > until:
             break
         start = time.perf_counter()
-        pool.send(lanes, draw(1))
+        pool.send(lanes, draw(1, row.get("mask")))
         lanes, row = pool.recv()
         took = time.perf_counter() - start
         facts.steps += int(not row["first"][0])

@@ -6,9 +6,8 @@ as many processes as there are cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.findings import Finding, status
@@ -18,12 +17,12 @@ from polyplay.envs.check import random_play, trial
 from polyplay.envs.check.trial import TrialFacts, TrialOrder
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
-from polyplay.envs.pool import Envs
+from polyplay.envs.pool import Envs, Factory
 from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.rules import RULES
 
-STEPS, SECONDS = 1000, 10.0  # of one trial, where --steps says nothing
+STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
 LANES = 2  # of each process of the pool that is measured
 
 
@@ -39,38 +38,38 @@ class CheckReport:
 
 
 def check_env(
-    env: str | Callable[..., Any],
+    env: str | Factory,
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     steps: int | None = None,
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Look at `env`, what `--env` takes; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
+    """Check `env`, as `--env` takes it; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
 
     Raises UserError: no such environment.
     """
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
-    looker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
-    first = looker.first()
+    checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
+    first = checker.first()
     again = other = None
     if first.whole and first.facts.steps:
-        again, other = looker.trial(0), looker.trial(1)
+        again, other = checker.trial(0), checker.trial(1)
     trials = [t for t in (first, again, other) if t is not None]
     broke = {rule: text for t in reversed(trials) for rule, text in t.broke.items()}
     findings = [finding(rule, broke, first, again, other, step_timeout) for rule in RULES]
-    card = card_of(first, looker.own)
+    card = card_of(first, checker.own)
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
         broke = {}
-        card |= looker.pool(measure, broke)
+        card |= checker.pool(measure, broke)
         findings = [failed(f.name, broke[f.name]) if f.name in broke else f for f in findings]
     return CheckReport(envs.title, findings, card)
 
 
 class EnvChecker:
-    """Starts what looks at one environment, and watches it."""
+    """Starts the trials of one environment, and watches them."""
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
@@ -99,13 +98,13 @@ class EnvChecker:
     def trial(self, lane: int) -> TrialResult:
         """One lane by itself."""
         envs = self.envs
-        job = LaneJob(
-            b"" if self.own else pickled_factory(envs), envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0
-        )
+        maker = b"" if self.own else pickled_factory(envs)
+        job = LaneJob(maker, envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
         order = TrialOrder(job, self.steps, self.seconds)
-        tried = (
-            run_watched(random_play.run_pool_trial, order, envs) if self.own else run_watched(trial.run_trial, order)
-        )
+        if self.own:
+            tried = run_watched(random_play.run_pool_trial, order, envs)
+        else:
+            tried = run_watched(trial.run_trial, order)
         tried.card = {**envs.spec.describe}
         return tried
 
@@ -120,7 +119,7 @@ class EnvChecker:
             return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
         pool = None
         try:
-            pool = random_play.self_playing(envs).open(self.seed)
+            pool = envs.open(self.seed)
             rate = random_play.steps_per_second(pool, seconds)
         except (EnvFailure, UserError) as e:
             head = str(e).split("\n")[0]
@@ -130,6 +129,3 @@ class EnvChecker:
             if pool is not None:
                 pool.close()
         return {f"pool of {workers} processes": f"{rate:,.0f} steps/s in {lanes} lanes"}
-
-
-# ------------------------------------------------------------------------------------------ the command

@@ -1,4 +1,4 @@
-"""From what trials saw to a verdict on every rule, and the card of an environment."""
+"""From the results of trials to a verdict on every rule, and the card of an environment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def card_of(first: TrialResult, own: bool) -> dict[str, str]:
     return card
 
 
-def failed(rule: str, seen: str) -> Finding:
-    return Finding(rule, "failed", seen, RULES[rule].fix)
+def failed(rule: str, text: str) -> Finding:
+    return Finding(rule, "failed", text, RULES[rule].fix)
 
 
 def finding(
@@ -81,7 +81,7 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
 
 
 def _limit(ends: Sequence[tuple[int, bool]]) -> str:
-    """What looks like a time limit that is told as a termination."""
+    """A warning about what looks like a time limit reported as a termination; "": nothing does."""
     lengths = {n for n, _ in ends}
     if len(ends) < 2 or len(lengths) > 1 or min(lengths) < LONG or not all(t for _, t in ends):
         return ""

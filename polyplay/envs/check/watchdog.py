@@ -1,4 +1,4 @@
-"""Watches a process that tries an environment: hears what it says, sees that it hangs or dies."""
+"""Watches a process that tries an environment: collects its findings, notices that it hangs or dies."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class TrialResult:
     """What is known of one trial."""
 
     card: dict[str, str] = field(default_factory=dict)
-    broke: dict[str, str] = field(default_factory=dict)  # rule → what was seen
+    broke: dict[str, str] = field(default_factory=dict)  # rule → text
     odd: dict[str, str] = field(default_factory=dict)
     facts: Any = None
     whole: bool = True  # it neither hung nor died
 
-    def hear(self, kind: str, value: Any) -> None:
+    def add(self, kind: str, value: Any) -> None:
         if kind in ("broke", "odd"):
             getattr(self, kind).setdefault(*value)
         else:
             setattr(self, kind, value)
 
 
-def run_watched(play: Callable[..., None], *args: Any) -> TrialResult:
-    """Run `play(answer, clock, trace, *args)` in an environment process until it has told its facts, hangs or dies."""
+def run_watched(play: Callable[..., None], *args: object) -> TrialResult:
+    """Run `play(answer, clock, trace, *args)` in an environment process until it has sent its facts, hangs or dies."""
     clock, trace = SharedBlock(8 * trial.CLOCK), SharedBlock(TRACE)
     times = clock.array(trial.CLOCK, np.float64)
     times[:] = time.monotonic() + START, 0, 0, START
@@ -51,7 +51,7 @@ def run_watched(play: Callable[..., None], *args: Any) -> TrialResult:
     try:
         while tried.facts is None:
             if here.poll(0.05):
-                tried.hear(*here.recv())
+                tried.add(*here.recv())
             elif 0.0 < times[0] < time.monotonic():
                 process.dump()
                 time.sleep(0.1)
@@ -71,7 +71,7 @@ def _stage(times: np.ndarray) -> str:
 
 
 def _lost(tried: TrialResult, rule: str, text: str, times: np.ndarray, trace: SharedBlock) -> None:
-    """A trial that cannot tell its facts any more; where its Python code was, innermost first."""
+    """A trial that cannot send its facts any more; where its Python code was, innermost first."""
     dump = bytes(trace.memory).split(b"\0", 1)[0].decode(errors="replace")
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', dump)
     theirs = [p for p in places if not re.search("polyplay/envs/|/multiprocessing/|^<", p[0])]

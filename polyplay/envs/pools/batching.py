@@ -1,6 +1,4 @@
-"""Whose turn it is: which lanes are out (being stepped), back, held by the caller, or gone, and what recv may
-give away.
-"""
+"""Which lanes are being stepped, are ready, are taken by the caller, or are absent; and which recv gives next."""
 
 from __future__ import annotations
 
@@ -9,29 +7,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyplay.envs.pool import AtLeast, Batching, Greedy, Lanes
+from polyplay.envs.pool import Batching, Greedy, Lanes
 
-OUT, BACK, HELD, GONE = 0, 1, 2, 3
+STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3
 
 
 class ReadyLanes:
-    """The batching rules over `lanes` lanes. At first every lane is out, or only the first `active` (0: all)."""
+    """The batching rules over `lanes` lanes. At first all are being stepped, or only the first `active` (0: all)."""
 
     def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0):
         self.lanes, self.groups, self.width = lanes, groups, lanes // groups
-        self.fixed = not isinstance(batching, AtLeast | Greedy)
-        self.least = batching.n if isinstance(batching, AtLeast) else 1
+        self.fixed = not isinstance(batching, Greedy)
         self.most = batching.n if isinstance(batching, Greedy) else lanes
-        self.where = np.full(lanes, OUT, np.int8)
-        self.where[active or lanes :] = GONE
+        self.where = np.full(lanes, STEPPING, np.int8)
+        self.where[active or lanes :] = ABSENT
         self._slices = [slice(g * self.width, (g + 1) * self.width) for g in range(groups)]
-        self._next = 0  # the group that is due
-        self._missing = [self.width] * groups  # lanes of each group that are out
-        self._queue: deque[int] = deque()  # lanes that are back, oldest first
+        self._next = 0  # the group that comes next
+        self._missing = [self.width] * groups  # lanes of each group that are being stepped
+        self._queue: deque[int] = deque()  # lanes that are ready, oldest first
 
     def back(self, numbers: Sequence[int]) -> None:
         """These lanes have a row."""
-        self.where[numbers] = BACK
+        self.where[numbers] = READY
         if self.fixed:
             for i in numbers:
                 self._missing[i // self.width] -= 1
@@ -39,11 +36,11 @@ class ReadyLanes:
             self._queue.extend(numbers)
 
     def take(self) -> Lanes | None:
-        """The lanes to give away now, or None: wait."""
+        """The lanes to give now, or None: wait."""
         return self._take_group() if self.fixed else self._take_ready()
 
     def take_now(self) -> Lanes:
-        """The same where lanes come back within send(), so that waiting would never end. Raises RuntimeError."""
+        """The same where lanes step within send(), so that waiting would never end. Raises RuntimeError."""
         lanes = self.take()
         if lanes is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
@@ -55,57 +52,54 @@ class ReadyLanes:
     def _take_group(self) -> slice | None:
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups
-            if self.where[g * self.width] != HELD:
+            if self.where[g * self.width] != TAKEN:
                 if self._missing[g]:
                     return None
-                self.where[self._slices[g]] = HELD
+                self.where[self._slices[g]] = TAKEN
                 self._next = (g + 1) % self.groups
                 return self._slices[g]
         return None
 
     def _take_ready(self) -> np.ndarray | None:
-        ready = len(self._queue)
-        if not ready or ready < min(self.least, ready + int((self.where == OUT).sum())):
+        if not self._queue:
             return None
-        numbers = np.array([self._queue.popleft() for _ in range(min(ready, self.most))], np.int64)
-        self.where[numbers] = HELD
+        numbers = np.array([self._queue.popleft() for _ in range(min(self.ready, self.most))], np.int64)
+        self.where[numbers] = TAKEN
         return numbers
 
     @property
     def ready(self) -> int:
-        """Lanes that are back and that nobody took yet."""
+        """Lanes that are ready, of a pool that gives whoever is ready."""
         return len(self._queue)
 
     def part(self, lane: int) -> None:
-        """A lane that the caller holds goes."""
-        if self.where[lane] != HELD:
+        """A lane that the caller took is absent from now on."""
+        if self.where[lane] != TAKEN:
             raise ValueError(f"only a lane that recv() gave and that was not answered yet can go, got {lane}")
-        self.where[lane] = GONE
+        self.where[lane] = ABSENT
 
     def join(self, lane: int) -> None:
-        """A lane that was gone is out: its row will come."""
-        if self.where[lane] != GONE:
+        """A lane that was absent is being stepped: its row will come."""
+        if self.where[lane] != ABSENT:
             raise ValueError(f"lane {lane} is there already")
-        self.where[lane] = OUT
+        self.where[lane] = STEPPING
 
     @property
     def idle(self) -> bool:
-        """Every lane is held: recv would wait for ever (unless another thread sends)."""
-        return bool((self.where == HELD).all())
+        """The caller has every lane: recv would wait for ever (unless another thread sends)."""
+        return bool((self.where == TAKEN).all())
 
     def sent(self, lanes: Lanes) -> np.ndarray:
-        """The caller answers `lanes`: they are out. Their numbers, int64. Raises ValueError: not
-        the caller's to answer.
-        """
+        """The caller answers `lanes`: they are being stepped. Their numbers, int64. Raises ValueError: not taken."""
         numbers = np.arange(self.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
-        if not numbers.size or not (self.where[numbers] == HELD).all():
+        if not numbers.size or not (self.where[numbers] == TAKEN).all():
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
             group = int(numbers[0]) // self.width
             if numbers.size != self.width or numbers[0] != group * self.width or (np.diff(numbers) != 1).any():
                 raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
             self._missing[group] = self.width
-        self.where[numbers] = OUT
+        self.where[numbers] = STEPPING
         return numbers
 
     def state(self) -> dict[str, np.ndarray]:
@@ -117,5 +111,5 @@ class ReadyLanes:
         self.where[:] = state["where"]
         self._queue = deque(int(i) for i in state["queue"] if i >= 0)
         self._next = int(state["next"])
-        out = (self.where == OUT).reshape(self.groups, self.width)
-        self._missing = [int(n) for n in out.sum(1)]
+        stepping = (self.where == STEPPING).reshape(self.groups, self.width)
+        self._missing = [int(n) for n in stepping.sum(1)]

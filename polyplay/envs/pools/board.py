@@ -1,13 +1,12 @@
-"""The memory that a pool and its environment processes share: rows, actions, notes, deadlines."""
+"""A pool's rows; and the memory that it shares with its environment processes: rows, actions, notes, deadlines."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import Layout
+from polyplay.common.shared_memory import Layout, SharedObject
+from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs import spaces
 from polyplay.envs.pool import EnvSpec
 
@@ -16,28 +15,34 @@ RESTARTED, BROKEN, UNBUILT, HOPELESS = 1, 2, 3, 4  # kinds of notes; all but the
 FLAGS = ("terminated", "truncated", "first", "over")
 
 
-class SharedRows:
-    """The pool's shared memory: rows and actions [lanes, …], and what workers say about themselves."""
+def row_fields(spec: EnvSpec) -> Spec:
+    """The fields of one lane's row."""
+    mask = {} if spec.mask is None else {"mask": spec.mask}
+    flags = dict.fromkeys(FLAGS, Field((), "bool"))
+    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask}
+
+
+class SharedRows(SharedObject):
+    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers."""
+
+    LOCAL = ("rows", "action", "faults", "notes", "deadline", "busy", "seeds", "joins", "waited")
 
     def __init__(self, spec: EnvSpec, lanes: int, workers: int):
         layout = Layout()
-        rows: dict[str, Any] = {
-            "obs": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spec.obs),
-            "reward": layout.add(lanes, np.float32),
-            **{flag: layout.add(lanes, bool) for flag in FLAGS},
-        }
-        if spec.mask is not None:
-            rows["mask"] = tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spec.mask)
+
+        def per_lane(fields: Spec) -> Batch:
+            return tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), fields)
+
         self._fields = {
-            "rows": rows,
-            "action": tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), spaces.fields(spec.action)),
+            "rows": per_lane(row_fields(spec)),
+            "action": per_lane(spaces.fields(spec.action)),
             "faults": layout.add(lanes, np.int64),  # of each lane so far
             "joins": layout.add(lanes, np.int64),  # how often each lane came back after it was gone
-            "seeds": layout.add(lanes, np.int64),  # what each lane's random numbers come from; -1: not known
+            "seeds": layout.add(lanes, np.int64),  # of each lane's generator, see rules.rng_of; -1: not known
             "notes": layout.add((lanes, NOTE), np.uint8),
-            "deadline": layout.add(workers, np.float64),  # when what a worker does must be done; 0: it does nothing
-            "busy": layout.add(workers, np.int64),  # with which lane
-            "waited": layout.add((workers, 8), np.float64),  # seconds that a process waited for orders, and how often
+            "deadline": layout.add(workers, np.float64),  # by when a worker must be done; 0: it is idle
+            "busy": layout.add(workers, np.int64),  # the lane that it steps
+            "waited": layout.add((workers, 8), np.float64),  # seconds that a process waited for orders, number of waits
         }
         self._block = layout.block()
         self._attach()
@@ -57,10 +62,3 @@ class SharedRows:
     def read(self, lane: int) -> tuple[int, str]:
         text = self.notes[lane, 1:].tobytes().split(b"\0", 1)[0]
         return int(self.notes[lane, 0]), text.decode(errors="replace")
-
-    def __getstate__(self) -> dict:
-        return {"_fields": self._fields, "_block": self._block}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,10 @@ import gymnasium
 
 from polyplay.common.errors import UserError
 from polyplay.envs import masks, rules, spaces
-from polyplay.envs.pool import EnvSpec
+from polyplay.envs.pool import EnvSpec, Factory
 
 
-def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
+def build(make: Factory, title: str) -> Any:
     """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
     is no gymnasium.Env.
     """
@@ -35,9 +35,9 @@ def build(make: Callable[[], Any], title: str) -> gymnasium.Env:
 
 def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     """The description of an environment. Raises UserError: a space that is not supported."""
-    seen = masks.without_mask(env.observation_space)
+    shown = masks.without_mask(env.observation_space)
     try:
-        obs = spaces.observation(seen, title)
+        obs = spaces.observation(shown, title)
         action = spaces.action(env.action_space, title)
     except UserError as e:
         raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
@@ -51,11 +51,11 @@ def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
     mask = masks.declared_mask(action, env.observation_space, title)
     if mask is not None:
         text["action mask"] = "from the observation"
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(seen), mask=mask)
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask)
 
 
-def describe(name: str | Callable, options: Mapping[str, Any]) -> EnvSpec:
-    """Build one environment, look, reset it for the sake of its info, close it. Raises UserError."""
+def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
+    """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
     from polyplay.envs.make import factory
 
     title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))

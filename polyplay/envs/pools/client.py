@@ -1,4 +1,4 @@
-"""The pool's side of one environment process: how it is started, spoken to, listened to and ended."""
+"""The pool's side of one environment process: start, orders, answers, end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pickled_factory(envs: Envs) -> bytes:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Build one environment in a process of its own and ask for its spaces. Raises UserError."""
+    """Build one environment in a process of its own and get its description. Raises UserError."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "polyplay-env-probe")
     process.start()
@@ -74,7 +74,6 @@ class EnvProcessHandle:
     def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
         self.index, self.lanes = index, lanes
         self._args = (board, job, index, lanes, each)
-        self._own = np.array(lanes, np.int32).tobytes()
         self.leave_by = math.inf
         self.start()
 
@@ -93,13 +92,8 @@ class EnvProcessHandle:
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()
         os.set_blocking(self.source, False)
 
-    def order_own(self) -> None:
-        """All its lanes."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self.sink, self._own)
-
     def order(self, lanes: np.ndarray) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its death is seen and its lanes ordered again by recv
+        with contextlib.suppress(BrokenPipeError):  # recv notices its end and orders its lanes again
             os.write(self.sink, lanes.astype(np.int32).tobytes())
 
     def stack(self, ask: bool) -> str:
@@ -111,20 +105,20 @@ class EnvProcessHandle:
         return f"\n{text[-3000:]}" if text else ""
 
     def drain(self) -> bytes:
-        """What it still said before it ended."""
-        said = b""
+        """The answers that it gave before it ended."""
+        answers = b""
         while data := self.read():
-            said += data
-        return said
+            answers += data
+        return answers
 
     def read(self) -> bytes | None:
-        """What it says; b"": it hung up, None: nothing now."""
+        """Its answers; b"": it closed the pipe, None: none now."""
         try:
             return os.read(self.source, 1 << 16)
         except BlockingIOError:
             return None
 
-    def hang_up(self) -> None:
+    def close_orders(self) -> None:
         """No more orders: it closes its environments and ends."""
         self.leave_by = time.monotonic() + 5.0
         self.orders.close()

@@ -1,14 +1,14 @@
 """EnvPool's environments by name, `envpool:Pong-v5`: its threads step; fixed groups get its arrays uncopied.
 
-What is done here answers something EnvPool does (1.2.5, by experiment: bench/epool.py looks again):
+Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; bench/epool.py checks it again):
 
 - it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
   episodic_life=True that row is no reset and `elapsed_step` goes on, so a row is first if the one before it ended;
 - there `terminated` means a lost life, and info["terminated"] that the game is over;
-- `truncated` is said at max_episode_steps even where the episode terminates there: info knows, in Atari;
+- `truncated` is set at max_episode_steps even where the episode terminates there: info is right, in Atari;
 - its seeds are fixed when it is made, reset(seed=) is ignored;
-- num_threads=0 means min(batch_size, cores), one thread with batch_size=1: we always say how many;
-- with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: AtLeast and Greedy receive one by one;
+- num_threads=0 means min(batch_size, cores), one thread with batch_size=1: we always give a number;
+- with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: Greedy receives one by one;
 - a bound that was never set is the smallest positive number of its type, which would clip every negative action to 0.
 """
 
@@ -22,13 +22,14 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.common import tree
-from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.machine import cores
-from polyplay.common.tree import Batch, Spec
+from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds
-from polyplay.envs.pools.batching import OUT, ReadyLanes
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
+from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.build import one_line
+from polyplay.envs.pools.local import LocalPool
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
@@ -46,11 +47,11 @@ def _module() -> Any:
 
 
 class EnvPoolTask(NamedTuple):
-    """What EnvPool says of a task, with our options."""
+    """EnvPool's description of a task, with our options."""
 
-    config: dict[str, Any]
-    seen: Any  # spaces of one environment
-    acted: Any
+    config: Batch
+    observation_space: gym.Space  # of one environment
+    action_space: gym.Space
     module: str
 
 
@@ -65,31 +66,26 @@ def ask(envs: Envs) -> EnvPoolTask:
             warnings.simplefilter("ignore")  # of Gymnasium, about its bounds
             _check_options(envs, pool.make_spec(name).config._asdict())
             spec = pool.make_spec(name, **envs.options)
-            acted = _action_space(spec.gymnasium_action_space, envs.title)
+            action = _action_space(spec.gymnasium_action_space, envs.title)
             module = pool.registration.registry.specs[name][0]
-            return EnvPoolTask(spec.config._asdict(), spec.gymnasium_observation_space, acted, module)
+            return EnvPoolTask(spec.config._asdict(), spec.gymnasium_observation_space, action, module)
     except UserError:
         raise
     except Exception as e:
         raise UserError(f"{envs.title}: could not be described: {one_line(e)[:300]}") from e
 
 
-def _check_options(envs: Envs, known: dict[str, Any]) -> None:
-    for name in envs.options:
-        if name in OURS or name not in known:
-            there = [k for k in known if k not in OURS]
-            hint = ": Polyplay sets it" if name in OURS else closest_names(name, there)
-            raise UserError(f"{envs.title}: option {name!r} cannot be set{hint}; there are: {', '.join(there)}")
-        want = type(known[name])
-        if want in (bool, int, float, str) and type(envs.options[name]) not in (want, int if want is float else want):
-            raise UserError(f"{envs.title}: option {name}={envs.options[name]!r} must be of type {want.__name__}")
+def _check_options(envs: Envs, known: Batch) -> None:
+    for name in set(OURS) & set(envs.options):
+        raise UserError(f"{envs.title}: option {name!r} cannot be set: Polyplay sets it")
+    check_options(envs.options, {k: v for k, v in known.items() if k not in OURS}, envs.title)
     if envs.options.get("reward_clip"):
         raise UserError(
             f"{envs.title}: option reward_clip=True loses the score; leave it out, the learner limits rewards"
         )
 
 
-def _action_space(space: Any, title: str) -> Any:
+def _action_space(space: gym.Space, title: str) -> gym.Space:
     """The action space with bounds that were never set made infinite. Raises UserError."""
     if not isinstance(space, gym.Discrete | gym.Box):
         raise UserError(
@@ -108,7 +104,7 @@ def describe(envs: Envs) -> EnvSpec:
     config = task.config
     if config.get("max_num_players", 1) > 1:
         raise UserError(f"{envs.title}: is a game of {config['max_num_players']} players; one is supported")
-    obs, action = spaces.observation(task.seen, envs.title), spaces.action(task.acted, envs.title)
+    obs, action = spaces.observation(task.observation_space, envs.title), spaces.action(task.action_space, envs.title)
     limit = int(config["max_episode_steps"])
     shown = config if task.module == "envpool.atari" else envs.options
     text = {
@@ -119,17 +115,17 @@ def describe(envs: Envs) -> EnvSpec:
         "options": ", ".join(f"{k} {v}" for k, v in shown.items() if k not in QUIET) or "EnvPool's defaults",
     }
     skip = int(config.get("frame_skip", 1)) if task.module in SKIPPING else 1
-    return EnvSpec(obs, action, frames_per_step=skip, describe=text, classes=spaces.classes(task.seen))
+    return EnvSpec(obs, action, frames_per_step=skip, describe=text, classes=spaces.classes(task.observation_space))
 
 
-def reader(space: Any, spec: Spec, n: int) -> Callable[[Any], Any]:
+def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
     """From EnvPool's batch of observations to ours: Discrete values from 0, our dtypes. Raises EnvFailure."""
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
     start = int(space.start) if isinstance(space, gym.Discrete) else 0
 
-    def read(obs: Any) -> np.ndarray:
+    def read(obs: np.ndarray) -> np.ndarray:
         if obs.shape != (n, *spec.shape):
             raise EnvFailure(f"observation breaks its space: declared {[n, *spec.shape]}, given {list(obs.shape)}")
         return (obs - start if start else obs).astype(spec.dtype, copy=False)
@@ -137,30 +133,25 @@ def reader(space: Any, spec: Spec, n: int) -> Callable[[Any], Any]:
     return read
 
 
-class EnvPoolPool:
+class EnvPoolPool(LocalPool):
     """A Pool over EnvPool, for one thread; a group is an EnvPool of its own. Errors of its C++ end the process.
 
-    AtLeast(n) and Greedy(n) give n lanes, all that are out if those are fewer: it can't be asked who is ready.
+    Greedy(n) gives n lanes, all that are being stepped if those are fewer: EnvPool cannot say who is ready.
     """
 
+    unsaved = "EnvPool cannot save a game"
+
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.restarts, self.faults, self.unsaved = 0, [], "EnvPool cannot save a game"  # type: int, list[str], str
-        self.spec = envs.spec
-        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
-        self._width = envs.lanes // envs.groups
+        super().__init__(envs)
+        self._width, self._asynchronous = self._turns.width, not envs.fixed
         self._batch = self._width if envs.fixed else 1
-        self._n = getattr(envs.batching, "n", 1)
         task = ask(envs)
-        self._read = reader(task.seen, self.spec.obs, self._batch)
+        self._read = reader(task.observation_space, self.spec.obs, self._batch)
         self._atari = task.module == "envpool.atari"
-        self._start = int(task.acted.start) if isinstance(task.acted, gym.Discrete) else 0
-        self._bounds = None if isinstance(task.acted, gym.Discrete) else (task.acted.low, task.acted.high)
+        space = task.action_space
+        self._start = int(space.start) if isinstance(space, gym.Discrete) else 0
+        self._bounds = (space.low, space.high) if isinstance(space, gym.Box) else None
         self._ended = np.ones(envs.lanes, bool)  # the lane's next row is a first one
-        if not self.fixed:
-            flags = {k: np.zeros(envs.lanes, bool) for k in ("terminated", "truncated", "first", "over")}
-            obs = tree.zeros(self.spec.obs, (envs.lanes,))
-            self._rows: Batch = {"obs": obs, "reward": np.zeros(envs.lanes, np.float32), **flags}
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         starts = range(0, envs.lanes, self._width)
         self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
@@ -169,47 +160,39 @@ class EnvPoolPool:
 
     def _pool(self, envs: Envs, seeds: list[int]) -> Any:
         task, threads = envs.title.removeprefix("envpool:"), envs.workers or min(cores(), self._width)
-        how = {"num_envs": self._width, "batch_size": self._batch, "num_threads": threads, "seed": seeds}
+        own = {"num_envs": self._width, "batch_size": self._batch, "num_threads": threads, "seed": seeds}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as above; it builds its spaces when they are asked for
-                made = _module().make_gymnasium(task, **how, **envs.options)
+                made = _module().make_gymnasium(task, **own, **envs.options)
                 made.observation_space  # noqa: B018
         except Exception as e:
             raise UserError(f"{envs.title}: could not be built: {one_line(e)[:300]}") from e
         made.async_reset()
         return made
 
-    # ---------------------------------------------------------------------------------- receiving
-
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
-        if not self._pools:
-            raise Closed
-        if self.fixed:
-            lanes = self._turns.take_now()
-            assert isinstance(lanes, slice)
-            return lanes, self._receive(lanes.start // self._width, lanes)[1]
-        return self._gather()
+        self._check_open()
+        if not self.fixed:
+            stepping = int((self._turns.where == STEPPING).sum())
+            for _ in range(min(self._turns.most, stepping)):
+                lane, row = self._receive(0, None)
+                tree.write(self._rows, lane, row)
+                self._turns.back(lane.tolist())
+        return super().recv()
 
-    def _gather(self) -> tuple[Lanes, Batch]:
-        where = self._turns.where
-        out = int((where == OUT).sum())
-        if not out:
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        for _ in range(min(self._n, out)):
-            lane, row = self._receive(0, None)
-            tree.write(self._rows, lane, row)
-            self._turns.back(lane.tolist())
-        numbers = self._turns.take()
-        return numbers, tree.map(lambda a: a[numbers], self._rows)  # type: ignore[return-value]
+    def _rows_of(self, lanes: Lanes) -> Batch:
+        if isinstance(lanes, slice):
+            return self._receive(lanes.start // self._width, lanes)[1]
+        return super()._rows_of(lanes)
 
-    def _receive(self, group: int, at: slice | None) -> tuple[Any, Batch]:
-        """The next batch of a group: lanes and rows. `at`: which lanes these must be, in their order."""
+    def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
+        """The next batch of a group: lanes and rows. `expected`: which lanes these must be, in their order."""
         obs, reward, terminated, truncated, info = self._pools[group].recv()
-        lanes: Any = info["env_id"].astype(np.int64) if at is None else at
-        if at is not None and (info["env_id"] != np.arange(self._width)).any():
-            raise EnvFailure(f"{self.spec.describe['environment']}: EnvPool gave lanes {info['env_id']} out of order")
+        lanes = info["env_id"].astype(np.int64) if expected is None else expected
+        if expected is not None and (info["env_id"] != np.arange(self._width)).any():
+            raise EnvFailure(f"{self.title}: EnvPool gave lanes {info['env_id']} out of order")
         ended = terminated | truncated
         dead = info["terminated"].astype(bool) if self._atari else terminated
         first = self._ended[lanes].copy()
@@ -223,27 +206,12 @@ class EnvPoolPool:
             "over": dead | truncated,
         }
 
-    # ------------------------------------------------------------------------------------ sending
-
-    def send(self, lanes: Lanes, action: Any) -> None:
-        """See Pool."""
-        if not self._pools:
-            raise Closed
-        action = spaces.check_action(self.spec.action, action, self._turns.count(lanes))
-        numbers = self._turns.sent(lanes)
+    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
         action = action + self._start if self._bounds is None else np.clip(action, *self._bounds)
         group = int(numbers[0]) // self._width
         self._pools[group].send(action, (numbers - group * self._width).astype(np.int32))
-        if self.fixed:
-            self._turns.back(numbers.tolist())
 
     def close(self) -> None:
         """Give them up; they wait for their own threads."""
+        super().close()
         self._pools.clear()
-
-    def state(self) -> Batch | None:
-        """None: EnvPool cannot save a game."""
-        return None
-
-    def load(self, state: Batch) -> None:
-        raise ValueError("an EnvPool has no state to load: its state() is None")

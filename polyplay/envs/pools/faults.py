@@ -1,4 +1,4 @@
-"""What goes wrong in a pool's environments: counted, told, and ended when it is too much."""
+"""Faults of a pool's environments: counted and reported; too many end the pool."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Faults:
         self.board, self.limit = board, limit
         self.count = 0
         self.restarts = 0  # lanes
-        self.told: list[str] = []
-        self._seen = board.faults.copy()
+        self.reports: list[str] = []
+        self._counted = board.faults.copy()
 
     def forget(self) -> None:
-        """What the board counts now was told already."""
-        self._seen = self.board.faults.copy()
+        """The faults that the board counts now were reported already."""
+        self._counted = self.board.faults.copy()
 
     def of_lane(self, lane: int) -> None:
         """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or
@@ -31,14 +31,14 @@ class Faults:
             raise UserError(text)
         if kind == BROKEN:
             raise EnvFailure(text)
-        new = int(self.board.faults[lane] - self._seen[lane])
-        self._seen[lane] += new
+        new = int(self.board.faults[lane] - self._counted[lane])
+        self._counted[lane] += new
         self._add(text, new, new if kind == RESTARTED else new - 1)
 
     def of_process(self, text: str, lanes: list[int]) -> None:
         """All lanes of a process are to be restarted. Raises EnvFailure: too many faults."""
         self.board.faults[lanes] += 1
-        self._seen[lanes] = self.board.faults[lanes]
+        self._counted[lanes] = self.board.faults[lanes]
         self._add(text, 1, len(lanes))
 
     def _add(self, text: str, faults: int, lanes: int) -> None:
@@ -48,4 +48,4 @@ class Faults:
             times = f"environments failed {self.count} times, more than max_restarts={self.limit}; the last: "
             raise EnvFailure(f"{times}{head}\n{rest}".rstrip())
         self.restarts += lanes
-        self.told.append(text)
+        self.reports.append(text)

@@ -11,9 +11,9 @@ import contextlib
 import io
 import os
 import signal
+from collections.abc import Callable
 from multiprocessing import forkserver, popen_forkserver, process, reduction, spawn, util
 from multiprocessing.context import set_spawning_popen
-from typing import Any
 
 _server = forkserver.ForkServer()
 _server.set_forkserver_preload(["polyplay.envs.pools.preload"])
@@ -27,8 +27,8 @@ def _close(*descriptors: int) -> None:
 class _Popen(popen_forkserver.Popen):
     """multiprocessing's own, with our server and without the way back to `__main__`."""
 
-    def _launch(self, process_obj: Any) -> None:
-        preparation = spawn.get_preparation_data(process_obj._name)
+    def _launch(self, process_obj: process.BaseProcess) -> None:
+        preparation = spawn.get_preparation_data(process_obj.name)
         for key in ("init_main_from_name", "init_main_from_path"):
             preparation.pop(key, None)
         buffer = io.BytesIO()
@@ -39,8 +39,8 @@ class _Popen(popen_forkserver.Popen):
         finally:
             set_spawning_popen(None)
         self.sentinel, end = _server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        kept = os.dup(end)  # closed when we end: the child is told by that
-        self.finalizer = util.Finalize(self, _close, (kept, self.sentinel))
+        ours = os.dup(end)  # closed when we end: the child notices by that
+        self.finalizer = util.Finalize(self, _close, (ours, self.sentinel))
         with open(end, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -51,7 +51,7 @@ class EnvProcess(process.BaseProcess):
 
     _start_method = None  # environments that start processes do it in the platform's way
 
-    def __init__(self, target: Any, args: tuple, name: str):
+    def __init__(self, target: Callable[..., None], args: tuple, name: str):
         super().__init__(target=target, args=args, name=name, daemon=False)
 
     def start(self) -> None:
@@ -67,6 +67,6 @@ class EnvProcess(process.BaseProcess):
         self.join(5.0)
 
     def dump(self) -> None:
-        """Ask it to write its Python stack where `settle` was told."""
+        """Have it write its Python stack into the block that `settle` got."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._popen.pid, signal.SIGUSR1)

@@ -1,6 +1,6 @@
-"""One Gymnasium environment and its place on a pool's board.
+"""One Gymnasium environment and its rows on a pool's board.
 
-A lane that is asked after `terminated | truncated` is reset instead of stepped: that row is the first of its next
+A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
 episode. One that raises is closed, built and reset anew.
 """
 
@@ -11,16 +11,15 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium
 import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch
+from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks, rules, spaces
-from polyplay.envs.pool import CUT, EnvSpec, lane_seeds
+from polyplay.envs.pool import CUT, EnvSpec, Factory, lane_seeds
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, SharedRows
 from polyplay.envs.pools.build import build, inspect, one_line
@@ -31,7 +30,7 @@ START = 60.0  # seconds that starting a process and building an environment may 
 
 @dataclass(frozen=True)
 class LaneJob:
-    """What a worker has to know; `maker` is cloudpickled (name, options)."""
+    """What a worker needs; `maker` is cloudpickled (name, options)."""
 
     maker: bytes
     title: str
@@ -51,29 +50,34 @@ class Fatal(Exception):
 
 
 class Lane:
-    """One environment and its place on the board."""
+    """One environment and its rows on the board."""
 
-    def __init__(
-        self, job: LaneJob, make: Callable[[], Any], board: SharedRows, lane: int, allow: Callable[[float], None]
-    ):
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
         self.cut = False  # the next row begins an episode of the same game
         self.seeded = False
-        self.last: Any = None
+        self.last: Tree = None
         self.stage = "build"  # the rule that an exception breaks now
 
     def turn(self) -> int:
-        """Make the lane's next row: its number, or `~number` with a note on the board."""
+        """Make the lane's next row: its number, or `~number` with a note on the board. An environment that raises is
+        closed, built and reset until that works.
+        """
+        step, fault = self._advance, ""
         try:
-            try:
-                self._advance()
+            while True:
+                try:
+                    step()
+                    break
+                except (spaces.SpaceViolation, Fatal):
+                    raise
+                except BaseException as e:
+                    step, fault = self._reset, self._count_fault(e)
+            if not fault:
                 return self.lane
-            except (spaces.SpaceViolation, Fatal):
-                raise
-            except BaseException as e:
-                self._repair(e)
+            self.board.note(self.lane, RESTARTED, fault)
         except Fatal as e:
             self.board.note(self.lane, e.kind, str(e))
         except spaces.SpaceViolation as e:
@@ -86,7 +90,7 @@ class Lane:
             self._reset()
             return
         self.allow(self.job.step_timeout)
-        action = tree.map(lambda a: a[self.lane], self.board.action)
+        action = tree.at(self.board.action, self.lane)
         self.last, self.stage = action, "step"
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.read_step(result)
@@ -94,7 +98,7 @@ class Lane:
         first, cut = self.cut, isinstance(info, dict) and CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
-    def show(self, obs: Any, info: Any, terminated: bool, truncated: bool) -> None:
+    def show(self, obs: object, info: object, terminated: bool, truncated: bool) -> None:
         """Write an observation, and its mask, into the lane's row. Raises SpaceViolation."""
         last = terminated or truncated
         try:
@@ -111,13 +115,13 @@ class Lane:
         seed = None if self.seeded else self.seed()
         obs, info = rules.read_reset(self.env.reset(seed=seed))  # type: ignore[union-attr]
         if seed is not None:
-            self._sown(seed)
+            self._check_generator(seed)
         self.seeded = True
         self.show(obs, info, False, False)
         rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
         self._flags(0.0, False, False, True)
 
-    def _sown(self, seed: int) -> None:
+    def _check_generator(self, seed: int) -> None:
         """Raises SpaceViolation: another lane of the pool, given another seed, draws from the same generator."""
         source = self.board.seeds[self.lane] = rules.rng_of(self.env)
         twins = np.flatnonzero(self.board.seeds == source) if source not in (-1, seed) else ()
@@ -142,13 +146,13 @@ class Lane:
                 f"{spaces.describe_fields(s.obs)} / {spaces.describe_actions(s.action)}" for s in (self.job.spec, spec)
             )
             raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
-        told = getattr(env, "polyplay_lane", None)
-        if callable(told):  # an environment that wants to know which lane of the run it is
-            told(self.job.lane + self.lane)
+        set_lane = getattr(env, "polyplay_lane", None)
+        if callable(set_lane):  # an environment that needs its lane's number in the run
+            set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
-        seen = masks.without_mask(env.observation_space)
-        self.write = spaces.observation_writer(seen, self.board.rows["obs"], self.lane)
-        inside = seen is not env.observation_space
+        shown = masks.without_mask(env.observation_space)
+        self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
+        inside = shown is not env.observation_space
         self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
 
     def seed(self) -> int:
@@ -166,23 +170,14 @@ class Lane:
         rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
         rows["first"][lane], rows["over"][lane] = first, self.over
 
-    def _repair(self, e: BaseException) -> None:
-        """Close, build and reset until that works; leaves a note. Raises Fatal (too often), SpaceViolation."""
-        while True:
-            text = self._report(e)
-            self.board.faults[self.lane] += 1
-            if self.board.faults[self.lane] > self.job.max_restarts:
-                raise Fatal(HOPELESS, text) from e
-            self.close()
-            try:
-                self._reset()
-            except (spaces.SpaceViolation, Fatal):
-                raise
-            except BaseException as again:
-                e = again
-                continue
-            self.board.note(self.lane, RESTARTED, text)
-            return
+    def _count_fault(self, e: BaseException) -> str:
+        """Close the environment; the report of `e`. Raises Fatal: too many faults."""
+        text = self._report(e)
+        self.board.faults[self.lane] += 1
+        if self.board.faults[self.lane] > self.job.max_restarts:
+            raise Fatal(HOPELESS, text) from e
+        self.close()
+        return text
 
     def _report(self, e: BaseException) -> str:
         """One clear line, then the end of the environment's own traceback."""
@@ -199,23 +194,23 @@ class Lane:
         return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(self.stage)}'}\n{trace}{end}"
 
     def save(self) -> Batch:
-        """What decides this lane's future beside its row. Raises states.Unsaveable, and what the environment raises."""
+        """What decides this lane's future, without its row. Raises Unsaveable, and what the environment raises."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
 
-    def load(self, kept: Batch) -> None:
+    def load(self, saved: Batch) -> None:
         """Go on from there; the lane was reset before. Raises the same."""
         self.allow(self.job.step_timeout)
-        if self.env is None or "env" not in kept:
+        if self.env is None or "env" not in saved:
             self.close()
             return
-        saved_state.load_env(self.env, kept["env"])
-        self.over, self.cut = bool(kept["over"]), bool(kept["cut"])
-        self.last = tree.map(lambda a: a[self.lane], self.board.action)
+        saved_state.load_env(self.env, saved["env"])
+        self.over, self.cut = bool(saved["over"]), bool(saved["cut"])
+        self.last = tree.at(self.board.action, self.lane)
 
     def close(self) -> None:
-        """Close the environment, whatever it says to that."""
+        """Close the environment, whatever it raises."""
         env, self.env = self.env, None
         self.over, self.cut, self.seeded, self.last = True, False, False, None
         if env is not None:

@@ -1,6 +1,6 @@
 """Any Gymnasium environment, in processes: several lanes each, rows written in place into shared memory.
 
-Nobody spins and nobody shares a lock: orders and answers are lane numbers on two pipes per process. A
+No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
 process that is killed or hangs is replaced, its lanes begin anew.
 """
 
@@ -10,18 +10,17 @@ import math
 import select
 import threading
 import time
-from typing import Any
 
 import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import Closed, EnvFailure, UserError
 from polyplay.common.machine import cores
-from polyplay.common.tree import Batch
+from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.batching import OUT, ReadyLanes
+from polyplay.envs.pools.batching import STEPPING, ReadyLanes
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.client import EnvProcessHandle, exit_text, pickled_factory
 from polyplay.envs.pools.faults import Faults
@@ -29,7 +28,7 @@ from polyplay.envs.pools.lane import LaneJob
 from polyplay.envs.pools.saved_state import LOAD, SAVE
 from polyplay.envs.spaces import check_action
 
-TICK = 0.25  # seconds between two looks at the deadlines, and the longest that close() by another thread waits
+TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
 
 
 class ProcessPool:
@@ -45,19 +44,19 @@ class ProcessPool:
         self._board = SharedRows(self.spec, envs.lanes, n)
         self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
         self._faults = Faults(self._board, envs.max_restarts)
-        self.faults = self._faults.told
+        self.faults = self._faults.reports
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
         self._workers: dict[int, EnvProcessHandle] = {}
-        self._leaving: list[EnvProcessHandle] = []  # hung up on; they are closing their environments
+        self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
         self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
         self.wanted = envs.active or envs.lanes  # lanes, the first so many
         self._by_source: dict[int, EnvProcessHandle] = {}
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._closed, self._failure = False, None  # type: bool, BaseException | None
         self.unsaved = ""
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
         self._job = LaneJob(
             pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts
@@ -66,7 +65,7 @@ class ProcessPool:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
         try:
             for i in range(self.wanted if self._apart else n):
-                self._hire(i)
+                self._start(i)
             self._order(np.arange(self.wanted))
         except BaseException:
             self.close()
@@ -92,7 +91,7 @@ class ProcessPool:
                     if lanes is None and self.fixed and self._turns.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
-                    return lanes, self._rows(lanes)
+                    return lanes, tree.at(self._board.rows, lanes)
                 if not self._wait(end) and end is not None and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -102,7 +101,7 @@ class ProcessPool:
         finally:
             self._turn.release()
 
-    def send(self, lanes: Lanes, action: Any) -> None:
+    def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
         action = check_action(self.spec.action, action, self._turns.count(lanes))
         with self._lock:
@@ -118,7 +117,7 @@ class ProcessPool:
         with self._turn, self._lock:
             workers = [*self._workers.values(), *self._leaving]
             for worker in self._workers.values():
-                worker.hang_up()
+                worker.close_orders()
             self._workers, self._leaving = {}, []
             until = time.monotonic() + 1.0
             for worker in workers:
@@ -152,7 +151,7 @@ class ProcessPool:
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Be `n` lanes, the first ones. New ones begin with a reset; the others are to `part` when recv gave them."""
+        """Be `n` lanes, the first ones. New ones begin with a reset; recv gives the others once more, to `part`."""
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
@@ -162,10 +161,10 @@ class ProcessPool:
             for i in range(n):
                 if i not in self._workers:
                     self._board.joins[i] += 1
-                    self._hire(i)
+                    self._start(i)
                     self._turns.join(i)
                     self._workers[i].order(np.array([i]))
-            self._see_off()
+            self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
         """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
@@ -175,7 +174,7 @@ class ProcessPool:
                 self._here.discard(i)
                 worker = self._workers.pop(i)
                 self._unregister(worker)
-                worker.hang_up()
+                worker.close_orders()
                 self._leaving.append(worker)
             self.scale(self.wanted)  # perhaps they are wanted again
 
@@ -187,7 +186,7 @@ class ProcessPool:
 
     @property
     def ready(self) -> int:
-        """Lanes whose row nobody took yet, as far as was heard."""
+        """Lanes whose row nobody took yet, by the answers read so far."""
         return self._turns.ready
 
     def waits(self) -> tuple[float, float]:
@@ -195,7 +194,7 @@ class ProcessPool:
         waited = self._board.waited.sum(0)
         return float(waited[0]), float(waited[1])
 
-    def _see_off(self) -> None:
+    def _reap(self) -> None:
         """Reap the processes that have closed their environments, and kill those that take too long."""
         now = time.monotonic()
         for worker in list(self._leaving):
@@ -205,7 +204,7 @@ class ProcessPool:
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _hire(self, i: int) -> None:
+    def _start(self, i: int) -> None:
         mine = np.flatnonzero(self._owner == i).tolist()
         self._workers[i] = EnvProcessHandle(i, mine, self._board, self._job, each=not self.fixed)
         self._register(self._workers[i])
@@ -221,45 +220,36 @@ class ProcessPool:
             del self._by_source[source]
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order a lane to be saved or loaded and wait for that; False: why not is in `unsaved`."""
+        """Order a lane to be saved or loaded and wait for that; False: `unsaved` has the reason."""
         worker.order(np.array([order]))
         poll = select.poll()
         poll.register(worker.source, select.POLLIN)
         while True:
             poll.poll(math.ceil(self._tick * 1000))
-            said = worker.read()
-            if said == b"":
-                self.unsaved = f"{worker} ended by itself"  # recv sees that too, and replaces it
+            answers = worker.read()
+            if answers == b"":
+                self.unsaved = f"{worker} ended by itself"  # recv notices that too, and replaces it
                 return False
-            if said:
-                numbers = np.frombuffer(said, np.int32)
+            if answers:
+                numbers = np.frombuffer(answers, np.int32)
                 done = (numbers == order) | (numbers == ~order)
-                self._landed(numbers[~done].tobytes())
+                self._stepped(numbers[~done].tobytes())
                 if done.any():
                     self.unsaved = "" if order in numbers else self._board.read(order % SAVE)[1]
                     return order in numbers
             now = time.monotonic()
             if 0.0 < self._board.deadline[worker.index] < now:
                 self.unsaved = f"{worker} took longer than step_timeout={self._envs.step_timeout:g} s"
-                self._look(now)
+                self._replace_hung(now)
                 return False
 
-    def _rows(self, lanes: Lanes) -> Batch:
-        return tree.map(lambda a: a[lanes], self._board.rows)
-
     def _order(self, numbers: np.ndarray) -> None:
-        if self._apart:
-            for i in numbers.tolist():
-                self._workers[i].order_own()
-            return
         owner = self._owner[numbers]
-        for worker in self._workers.values():
-            mine = numbers[owner == worker.index]
-            if mine.size:
-                worker.order(mine)
+        for i in np.unique(owner).tolist():
+            self._workers[i].order(numbers[owner == i])
 
     def _wait(self, end: float | None) -> bool:
-        """Wait for a process to say something, at most a tick or until `end`; False: nobody did."""
+        """Wait for an answer, at most a tick or until `end`; False: none came."""
         left = self._tick if end is None else min(self._tick, end - time.monotonic())
         ready = self._poll.poll(math.ceil(max(left, 0.0) * 1000))
         with self._lock:
@@ -267,24 +257,24 @@ class ProcessPool:
                 return False
             for source, _ in ready:
                 if source in self._by_source:
-                    self._hear(self._by_source[source])
+                    self._receive(self._by_source[source])
             now = time.monotonic()
-            if now - self._looked >= self._tick:
-                self._looked = now
-                self._look(now)
+            if now - self._checked >= self._tick:
+                self._checked = now
+                self._replace_hung(now)
         return bool(ready)
 
-    def _hear(self, worker: EnvProcessHandle) -> None:
-        said = worker.read()
-        if said:
-            self._landed(said)
-        elif said == b"" or worker.process.exitcode is not None:
+    def _receive(self, worker: EnvProcessHandle) -> None:
+        answers = worker.read()
+        if answers:
+            self._stepped(answers)
+        elif answers == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
             why = f"{worker} ended by itself: {exit_text(worker.process)}"
             self._replace(worker, "crash", why + worker.stack(ask=False))
 
-    def _landed(self, said: bytes) -> None:
-        numbers = np.frombuffer(said, np.int32).tolist()
+    def _stepped(self, answers: bytes) -> None:
+        numbers = np.frombuffer(answers, np.int32).tolist()
         for i in numbers:
             if i < 0:
                 self._faults.of_lane(~i)
@@ -292,9 +282,9 @@ class ProcessPool:
         self._here.update(lanes)
         self._turns.back(lanes)
 
-    def _look(self, now: float) -> None:
+    def _replace_hung(self, now: float) -> None:
         """Replace processes whose environment takes too long."""
-        self._see_off()
+        self._reap()
         for worker in self._workers.values():
             if 0.0 < self._board.deadline[worker.index] < now:
                 lane = self._lane + int(self._board.busy[worker.index]) % SAVE
@@ -308,7 +298,7 @@ class ProcessPool:
         """
         self._unregister(worker)
         worker.process.end()
-        self._landed(worker.drain())
+        self._stepped(worker.drain())
         worker.end()
         head, _, rest = why.partition("\n")
         head = f"{head}; all its lanes were restarted {rules.rule_suffix(rule)}"
@@ -316,5 +306,5 @@ class ProcessPool:
         worker.start()
         self._register(worker)
         lanes = np.array(worker.lanes)
-        if (awaited := lanes[self._turns.where[lanes] == OUT]).size:
+        if (awaited := lanes[self._turns.where[lanes] == STEPPING]).size:
             worker.order(awaited)

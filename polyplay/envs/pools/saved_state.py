@@ -1,16 +1,16 @@
 """What decides an environment's future, as arrays; and how it travels between a pool and its processes.
 
-Every layer of an environment, from the outermost wrapper to the environment itself, answers for itself alone: with
-methods of its own, `get_state() -> dict` (of arrays, nested as you like) and `set_state(dict)`, or by what is known
-here of Gymnasium's. A layer of which nothing is known may hold anything: then nothing is saved, and which it was is
-said. `set_state` is called on an environment that was just built and reset.
+Each layer of an environment, from the outermost wrapper to the environment itself, has a state of its own: by methods,
+`get_state() -> dict` (of arrays, nested as you like) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` know
+Gymnasium's. Where a layer is unknown nothing is saved, and the message names it. `set_state` is called on an
+environment that was just built and reset.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -23,12 +23,15 @@ from polyplay.envs.pools.batching import ReadyLanes
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.faults import Faults
 
+if TYPE_CHECKING:
+    from polyplay.envs.pools.lane import Lane
+
 SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
 UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
 
 
 class Unsaveable(Exception):
-    """An environment that cannot tell its state, or not take it back: why, and what to do."""
+    """An environment whose state cannot be saved or loaded: why, and what to do."""
 
 
 def reason_of(e: BaseException) -> str:
@@ -42,18 +45,18 @@ def reason_of(e: BaseException) -> str:
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
     """uint64 [6]: the state of a generator over PCG64, as Gymnasium's `np_random` is. Raises Unsaveable."""
-    kept: Any = random.bit_generator.state
-    if kept["bit_generator"] != "PCG64":
-        raise Unsaveable(f"its generator is {kept['bit_generator']}; only PCG64, Gymnasium's own, is known")
+    saved: Batch = random.bit_generator.state  # type: ignore[assignment]
+    if saved["bit_generator"] != "PCG64":
+        raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
     low = 2**64 - 1
-    state, inc = kept["state"]["state"], kept["state"]["inc"]
-    words = (state >> 64, state & low, inc >> 64, inc & low, kept["has_uint32"], kept["uinteger"])
+    state, inc = saved["state"]["state"], saved["state"]["inc"]
+    words = (state >> 64, state & low, inc >> 64, inc & low, saved["has_uint32"], saved["uinteger"])
     return np.array(words, np.uint64)
 
 
-def set_generator_state(random: np.random.Generator, kept: np.ndarray) -> None:
-    """Go on from what `generator` gave."""
-    words = [int(x) for x in kept]
+def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
+    """Go on from what `generator_state` gave."""
+    words = [int(x) for x in saved]
     state = {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]}
     random.bit_generator.state = {
         "bit_generator": "PCG64",
@@ -66,61 +69,6 @@ def set_generator_state(random: np.random.Generator, kept: np.ndarray) -> None:
 # ----------------------------------------------------------------------------------- what is known here
 
 
-class _Classic:
-    """Gymnasium's classic control: `state`, its generator, and CartPole's count of steps after the fall."""
-
-    def save(self, env: Any) -> Batch:
-        beyond = getattr(env, "steps_beyond_terminated", None)
-        return {
-            "state": np.asarray(env.state),
-            "random": generator_state(env.np_random),
-            "beyond": np.array(-1 if beyond is None else beyond),
-        }
-
-    def load(self, env: Any, kept: Batch) -> None:
-        env.state = np.array(kept["state"])
-        set_generator_state(env.np_random, kept["random"])
-        if hasattr(env, "steps_beyond_terminated"):
-            env.steps_beyond_terminated = None if kept["beyond"] < 0 else int(kept["beyond"])
-
-
-class _Count:
-    """A wrapper with one number that decides anything."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def save(self, wrapper: Any) -> Batch:
-        return {"count": np.array(getattr(wrapper, self.name), np.int64)}
-
-    def load(self, wrapper: Any, kept: Batch) -> None:
-        setattr(wrapper, self.name, int(kept["count"]))
-
-
-class _Nothing:
-    """A wrapper that holds nothing which decides rows."""
-
-    def save(self, wrapper: Any) -> Batch:
-        return {}
-
-    def load(self, wrapper: Any, kept: Batch) -> None:
-        pass
-
-
-class _Own:
-    """A layer with methods of its own."""
-
-    def save(self, layer: Any) -> Batch:
-        kept = layer.get_state()
-        wrong = _flaw(kept)
-        if wrong:
-            raise Unsaveable(f"get_state() of {type(layer).__name__} must give a dict of arrays, {wrong}")
-        return tree.map(np.array, kept)
-
-    def load(self, layer: Any, kept: Batch) -> None:
-        layer.set_state(kept)
-
-
 CLASSIC = (
     cartpole.CartPoleEnv,
     acrobot.AcrobotEnv,
@@ -128,40 +76,63 @@ CLASSIC = (
     continuous_mountain_car.Continuous_MountainCarEnv,
     pendulum.PendulumEnv,
 )
-COUNTS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset"}
-NOTHING = (  # what some of these hold is read by nobody but themselves: first checks, statistics in `info`
-    "PassiveEnvChecker",
-    "RecordEpisodeStatistics",
-    "ClipAction",
-    "RescaleAction",
-    "ClipReward",
-    "DtypeObservation",
-    "FilterObservation",
-    "FlattenObservation",
-    "GrayscaleObservation",
-    "RescaleObservation",
-    "ReshapeObservation",
-    "ResizeObservation",
-)
+# Gymnasium's wrappers: the one number that decides rows, or "" for none (what these hold is read by themselves alone:
+# first checks, statistics in `info`)
+COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
+COUNTERS |= dict.fromkeys(("RecordEpisodeStatistics", "ClipAction", "RescaleAction", "ClipReward"), "")
+COUNTERS |= {
+    f"{name}Observation": "" for name in ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
+}
 
 
-def _keeper(layer: Any) -> Any:
-    """Who saves and loads a layer. A subclass of a known one may hold more, so it is not known. Raises Unsaveable."""
-    kind = type(layer)
-    if all(callable(getattr(kind, name, None)) for name in ("get_state", "set_state")):
-        return _Own()
-    if kind in CLASSIC:
-        return _Classic()
-    name = kind.__name__
-    if (name in COUNTS or name in NOTHING) and getattr(gymnasium.wrappers, name, None) is kind:
-        return _Count(COUNTS[name]) if name in COUNTS else _Nothing()
-    raise Unsaveable(f"{name} has no get_state() and set_state()")
+def _has_methods(layer: Any) -> bool:
+    return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
 
 
-def _flaw(kept: Any) -> str:
-    if not isinstance(kept, dict):
-        return f"gave {type(kept).__name__}"
-    for key, value in kept.items():
+def _counter_of(layer: object) -> str:
+    """The attribute that decides the rows of a wrapper; "": none does. Raises Unsaveable: an unknown layer, also a
+    subclass of a known one, which may hold more.
+    """
+    name = type(layer).__name__
+    if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
+        raise Unsaveable(f"{name} has no get_state() and set_state()")
+    return COUNTERS[name]
+
+
+def _save_layer(layer: Any) -> Batch:
+    if _has_methods(layer):
+        state = layer.get_state()
+        wrong = _flaw(state)
+        if wrong:
+            raise Unsaveable(f"get_state() of {type(layer).__name__} must give a dict of arrays, {wrong}")
+        return tree.map(np.array, state)
+    if type(layer) in CLASSIC:
+        beyond = getattr(layer, "steps_beyond_terminated", None)  # CartPole's count of steps after the fall
+        return {
+            "state": np.asarray(layer.state),
+            "random": generator_state(layer.np_random),
+            "beyond": np.array(-1 if beyond is None else beyond),
+        }
+    counter = _counter_of(layer)
+    return {"count": np.array(getattr(layer, counter), np.int64)} if counter else {}
+
+
+def _load_layer(layer: Any, saved: Batch) -> None:
+    if _has_methods(layer):
+        layer.set_state(saved)
+    elif type(layer) in CLASSIC:
+        layer.state = np.array(saved["state"])
+        set_generator_state(layer.np_random, saved["random"])
+        if hasattr(layer, "steps_beyond_terminated"):
+            layer.steps_beyond_terminated = None if saved["beyond"] < 0 else int(saved["beyond"])
+    elif counter := _counter_of(layer):
+        setattr(layer, counter, int(saved["count"]))
+
+
+def _flaw(state: object) -> str:
+    if not isinstance(state, dict):
+        return f"gave {type(state).__name__}"
+    for key, value in state.items():
         if not isinstance(key, str) or not key or "/" in key:
             return f"gave the key {key!r}: keys are words without '/'"
         wrong = _flaw(value) if isinstance(value, dict) else _kind(key, value)
@@ -170,7 +141,7 @@ def _flaw(kept: Any) -> str:
     return ""
 
 
-def _kind(key: str, value: Any) -> str:
+def _kind(key: str, value: object) -> str:
     right = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"
     return "" if right else f"gave {getattr(value, 'dtype', type(value).__name__)} under {key!r}"
 
@@ -178,7 +149,7 @@ def _kind(key: str, value: Any) -> str:
 # ------------------------------------------------------------------------------------- one environment
 
 
-def wrappers_of(env: Any) -> Iterator[Any]:
+def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
     """From the outermost wrapper to the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -186,22 +157,22 @@ def wrappers_of(env: Any) -> Iterator[Any]:
     yield env
 
 
-def save_env(env: Any) -> Batch:
+def save_env(env: gymnasium.Env) -> Batch:
     """What decides the future of `env`, layer by layer. Raises Unsaveable."""
-    kept = [_keeper(layer).save(layer) for layer in wrappers_of(env)]
-    return {"layers": _names(env), **{str(i): state for i, state in enumerate(kept)}}
+    states = [_save_layer(layer) for layer in wrappers_of(env)]
+    return {"layers": _names(env), **{str(i): state for i, state in enumerate(states)}}
 
 
-def load_env(env: Any, kept: Batch) -> None:
+def load_env(env: gymnasium.Env, saved: Batch) -> None:
     """Go on from there, in an environment that was reset. Raises Unsaveable: another one."""
-    if not np.array_equal(kept["layers"], _names(env)):
-        before, now = kept["layers"].tobytes().decode(), _names(env).tobytes().decode()
+    if not np.array_equal(saved["layers"], _names(env)):
+        before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")
     for i, layer in enumerate(wrappers_of(env)):
-        _keeper(layer).load(layer, kept.get(str(i), {}))
+        _load_layer(layer, saved.get(str(i), {}))
 
 
-def _names(env: Any) -> np.ndarray:
+def _names(env: gymnasium.Env) -> np.ndarray:
     return np.frombuffer(" of ".join(type(layer).__name__ for layer in wrappers_of(env)).encode(), np.uint8)
 
 
@@ -209,15 +180,15 @@ def _names(env: Any) -> np.ndarray:
 
 
 class StateMail:
-    """A file without a name that a pool and one of its processes hold: the state of a lane, one at a time."""
+    """A file without a name that a pool and one of its processes share: the state of one lane at a time."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
 
-    def put(self, kept: Batch) -> None:
+    def put(self, saved: Batch) -> None:
         from safetensors.numpy import save as pack
 
-        data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(kept)})
+        data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
         os.ftruncate(self.block.fd, 0)
         os.pwrite(self.block.fd, data, 0)
 
@@ -229,9 +200,9 @@ class StateMail:
 
 
 class StateServer:
-    """Stands among a process's lanes under the number of such an order, and saves or loads one of them."""
+    """What a process does for an order of that number: it saves or loads one of its lanes."""
 
-    def __init__(self, lane: Any, order: int, mail: StateMail):
+    def __init__(self, lane: Lane, order: int, mail: StateMail):
         self.lane, self.order, self.mail = lane, order, mail
 
     def turn(self) -> int:
@@ -247,7 +218,7 @@ class StateServer:
             return ~self.order
 
 
-def state_servers(lanes: dict[int, Any], mail: StateMail) -> dict[int, StateServer]:
+def state_servers(lanes: dict[int, Lane], mail: StateMail) -> dict[int, StateServer]:
     return {order + i: StateServer(lane, order + i, mail) for order in (SAVE, LOAD) for i, lane in lanes.items()}
 
 
@@ -257,9 +228,9 @@ def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
     return {"lanes": lanes, "turns": turns.state(), **tree.map(np.copy, arrays)}
 
 
-def load_pool_state(board: SharedRows, turns: ReadyLanes, faults: Faults, kept: Batch) -> None:
+def load_pool_state(board: SharedRows, turns: ReadyLanes, faults: Faults, saved: Batch) -> None:
     """The same backwards, once the lanes are loaded."""
     arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
-    tree.map(lambda mine, was: mine.__setitem__(..., was), arrays, {k: kept[k] for k in arrays})
+    tree.write(arrays, ..., {k: saved[k] for k in arrays})
     faults.forget()
-    turns.load(kept["turns"])
+    turns.load(saved["turns"])

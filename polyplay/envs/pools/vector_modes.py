@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +16,14 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
-from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.envs.pools import build
 
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
 
-def factory_keywords(make: Callable[..., Any]) -> set[str]:
-    """What a factory may be asked for, by its signature."""
+def factory_keywords(make: Factory) -> set[str]:
+    """The keywords that a factory takes, by its signature."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -32,9 +31,9 @@ def factory_keywords(make: Callable[..., Any]) -> set[str]:
     return ({"num_envs", "autoreset_mode", "vector_kwargs"} & set(parameters)) - set(getattr(make, "keywords", ()))
 
 
-def build_vector(make: Callable[..., Any], n: int) -> Any:
-    """What a factory makes. Where its signature has the words it is asked for `n` environments, and for NEXT_STEP, then
-    DISABLED; what it makes of its own accord if it knows neither.
+def build_vector(make: Factory, n: int) -> gymnasium.Env | VectorEnv:
+    """What a factory makes. It is called for `n` environments, in mode NEXT_STEP, then DISABLED, as far as its
+    signature has these keywords; else without.
     """
     known = factory_keywords(make)
     if not known:
@@ -42,7 +41,7 @@ def build_vector(make: Callable[..., Any], n: int) -> Any:
     width = {"num_envs": n} if "num_envs" in known else {}
     for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         if "autoreset_mode" in known:
-            more: dict[str, Any] = {"autoreset_mode": wanted}
+            more: dict[str, object] = {"autoreset_mode": wanted}
         elif "vector_kwargs" in known:
             more = {"vector_kwargs": {"autoreset_mode": wanted}}
         else:
@@ -59,18 +58,18 @@ def build_vector(make: Callable[..., Any], n: int) -> Any:
     return make()
 
 
-def autoreset_mode(env: Any) -> AutoresetMode | None:
+def autoreset_mode(env: object) -> AutoresetMode | None:
     """How a vector environment resets; None where it does not say, or is none."""
     if not isinstance(env, VectorEnv):
         return None
-    said = env.metadata.get("autoreset_mode")
+    mode = env.metadata.get("autoreset_mode")
     try:
-        return said if said is None else AutoresetMode(said)
+        return mode if mode is None else AutoresetMode(mode)
     except ValueError:
         return None
 
 
-def single_lane(make: Callable[..., Any], title: str) -> Any:
+def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
     """A single environment, or a vector environment of one lane (of as many as it has) that keeps its last
     observations. Where that is all that a factory has it becomes a single one. Raises UserError.
     """
@@ -93,8 +92,8 @@ def single_lane(make: Callable[..., Any], title: str) -> Any:
     )
 
 
-def _single(found: Any) -> gymnasium.Env:
-    """One environment of those that gymnasium.make_vec was asked for."""
+def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:
+    """One environment of those that gymnasium.make_vec made."""
     found = copy.deepcopy(found)
     kwargs, found.kwargs = found.kwargs, {}
     env = gymnasium.make(found, disable_env_checker=True, **{k: v for k, v in kwargs.items() if k not in OURS})
@@ -103,7 +102,7 @@ def _single(found: Any) -> gymnasium.Env:
     return env
 
 
-def describe(env: VectorEnv, make: Callable[..., Any], title: str) -> EnvSpec:
+def describe(env: VectorEnv, make: Factory, title: str) -> EnvSpec:
     """What a lane of a vector environment shows and takes. Raises UserError."""
     limit = getattr(env.spec, "max_episode_steps", None)
     limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
@@ -122,7 +121,7 @@ def describe(env: VectorEnv, make: Callable[..., Any], title: str) -> EnvSpec:
 
 
 def mask_note(title: str) -> UserError:
-    """What to say of action masks, which are heard lane by lane."""
+    """The message about action masks, which are read lane by lane."""
     return UserError(f"{title}: has action masks, which vector environments can't have here; give a single one of it")
 
 

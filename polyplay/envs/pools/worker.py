@@ -2,7 +2,7 @@
 
 Orders come as lane numbers on one pipe, answers go as lane numbers on another (`~lane`: read the lane's
 note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock behind. A
-lane that is asked after `terminated | truncated` is reset instead of stepped: that row is the first of
+lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the first of
 its next episode.
 """
 
@@ -19,14 +19,15 @@ import threading
 import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.common.shared_memory import SharedBlock
+from polyplay.common.tree import Batch
 from polyplay.envs import rules
-from polyplay.envs.pool import lane_seeds
+from polyplay.envs.pool import Factory, lane_seeds
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, one_line
@@ -46,34 +47,34 @@ def serve(
     trace: SharedBlock,
     mail: saved_state.StateMail,
 ) -> None:
-    """Step `lanes` as ordered until the pool hangs up. `each`: answer lane by lane (whoever is ready
-    is served).
+    """Step `lanes` as ordered until the pool closes the pipe. `each`: answer lane by lane (for pools that give
+    whoever is ready).
     """
     settle(trace)
     start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
     random.seed(start)  # environments that use the global generators must differ between processes
     np.random.seed(start)
     stepped = _lanes(job, board, ctx, lanes)
-    work: dict[int, Any] = {**stepped, **saved_state.state_servers(stepped, mail)}
+    work: dict[int, Lane | saved_state.StateServer] = {**stepped, **saved_state.state_servers(stepped, mail)}
     source, sink = orders.fileno(), answers.fileno()
     board.deadline[ctx] = 0.0  # started
     waited = board.waited[ctx]
     with contextlib.suppress(BrokenPipeError):
-        said_at = time.perf_counter()
+        idle_since = time.perf_counter()
         while order := os.read(source, 1 << 16):
-            waited[0] += time.perf_counter() - said_at
+            waited[0] += time.perf_counter() - idle_since
             waited[1] += 1
-            said = []
+            done = []
             for lane in np.frombuffer(order, np.int32).tolist():
                 board.busy[ctx] = lane
-                said.append(work[lane].turn())
+                done.append(work[lane].turn())
                 board.deadline[ctx] = 0.0
                 if each:
-                    os.write(sink, np.array(said, np.int32).tobytes())
-                    said.clear()
-            if said:
-                os.write(sink, np.array(said, np.int32).tobytes())
-            said_at = time.perf_counter()
+                    os.write(sink, np.array(done, np.int32).tobytes())
+                    done.clear()
+            if done:
+                os.write(sink, np.array(done, np.int32).tobytes())
+            idle_since = time.perf_counter()
     for one in stepped.values():
         one.close()
 
@@ -82,7 +83,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
     def allow(seconds: float) -> None:
         board.deadline[ctx] = time.monotonic() + seconds
 
-    def fail() -> Any:
+    def fail() -> NoReturn:
         raise failure
 
     failure: BaseException = UserError("")
@@ -96,7 +97,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
     return {lane: Lane(job, make, board, lane, allow) for lane in lanes}
 
 
-def unpack(maker: bytes, title: str) -> tuple[Any, Any]:
+def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
     """(name, options), as they were sent. Raises UserError."""
     try:
         return pickle.loads(maker)
@@ -119,7 +120,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Become a well-behaved environment process: its own group, ended with its parent, deaf to Ctrl-C
+    """Become a well-behaved environment process: its own group, ended with its parent, ignoring Ctrl-C
     and SIGTERM.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -141,7 +142,9 @@ def _die_with(sentinel: int) -> None:
 
     def watch() -> None:
         wait([sentinel])
-        _end()
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
 
     if sys.platform == "linux":
         import fcntl
@@ -151,9 +154,3 @@ def _die_with(sentinel: int) -> None:
         fcntl.fcntl(sentinel, set_signal, signal.SIGKILL)
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
-def _end() -> None:
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)

@@ -4,31 +4,29 @@ toy:catch     bsuite's catch: a paddle under a falling ball; random play scores 
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
-toy:traits    memory, masks, dict observations, hybrid actions, each to be switched on (traits.py).
 toy:still     the same picture for ever: costs nothing (still.py).
 
-Options that are switches or numbers may stand in the name: toy:traits+memory+mask, toy:still+planes=1.
+toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
+name: toy:still+planes=1, toy:module:Class+mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.errors import Closed, UserError
+from polyplay.common.errors import UserError
+from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
-from polyplay.envs.pools.batching import ReadyLanes
-from polyplay.envs.spaces import Box, Discrete, check_action, describe_actions, describe_fields
-from polyplay.envs.toys.still import Still
-from polyplay.envs.toys.traits import Traits
-
-Arrays = dict[str, np.ndarray]
-Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+from polyplay.envs.make import imported
+from polyplay.envs.pool import Envs, EnvSpec, closest_names, lane_seeds, options
+from polyplay.envs.pools.board import FLAGS
+from polyplay.envs.pools.local import LocalPool
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
+from polyplay.envs.toys.still import Arrays, Draw, Still
 
 
 class Toy(Protocol):
@@ -37,7 +35,7 @@ class Toy(Protocol):
     """
 
     obs: Spec
-    action: Any
+    action: ActionSpec
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         """States of n new episodes: [n, …] arrays, always the same names."""
@@ -177,21 +175,21 @@ TOYS: dict[str, type] = {
     "memory": MemoryGame,
     "pendulum": Pendulum,
     "cartpole": CartPole,
-    "traits": Traits,
     "still": Still,
 }
 
 
 def toy(envs: Envs) -> Toy:
-    """The game that `envs` names. Raises UserError: no such toy or option."""
+    """The game that `envs` names. Raises UserError: no such toy, module or option."""
     name, *switches = envs.title.removeprefix("toy:").split("+")
-    if name not in TOYS:
+    game = TOYS.get(name) or (imported(name) if ":" in name else None)
+    if game is None:
         known = ", ".join(f"toy:{k}" for k in TOYS)
         raise UserError(f"unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}")
-    return options(TOYS[name], {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
+    return options(game, {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
 
 
-def _switch(word: str) -> tuple[str, Any]:
+def _switch(word: str) -> tuple[str, bool | int | str]:
     """Of a name: `mask` is on, `planes=4` is a number."""
     name, equals, value = word.partition("=")
     return name, (int(value) if value.isdigit() else value) if equals else True
@@ -212,101 +210,59 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per
-    lane.
-    """
-    counters[at] += np.uint64(0x9E3779B97F4A7C15)
-    z = counters[at]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
+    counters[at] += SPLITMIX
+    return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
-class ToyPool:
+class ToyPool(LocalPool):
     """A Pool of a toy: lanes step in send(), in the caller's thread."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.game, self.spec = toy(envs), envs.spec
-        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.restarts, self.faults, self.unsaved = 0, [], ""  # type: int, list[str], str
-        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
+        super().__init__(envs)
+        self.game = toy(envs)
         seeds = lane_seeds(seed, lane, envs.lanes).astype(np.uint64)
         self._counters = seeds * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
-        flags = {k: np.zeros(envs.lanes, bool) for k in ("terminated", "truncated", "first", "over")}
-        obs = tree.zeros(self.spec.obs, (envs.lanes,))
-        self._rows: Batch = {"obs": obs, "reward": np.zeros(envs.lanes, np.float32), **flags}
-        if self.spec.mask is not None:
-            self._rows["mask"] = tree.zeros(self.spec.mask, (envs.lanes,))
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
         self._turns.back(everyone.tolist())
-        self._open = True
-
-    @property
-    def ready(self) -> int:
-        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
-        return self._turns.ready
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool; every row is ready when it was sent for. Raises RuntimeError: nothing was sent."""
-        if not self._open:
-            raise Closed
-        lanes = self._turns.take_now()
-        return lanes, tree.map(lambda a: a[lanes], self._rows)
-
-    def send(self, lanes: Lanes, action: Any) -> None:
-        """See Pool."""
-        if not self._open:
-            raise Closed
-        action = check_action(self.spec.action, action, self._turns.count(lanes))
-        at = self._turns.sent(lanes)
-        over = self._rows["over"][at]
-        begin, live = at[over], at[~over]
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        over = self._rows["over"][numbers]
+        begin, live = numbers[over], numbers[~over]
         if live.size:
-            self._step(live, tree.map(lambda a: a[~over], action))
+            self._play(live, tree.map(lambda a: a[~over], action))
         if begin.size:
             self._begin(begin, self.game.reset(self._draw(begin), begin.size))
-        self._turns.back(at.tolist())
 
-    def _step(self, at: np.ndarray, action: Tree) -> None:
+    def _play(self, at: np.ndarray, action: Tree) -> None:
         before = {k: v[at] for k, v in self._states.items()}
         after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
         truncated = truncated & ~terminated
-        flags = {
-            "terminated": terminated,
-            "truncated": truncated,
-            "over": terminated | truncated,
-            "first": False,
-        }
+        over = terminated | truncated
+        flags = {"terminated": terminated, "truncated": truncated, "over": over, "first": False}
         self._write(at, after, {"reward": reward, **flags})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        flags = {"terminated": False, "truncated": False, "over": False, "first": True}
-        self._write(at, states, {"reward": 0.0, **flags})
+        self._write(at, states, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
 
-    def _write(self, at: np.ndarray, states: Arrays, row: dict[str, Any]) -> None:
-        for key, value in states.items():
-            self._states[key][at] = value
-        tree.write(self._rows["obs"], at, self.game.see(states))
-        if "mask" in self._rows:
-            tree.write(self._rows["mask"], at, self.game.legal(states))  # type: ignore[attr-defined]
-        for key, value in row.items():
-            self._rows[key][at] = value
-
-    def close(self) -> None:
-        self._open = False
+    def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
+        tree.write(self._states, at, states)
+        masks = {"mask": self.game.legal(states)} if "mask" in self._rows else {}  # type: ignore[attr-defined]
+        tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams and turns."""
-        kept = {"game": self._states, "rows": self._rows, "turns": self._turns.state()}
-        return tree.map(np.copy, {**kept, "random": self._counters})
+        return tree.map(np.copy, {**self._arrays(), "turns": self._turns.state()})
+
+    def _arrays(self) -> Batch:
+        return {"game": self._states, "rows": self._rows, "random": self._counters}
 
     def load(self, state: Batch) -> None:
-        tree.map(lambda mine, kept: mine.__setitem__(..., kept), self._states, state["game"])
-        tree.map(lambda mine, kept: mine.__setitem__(..., kept), self._rows, state["rows"])
-        self._counters[:] = state["random"]
+        arrays = self._arrays()
+        tree.write(arrays, ..., {k: state[k] for k in arrays})
         self._turns.load(state["turns"])

@@ -1,15 +1,14 @@
 """An environment that costs nothing: every observation is the same.
 
-`polyplay bench` puts it in another's place, so that a system runs without its environment: as toy:still (many lanes in
-one thread) or as a Gymnasium environment (in the processes that the other one was in).
+`polyplay bench` replaces another environment by it, to measure a system without its environment: as toy:still (many
+lanes in one thread) or as a Gymnasium environment (in the processes that the other one was in).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,9 +16,11 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
-from polyplay.envs.spaces import Discrete, describe_fields
+from polyplay.envs.pool import Factory
+from polyplay.envs.spaces import ActionSpec, Discrete, describe_fields
 
 Arrays = dict[str, np.ndarray]
+Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Still:
 
     # ---------------------------------------------------------------------------------------- as a toy
 
-    def reset(self, draw: Any, n: int) -> Arrays:
+    def reset(self, draw: Draw, n: int) -> Arrays:
         return {"age": np.zeros(n, np.int64)}
 
-    def step(self, s: Arrays, action: np.ndarray, draw: Any) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
         age = s["age"] + 1
         end = age >= self.steps
         return {"age": age}, (age % 3 - 1).astype(np.float32), np.zeros_like(end), end
@@ -77,25 +78,27 @@ class StillEnv(gymnasium.Env):
         self.observation_space = gym.Box(low, high, obs.shape, np.uint8 if image else np.float32)
         self.action_space = gym.Discrete(self.still.actions)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.age = 0
         return self.still.picture, {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.age += 1
         return self.still.picture, float(self.age % 3 - 1), False, self.age >= self.still.steps, {}
 
 
-def still_options(obs: Spec, action: Any, title: str) -> dict[str, int]:
-    """Options of a Still that looks like another environment. Raises UserError: one that it cannot look like."""
+def still_options(obs: Spec, action: ActionSpec, title: str) -> dict[str, int]:
+    """Options of a Still with another environment's spaces. Raises UserError: spaces that it cannot have."""
     if isinstance(obs, Field) and isinstance(action, Discrete):
         if len(obs.shape) == 3 and obs.dtype == "uint8":
             return {**dict(zip(("planes", "height", "width"), obs.shape, strict=True)), "actions": action.n}
         if len(obs.shape) == 1 and obs.dtype == "float32":
             return {"planes": obs.shape[0], "height": 0, "width": 0, "actions": action.n}
-    seen = describe_fields(obs)
-    raise UserError(f"--without env: {title} shows {seen}; there is a free one for an image of bytes or a vector only")
+    raise UserError(
+        f"--without env: {title} shows {describe_fields(obs)}; "
+        "there is a free one for an image of bytes or a vector only"
+    )
 
 
 def still_name(options: Mapping[str, int]) -> str:
@@ -103,6 +106,6 @@ def still_name(options: Mapping[str, int]) -> str:
     return "+".join(["toy:still", *(f"{k}={v}" for k, v in options.items())])
 
 
-def still_factory(options: Mapping[str, int]) -> Any:
+def still_factory(options: Mapping[str, int]) -> Factory:
     """A function that makes the Gymnasium environment."""
     return partial(StillEnv, **options)

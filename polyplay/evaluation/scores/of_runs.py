@@ -6,16 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from polyplay.common import files
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row, read_lines
 from polyplay.common.statistics import mean_interval
-from polyplay.runs import directory as record
+from polyplay.runs.directory import origin, read_config
 
+SCHEMA = 1
 FILE = "scores.json"
+PLACES = ("final", "best", "training", "snapshots")
 WINDOW = 100  # games of training that its score is over, as in reports
 
 
@@ -25,7 +26,7 @@ class Score:
     env: str
     game: str | None  # the ROM's name of an Atari game
     protocol: str
-    label: str  # the protocol, with what is special about its start states
+    label: str  # the protocol, with the kind of its start states where they are no human's
     mean: float
     interval: tuple[float, float] | None
     episodes: int
@@ -44,42 +45,42 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
 
 
 def _newest(run: Path, place: str, protocol: str | None) -> Score:
-    env = record.read_config(run)["config"]["env"]
+    env = read_config(run)["config"]["env"]
     entries = _entries(run, place)
-    names = sorted({e["protocol"] for e in entries})
+    names = ", ".join(sorted({e["protocol"] for e in entries}))
     wanted = [e for e in entries if protocol in (None, e["protocol"])]
     if not wanted:
-        have = f"its {place} scores are of {', '.join(names)}" if names else f"it has no {place} score"
+        have = f"its {place} scores are of {names}" if names else f"it has no {place} score"
         how = f" --protocol {protocol}" if protocol else ""
         raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
     if len({e["protocol"] for e in wanted}) > 1:
-        raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
-    kept = max(wanted, key=lambda e: str(e.get("finished", "")))
-    interval = kept.get("interval")
+        raise UserError(f"--protocol: {run} has {place} scores of {names}; name one")
+    entry = max(wanted, key=lambda e: str(e.get("finished", "")))
+    interval = entry.get("interval")
     return Score(
-        str(run),
-        env,
-        _game(env),
-        kept["protocol"],
-        kept.get("label", kept["protocol"]),
-        kept["episodic_return_mean"],
-        tuple(interval) if interval else None,
-        kept["episodes"],
-        kept.get("epsilon"),
-        kept.get("config_hash"),
-        (kept.get("machine") or {}).get("cpu"),
+        run=str(run),
+        env=env,
+        game=_game(env),
+        protocol=entry["protocol"],
+        label=str(entry.get("label", entry["protocol"])),
+        mean=entry["episodic_return_mean"],
+        interval=tuple(interval) if interval else None,
+        episodes=entry["episodes"],
+        epsilon=entry.get("epsilon"),
+        config_hash=entry.get("config_hash"),
+        machine=(entry.get("machine") or {}).get("cpu"),
     )
 
 
-def training_score(directory: Path) -> dict[str, Any]:
+def training_score(directory: Path) -> Row:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
-    games = list(files.read_lines(directory / "episodes.jsonl"))[-WINDOW:]
+    games = list(read_lines(directory / "episodes.jsonl"))[-WINDOW:]
     if not games:
         return {}
     returns = np.array([g["episodic_return"] for g in games])
     return {
         "protocol": "training",
-        **record.origin(directory),
+        **origin(directory),
         "episodes": len(games),
         "frames": games[-1]["frames"],
         "episodic_return_mean": float(returns.mean()),
@@ -88,22 +89,29 @@ def training_score(directory: Path) -> dict[str, Any]:
     }
 
 
-def _entries(run: Path, place: str) -> list[dict[str, Any]]:
+def _entries(run: Path, place: str) -> list[Row]:
     if place == "training":
-        found = training_score(run)
-        if not found:
+        score = training_score(run)
+        if not score:
             raise UserError(f"{run} has finished no game yet, so it has no training score")
-        return [found]
+        return [score]
+    if not (run / FILE).exists():
+        raise UserError(f"{run} has no {FILE}; measure a score with `polyplay evaluate {run}`")
+    return list(read_scores(run)[place].values())
+
+
+def read_scores(run: Path) -> Row:
+    """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
     try:
         scores = json.loads((run / FILE).read_text())
     except OSError:
-        raise UserError(f"{run} has no {FILE}; measure a score with `polyplay evaluate {run}`") from None
+        scores = {}
     except ValueError as e:
         raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
-    return list(scores.get(place, {}).values())
+    return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
 
 
-def _game(env: Any) -> str | None:
+def _game(env: object) -> str | None:
     from polyplay.envs.atari.native import rom
 
     return rom(env) if isinstance(env, str) and env.startswith("ALE/") else None

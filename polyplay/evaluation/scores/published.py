@@ -117,25 +117,17 @@ def column(name: str) -> Column:
     """Raises UserError: there is none of that name."""
     known = columns()
     if name not in known:
-        raise UserError(
-            f"--published: {name!r} given{closest_names(name, known)}; `polyplay scores` lists all {len(known)}"
-        )
+        hint = closest_names(name, known)
+        raise UserError(f"--published: {name!r} given{hint}; `polyplay scores` lists all {len(known)}")
     return known[name]
 
 
-def baselines(name: str) -> Baselines:
-    """Raises UserError: there is none of that name."""
-    if name not in BASELINES:
-        raise UserError(f"--baselines: {name!r} given{closest_names(name, BASELINES)}; allowed: {', '.join(BASELINES)}")
-    return BASELINES[name]
-
-
-def baseline_scores(kept: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
+def baseline_scores(baselines: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
     """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
     table = _table("atari_scores.csv")
-    low, high = dict(table[kept.random]), table[kept.human]
-    if pinball == "published" and kept.pinball is not None:
-        low[PINBALL] = kept.pinball
+    low, high = dict(table[baselines.random]), table[baselines.human]
+    if pinball == "published" and baselines.pinball is not None:
+        low[PINBALL] = baselines.pinball
     return {game: (low[game], high[game]) for game in high if game in low}
 
 
@@ -144,7 +136,7 @@ def normalised(score: float, random: float, human: float) -> float:
     return 100.0 * (score - random) / (human - random)
 
 
-def normalise(scores: Mapping[str, float], kept: Baselines, pinball: str = "published") -> dict[str, float]:
+def normalise(scores: Mapping[str, float], baselines: Baselines, pinball: str = "published") -> dict[str, float]:
     """{game: per cent} of those games that the baselines have."""
-    known = baseline_scores(kept, pinball)
+    known = baseline_scores(baselines, pinball)
     return {game: normalised(score, *known[game]) for game, score in scores.items() if game in known}

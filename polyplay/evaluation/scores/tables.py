@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from polyplay.common.files import Row
+from polyplay.common.statistics import STATISTICS
+from polyplay.runs.reports.terminal import default_console
 
 WIDEST = 400
 
 
-def print_scores(result: dict[str, Any]) -> None:
-    """Print what `scores.command` found."""
-    from polyplay.runs.reports.terminal import default_console
-
+def print_scores(result: Row) -> None:
+    """Print the result of `compare_runs` or `list_published`."""
     console = default_console()
     for title, table in [_columns(result)] if "columns" in result else [_games(result), _aggregates(result)]:
-        if table is not None:
+        if table.row_count:
             console.print(title, style="bold", soft_wrap=True)
             wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
             console.width = max(console.width, wanted)  # a figure is never cut
@@ -22,10 +27,7 @@ def print_scores(result: dict[str, Any]) -> None:
         console.print(note, style="bright_black", soft_wrap=True)
 
 
-def _table(words: list[str], numbers: list[str]) -> Any:
-    from rich import box
-    from rich.table import Table
-
+def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in words:
         table.add_column(heading, no_wrap=True)
@@ -34,39 +36,33 @@ def _table(words: list[str], numbers: list[str]) -> Any:
     return table
 
 
-def _columns(result: dict[str, Any]) -> tuple[str, Any]:
-    table = _table(["column", "protocol", "baselines"], ["games", "median", "mean", "iqm"])
+def _columns(result: Row) -> tuple[str, Table]:
+    table = _table(["column", "protocol", "baselines"], ["games", *STATISTICS])
     for row in result["columns"]:
-        numbers = (f"{row[k]:,.1f}" for k in ("median", "mean", "iqm"))
+        numbers = (f"{row[k]:,.1f}" for k in STATISTICS)
         table.add_row(row["column"], row["protocol"], row["baselines"], str(row["games"]), *numbers)
     return "Published scores, human-normalised (%)", table
 
 
-def _games(result: dict[str, Any]) -> tuple[str, Any]:
+def _games(result: Row) -> tuple[str, Table]:
     rows, base = result["games"], result["baselines"]
     title = f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}"
-    beside = list(rows[0]["published"]) if rows else []
-    table = _table(["game"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *beside])
+    names = list(rows[0]["published"]) if rows else []
+    table = _table(["game"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names])
     for row in rows:
         epsilon = " ".join(f"{e:g}" for e in row["epsilon"]) or "–"
-        between = _between(*row["interval"])
-        numbers = (row[k] for k in ("normalised", "random", "human"))
-        others = (row["published"].get(k) for k in beside)
-        cells = [_number(x) for x in (*numbers, *others)]
-        table.add_row(
-            row["game"], str(row["runs"]), str(row["episodes"]), epsilon, _number(row["score"]), between, *cells
-        )
+        counts = (str(row["runs"]), str(row["episodes"]), epsilon)
+        numbers = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
+        table.add_row(row["game"], *counts, _number(row["score"]), _between(*row["interval"]), *map(_number, numbers))
     return title, table
 
 
-def _aggregates(result: dict[str, Any]) -> tuple[str, Any]:
-    if not result["aggregates"]:
-        return "", None
+def _aggregates(result: Row) -> tuple[str, Table]:
     title = f"Aggregates over the same games, % of {result['baselines']['name']}; in brackets 95 % over runs"
-    table = _table(["agent"], ["games", "median", "mean", "iqm"])
+    table = _table(["agent"], ["games", *STATISTICS])
     for row in result["aggregates"]:
-        found = (row[k] for k in ("median", "mean", "iqm"))
-        cells = [_number(e["value"]) + _bracket(e["low"], e["high"]) for e in found]
+        estimates = (row[k] for k in STATISTICS)
+        cells = [_number(e["value"]) + _bracket(e["low"], e["high"]) for e in estimates]
         table.add_row(row["agent"], str(row["games"]), *cells)
     return title, table
 

@@ -216,7 +216,7 @@ def q_outputs(
     now, then = ({"obs": tree.map(lambda x, i=i: x[i : i + 1], batch["obs"])} for i in (0, 1))
     out = {"q": policy.scores(now, {}, keys[0])[0]}
     with torch.no_grad():
-        out["target"] = target.scores(then, {}, keys[1], held=True)[0]
+        out["target"] = target.scores(then, {}, keys[1], cached=True)[0]
     if double:
         with torch.no_grad():
             out["online"] = policy.scores(then, {}, keys[2])[0]
@@ -235,7 +235,7 @@ def _walked(
             before = policy.after(head, state)
     out = {"q": policy.scores(body, before, keys[0])}
     with torch.no_grad():
-        out["target"] = target.scores(rows, state, keys[1], held=True)[burn_in:]
+        out["target"] = target.scores(rows, state, keys[1], cached=True)[burn_in:]
     if double:
         out["online"] = out["q"].detach()
     return out

@@ -1,1 +1,1 @@
-"""What a run tells: terminal, files, TensorBoard, dashboards."""
+"""Reports of a run: terminal, files, TensorBoard, W&B."""

@@ -6,8 +6,7 @@ docs/guides/onnx_and_wandb.md says it is. The x axis is agent steps in every sty
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 STYLES = ("polyplay", "cleanrl", "sb3")
 # our name → theirs; what stands in no table is polyplay/NAME there
@@ -42,32 +41,40 @@ SB3 = {
     "explained_variance": "train/explained_variance",
 }
 NEGATED = {("sb3", "entropy")}  # theirs is the loss, −H
-CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes")
-RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
-GAUGES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
-SEATS = ("agents", "predictors", "trainers")
 KINDS = ("env", "infer", "learn", "replay", "wait")
-TOLD = ("sps", "fps", "steps", "updates", "wall_seconds", *CHARTS, *(f"time_{k}" for k in KINDS), *RUN)
+CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
+RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
+RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
+SERVICE = (*RATES, "agents", "predictors", "trainers")
+POLYPLAY = {
+    "sps": "charts/SPS",
+    "fps": "charts/FPS",
+    **{k: f"charts/{k}" for k in CHARTS},
+    **{f"time_{k}": f"time/{k}" for k in KINDS},
+    **{k: f"run/{k}" for k in RUN},
+    **{k: f"service/{k}" for k in SERVICE},
+}
+OTHERS = ("steps", "updates", "wall_seconds")  # of a report, not shown under Polyplay's names
 
-Scalars = dict[str, float | None]
+Scalars = Mapping[str, float | None]
 
 
-def of_report(style: str, row: Mapping[str, Any], losses: Mapping[str, Any]) -> Scalars:
-    """A line of metrics.jsonl under the names of `style`; `losses`: which of its keys are the learner's."""
+def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
+    """A line of metrics.jsonl under the names of `style`; `losses`: which of its keys learners report."""
     if style == "polyplay":
-        return _ours(row, losses)
+        return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
-    keys = [*TOLD, *(k for k in (*GAUGES, *SEATS) if k in row), *(k for k in losses if k not in TOLD)]
-    return {names.get(k, f"polyplay/{k}"): _signed(style, k, row[k]) for k in keys}
+    shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
+    return {names.get(k, f"polyplay/{k}"): _signed(style, k, v) for k, v in shown.items()}
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """A finished game: SB3 only shows means."""
+    """A finished game; SB3 only shows means."""
     return {} if style == "sb3" else {f"charts/{k}": v for k, v in game.items()}
 
 
-def of_evaluation(style: str, row: Mapping[str, Any]) -> Scalars:
-    """Games beside training."""
+def of_evaluation(style: str, row: Scalars) -> Scalars:
+    """An evaluation during training."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
@@ -76,16 +83,3 @@ def of_evaluation(style: str, row: Mapping[str, Any]) -> Scalars:
 
 def _signed(style: str, key: str, value: float | None) -> float | None:
     return -value if value is not None and (style, key) in NEGATED else value
-
-
-def _ours(row: Mapping[str, Any], losses: Mapping[str, Any]) -> Scalars:
-    charts = [*CHARTS, *(k for k in losses if k == "learning_rate")]
-    return {
-        "charts/SPS": row["sps"],
-        "charts/FPS": row["fps"],
-        **{f"charts/{k}": row[k] for k in charts},
-        **{f"losses/{k}": row[k] for k in losses if k not in charts},
-        **{f"time/{k}": row[f"time_{k}"] for k in KINDS},
-        **{f"run/{k}": row[k] for k in RUN},
-        **{f"service/{k}": row[k] for k in (*GAUGES, *SEATS) if k in row},
-    }

@@ -1,4 +1,4 @@
-"""A text file whose writes never wait: a thread passes them on, however slow the terminal."""
+"""A text file whose writes never wait: a thread passes them on to the terminal, however slow it is."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 import queue
 import threading
 import time
-from typing import Any
+from typing import TextIO
 
 
 class NonBlockingWriter:
-    """Stands in for `file` behind a console. What is written becomes due at `flush`, in order.
+    """Replaces `file` behind a console. What is written becomes due at `flush`, in order.
 
-    backlog: pieces not yet passed on. gone: the other end has left (a closed terminal, a broken pipe); from
-    then on everything goes nowhere, also what others write to the file, so that the interpreter's last flush
-    does not change the exit status. A file that is none of the system's (a recording) is written to at once.
+    backlog: pieces not yet passed on. gone: the other end is closed (a terminal, a pipe); from then on everything
+    goes to /dev/null, also what others write to the file, so that the interpreter's last flush does not change the
+    exit status. A file without a descriptor (a recording) is written to at once.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: TextIO) -> None:
         self.file, self.gone = file, False
         self.encoding = getattr(file, "encoding", None) or "utf-8"
         self.errors = getattr(file, "errors", None) or "strict"
@@ -44,21 +44,21 @@ class NonBlockingWriter:
         if self.gone or not text:
             return
         if self.fd < 0:
-            self._at_once(text)
+            self._write_now(text)
         else:
             self.due.put(text.encode(self.encoding, self.errors))
             if self.thread is None:
-                self.thread = threading.Thread(target=self._pass_on, name="polyplay-outlet", daemon=True)
+                self.thread = threading.Thread(target=self._pass_on, name="polyplay-output", daemon=True)
                 self.thread.start()
 
-    def _at_once(self, text: str) -> None:
+    def _write_now(self, text: str) -> None:
         try:
             self.file.write(text)
         except (OSError, ValueError):  # it was closed
             self.gone = True
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is passed on, at most so long."""
+        """Wait until everything is passed on, for at most so long."""
         until = time.monotonic() + seconds
         while self.backlog and time.monotonic() < until:
             time.sleep(0.002)
@@ -77,11 +77,11 @@ class NonBlockingWriter:
                     data = data[os.write(self.fd, data) :]
             except OSError:
                 self.gone = True
-                self._silence()
+                self._discard()
             self.due.task_done()
 
-    def _silence(self) -> None:
+    def _discard(self) -> None:
         with contextlib.suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fd)
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fd)
+            os.close(null)

@@ -1,4 +1,4 @@
-"""How a run is going, written down: metrics.jsonl, episodes.jsonl, decisions.jsonl, tensorboard/, summary.json.
+"""Writes down how a run is going: metrics.jsonl, episodes.jsonl, decisions.jsonl, tensorboard/, summary.json.
 
 Imports no torch.
 """
@@ -6,57 +6,52 @@ Imports no torch.
 from __future__ import annotations
 
 import math
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from polyplay.common.files import AppendFile, JsonLines, Row, read_lines, to_plain, write_json
+from polyplay.common.files import JsonLines, Row, read_lines, to_plain, write_json
 from polyplay.common.machine import now
 from polyplay.runs.reports import metric_names
+from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
+from polyplay.runs.reports.process_usage import Throttled, memory_mb
+from polyplay.runs.reports.tensorboard import TensorBoardWriter
 from polyplay.runs.reports.wandb import WandbLogger
 
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
 
 
-class TensorBoardWriter:
-    """A TensorBoard event file: one record per call, written at once, without a thread."""
+@dataclass(frozen=True)
+class Snapshot:
+    """The numbers of one report. A worker's kinds of time make up all its time; lags are in optimiser updates."""
 
-    def __init__(self, directory: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        directory.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
-        self.event, self.summary = Event, Summary
-        self.writer = RecordWriter(AppendFile(directory / name))
-        self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-
-    def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Raises OSError."""
-        values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
-        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
-        self.writer.write(event.SerializeToString())
-
-    def close(self) -> None:
-        self.writer.close()
+    frames: int  # of the run, as steps and updates are
+    steps: int
+    updates: int
+    time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # role → kind → seconds of this process's run
+    workers: Mapping[str, int] = field(default_factory=dict)  # role → how many
+    lag_sum: float = 0.0  # of this process's run, as lag_count is: how many lags were measured
+    lag_count: float = 0.0
+    lag_max: int | None = None  # since the last report
+    losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
+    service: Mapping[str, float | None] = field(default_factory=dict)  # see service_metrics
+    queue_depth: float | None = None
+    restarts: int = 0
+    memory_mb: float | None = None  # none: the reporter measures it, seldom
 
 
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `style`: whose names TensorBoard and `tracker` get (tags.STYLES). `start`: frames, steps, updates, wall_seconds of
-    the checkpoint resumed from (default: of the last report). Games ended after it do not count: they are played
-    again. wall_seconds goes on from the last line written.
-    A full disk costs the reports that do not fit, never the run; `warn` is told, once per file.
+    `style`: whose names TensorBoard and `tracker` get (metric_names.STYLES). `start`: frames, steps, updates,
+    wall_seconds of the checkpoint resumed from (default: of the last report). Games ended after it do not count: they
+    are played again. wall_seconds goes on from the last line written.
+    A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
     roles: where the time of each role's workers went since the report before the last one,
@@ -77,10 +72,7 @@ class Reporter:
         self.style, self.tracker = style, tracker
         self.directory, self.clock, self.warn = Path(directory), clock, warn
         self.warned: set[str] = set()
-        self.metrics = JsonLines(self.directory / "metrics.jsonl")
-        self.games = JsonLines(self.directory / "episodes.jsonl")
-        self.decisions: JsonLines | None = None  # where there is a scheduler
-        self.evaluations: JsonLines | None = None  # where games are played beside training
+        self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.closed = False
@@ -89,9 +81,10 @@ class Reporter:
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.roles: dict[str, dict[str, float]] = {}
-        self.memory = Throttled(memory_mb)
+        self.memory, self.growth = Throttled(memory_mb), Growth()
         self.row, self.base = self._earlier(start or {})
-        self.seen: dict[str, float] = {"wall": self.base, **self.row}  # totals at the last report
+        for key, total in {"wall": self.base, **self.row}.items():
+            self.growth.number(key, total)
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
@@ -119,137 +112,125 @@ class Reporter:
 
     def reached(self, target: float) -> bool:
         """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
-        return len(self.returns) == WINDOW and math.fsum(self.returns) / WINDOW >= target
+        mean = self.return_mean
+        return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, return_: float, length: int, frames: int, steps: int, lane: int | str) -> None:
         """A full game ended: unclipped return, length in agent steps, the run's counters, where it was."""
         game = {"episodic_return": float(return_), "episodic_length": int(length)}
-        place = {"wall_seconds": round(self.wall_seconds, 3), "frames": int(frames), "steps": int(steps)}
+        counters = {"frames": int(frames), "steps": int(steps)}
         self._count(float(return_), int(length))
-        self._write("episodes.jsonl", lambda: self.games.write({**place, **game, "lane": lane}))
+        self._append("episodes", {**counters, **game, "lane": lane})
         self._event(int(steps), metric_names.of_episode(self.style, game))
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write one decision of a scheduler (scheduling.row) and return it, as it is in decisions.jsonl."""
-        row = to_plain({"wall_seconds": round(self.wall_seconds, 3), "steps": steps, "updates": updates, **decided})
-        if self.decisions is None:
-            self.decisions = JsonLines(self.directory / "decisions.jsonl")
-        decisions = self.decisions
-        self._write("decisions.jsonl", lambda: decisions.write(row))
+        """Write one decision of a scheduler (autoscale.worker.decision_row); its line of decisions.jsonl."""
+        row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
         return row
 
-    def evaluation(self, told: Mapping[str, Any]) -> Row:
-        """Write one evaluation beside training and return it, as it is in evaluations.jsonl."""
-        row: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **told})
-        if self.evaluations is None:
-            self.evaluations = JsonLines(self.directory / "evaluations.jsonl")
-        lines = self.evaluations
-        self._write("evaluations.jsonl", lambda: lines.write(row))
+    def evaluation(self, evaluated: Mapping[str, Any]) -> Row:
+        """Write one evaluation during training; its line of evaluations.jsonl."""
+        row = self._append("evaluations", evaluated)
         self._event(row["steps"], metric_names.of_evaluation(self.style, row))
         return row
 
-    def report(self, snapshot: Mapping[str, Any]) -> Row:
-        """Write one report and return it, as it is in metrics.jsonl.
-
-        snapshot: frames, steps, updates: the run's totals. Everything else may be left out:
-            time: {role: {"env", "infer", "learn", "replay", "wait": seconds}}, totals of the role's workers since this
-            process began (a worker's kinds make up all its time); workers: {role: how many};
-            lag_sum, lag_count: totals likewise (sum of lags in optimiser updates, how many were measured);
-            lag_max: since the last report; losses: {name: mean since the last report};
-            gauges: {name: number}, see gauges; queue_depth, restarts: now; memory_mb: seldom measured here if absent.
-        """
-        losses = snapshot.get("losses", {})
-        self.row = to_plain(self._row(snapshot))
-        more = {**snapshot.get("gauges", {}), **losses}
-        self.row |= to_plain({k: v for k, v in more.items() if k not in self.row})
-        self._write("metrics.jsonl", lambda: self.metrics.write(self.row))
-        self._event(self.row["steps"], metric_names.of_report(self.style, self.row, losses))
+    def report(self, snapshot: Snapshot) -> Row:
+        """Write one report; its line of metrics.jsonl."""
+        row = self._metrics(snapshot)
+        more = {**snapshot.service, **snapshot.losses}
+        self.row = self._append("metrics", row | {k: v for k, v in more.items() if k not in row})
+        self._event(self.row["steps"], metric_names.of_report(self.style, self.row, snapshot.losses))
         return self.row
 
-    def _row(self, snapshot: Mapping[str, Any]) -> Row:
+    def _metrics(self, snapshot: Snapshot) -> Row:
         wall = self.wall_seconds
-        passed = wall - self.seen["wall"]
-        totals = {k: int(snapshot[k]) for k in TOTALS}
-        frames, steps = (totals[k] - self.seen[k] for k in ("frames", "steps"))
-        lags = self._since("lag_count", snapshot.get("lag_count", 0))
-        lag = self._since("lag_sum", snapshot.get("lag_sum", 0.0))
-        self.seen |= {"wall": wall, **totals}
+        passed = self.growth.number("wall", wall)
+        totals = {k: int(getattr(snapshot, k)) for k in TOTALS}
+        new = {k: self.growth.number(k, n) for k, n in totals.items()}
+        lags = self.growth.number("lag_count", snapshot.lag_count)
         return {
             "wall_seconds": round(wall, 3),
             **totals,
-            "fps": _ratio(frames, passed, 1),
-            "sps": _ratio(steps, passed, 1),
+            "fps": _ratio(new["frames"], passed, 1),
+            "sps": _ratio(new["steps"], passed, 1),
             "episodes": self.episodes,
             "episodic_return_mean": self.return_mean,
             "episodic_length_mean": _mean(self.lengths),
-            "lag_mean": _ratio(lag, lags, 4),
-            "lag_max": snapshot.get("lag_max") if lags else None,
-            **self._times(snapshot.get("time", {}), snapshot.get("workers", {})),
-            "queue_depth": snapshot.get("queue_depth"),
-            "restarts": snapshot.get("restarts", 0),
-            "memory_mb": snapshot["memory_mb"] if "memory_mb" in snapshot else self.memory(),
+            "lag_mean": _ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
+            "lag_max": snapshot.lag_max if lags else None,
+            **self._times(snapshot),
+            "queue_depth": snapshot.queue_depth,
+            "restarts": snapshot.restarts,
+            "memory_mb": self.memory() if snapshot.memory_mb is None else snapshot.memory_mb,
         }
 
-    def close(self, reason: str, exit_code: int, **extra: Any) -> Row:
-        """Write summary.json (once) and close the files; returns the summary."""
-        summary = {
-            "reason": reason,
-            "exit_code": exit_code,
-            "directory": str(self.directory),
-            "wall_seconds": round(self.wall_seconds, 3),
-            **{k: self.row[k] for k in TOTALS},
-            "episodes": self.episodes,
-            "episodic_return_mean": self.return_mean,
-            "episodic_return_mean_best": self.return_best,
-            "episodic_length_mean": _mean(self.lengths),
-            "restarts": self.row.get("restarts", 0),
-            "finished": now(),
-            **extra,
+    def _times(self, snapshot: Snapshot) -> Row:
+        """Sets `roles`; returns the fractions over all workers."""
+        spent = {
+            role: {k: self.growth.number(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
+            for role, kinds in snapshot.time.items()
         }
+        for role, kinds in spent.items():
+            fractions = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+            self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
+        whole = sum(sum(kinds.values()) for kinds in spent.values())
+        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+
+    def close(self, reason: str, exit_code: int, **extra: object) -> Row:
+        """Write summary.json (once) and close the files; returns the summary."""
+        summary: Row = to_plain(
+            {
+                "reason": reason,
+                "exit_code": exit_code,
+                "directory": str(self.directory),
+                "wall_seconds": round(self.wall_seconds, 3),
+                **{k: self.row[k] for k in TOTALS},
+                "episodes": self.episodes,
+                "episodic_return_mean": self.return_mean,
+                "episodic_return_mean_best": self.return_best,
+                "episodic_length_mean": _mean(self.lengths),
+                "restarts": self.row.get("restarts", 0),
+                "finished": now(),
+                **extra,
+            }
+        )
         if not self.closed:
             self.closed = True
-            self._write("summary.json", lambda: write_json(self.directory / "summary.json", summary))
-            for file in (self.metrics, self.games, self.decisions, self.evaluations, self.events):
-                if file:
-                    file.close()
+            self._try("summary.json", lambda: write_json(self.directory / "summary.json", summary))
+            for file in self.files.values():
+                file.close()
+            if self.events:
+                self.events.close()
             if self.tracker:
-                self.tracker.close(to_plain(summary))
-        return to_plain(summary)
+                self.tracker.close(summary)
+        return summary
 
     def _count(self, return_: float, length: int) -> None:
         self.episodes += 1
         self.returns.append(return_)
         self.lengths.append(length)
-        if len(self.returns) == WINDOW:
-            mean = math.fsum(self.returns) / WINDOW
+        mean = self.return_mean
+        if len(self.returns) == WINDOW and mean is not None:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
-    def _since(self, key: str, value: float) -> float:
-        """How much a total grew since the last report; one that fell began anew (its worker was replaced)."""
-        before, self.seen[key] = self.seen.get(key, 0.0), value
-        return value - before if value >= before else value
-
-    def _times(self, totals: Mapping[str, Mapping[str, float]], workers: Mapping[str, int]) -> Row:
-        """Sets `roles`; returns the fractions over all workers."""
-        spent = {
-            role: {k: self._since(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS} for role, kinds in totals.items()
-        }
-        for role, kinds in spent.items():
-            parts = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
-            self.roles[role] = {"workers": workers.get(role, 1), **parts}
-        whole = sum(sum(kinds.values()) for kinds in spent.values())
-        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+    def _append(self, name: str, row: Mapping[str, Any]) -> Row:
+        """Write a line of NAME.jsonl, a file that is made when it is first needed; the line."""
+        line: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **row})
+        if name not in self.files:
+            self.files[name] = JsonLines(self.directory / f"{name}.jsonl")
+        self._try(f"{name}.jsonl", lambda: self.files[name].write(line))
+        return line
 
     def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
         if self.tracker and scalars:
             self.tracker.write(step, scalars)
         events = self.events
         if events and scalars:
-            self._write("tensorboard/", lambda: events.write(step, scalars))
+            self._try("tensorboard/", lambda: events.write(step, scalars))
 
-    def _write(self, name: str, write: Callable[[], None]) -> None:
+    def _try(self, name: str, write: Callable[[], None]) -> None:
         try:
             write()
         except OSError as e:
@@ -258,40 +239,9 @@ class Reporter:
                 self.warn(f"{name}: {e.strerror or e}; the run goes on without what did not fit")
 
 
-def _mean(values: deque) -> float | None:
+def _mean(values: deque[float] | deque[int]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
 def _ratio(a: float, b: float, digits: int) -> float | None:
     return round(a / b, digits) if b > 0 else None
-
-
-class Throttled:
-    """What `measure` said when it was asked last: not so often that it takes more than a `share` of the time. To read
-    the memory of 20 processes takes 0.15 s.
-    """
-
-    def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
-        self.measure, self.share, self.clock = measure, share, clock
-        self.next, self.last = -math.inf, 0.0
-
-    def __call__(self) -> float:
-        before = self.clock()
-        if before >= self.next:
-            self.last = self.measure()
-            now = self.clock()
-            self.next = now + (now - before) / self.share
-        return self.last
-
-
-def memory_mb() -> float:
-    """Megabytes of this process and all below it; shared pages count once (PSS) where the system tells."""
-    total = 0
-    here = psutil.Process()
-    for process in (here, *here.children(recursive=True)):
-        try:
-            info = process.memory_full_info()
-            total += getattr(info, "pss", info.rss)
-        except psutil.Error:
-            continue  # it has ended, or is not ours to look at
-    return round(total / 2**20, 1)

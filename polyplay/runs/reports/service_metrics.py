@@ -1,143 +1,149 @@
-"""What a service is judged by, counted where it is served and learnt, never from episodes: PPS, TPS, sizes of batches
-and queues, how long agents wait, how busy the machine is.
+"""How well a service works, counted where it is served and learnt, not from episodes.
 
 pps                 predictions per second: rows served with an action; predict_batch: how many at once
 tps                 trainings per second: updates; train_batch: transitions of each
 prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
 agent_wait_ms       from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
-cpu                 of all cores, by this process and all below it
+cpu                 fraction of all cores that this process and all below it use
 Imports no torch.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
+from polyplay.common.counters import Counters
 from polyplay.common.machine import cores
+from polyplay.runs.reports.growth import Growth
+from polyplay.runs.reports.process_usage import cpu_seconds
 
-Gauge = float | None
+if TYPE_CHECKING:
+    from polyplay.workers.crew import Crew
+
+Metrics = dict[str, float | None]
 DECILES = (0.1, 0.5, 0.9)
 
 
-class ServiceMetrics:
-    """Differences between one look at a crew's meter and the next."""
+def total_updates(crew: Crew) -> int:
+    """Updates of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
+    those that have left count too.
+    """
+    counters = crew.counters
+    assert counters is not None
+    rows = [crew.rows(role, past=True) for role in crew.roles if role.learner]
+    return int(sum(counters.column("updates")[r].max(initial=0) for r in rows))
 
-    def __init__(self, crew: Any):
-        self.crew, self.seen = crew, {}  # type: Any, dict[str, Any]
+
+class ServiceMetrics:
+    """What is new in a crew's counters since they were last read."""
+
+    def __init__(self, crew: Crew):
+        self.crew, self.growth = crew, Growth()
         self.at = time.monotonic()
 
-    def read(self) -> dict[str, Gauge]:
+    def read(self) -> Metrics:
         now = time.monotonic()
         passed, self.at = now - self.at, now
         acting, training = self._rows()
-        told: dict[str, Gauge] = {}
-        served = self._new("served", self._sum("served", acting))
-        calls = self._new("calls", self._sum("calls", acting))
-        updates = self._new("updates", self._updates())
-        told |= {"pps": _ratio(served, passed), "predict_batch": _ratio(served, calls)}
-        told |= {"tps": _ratio(updates, passed)}
-        told |= {
-            "train_batch": _ratio(self._new("lag_count", self._sum("lag_count", range(self._meter.workers))), updates)
+        served, calls = self._growth("served", acting), self._growth("calls", acting)
+        updates = self.growth.number("updates", total_updates(self.crew))
+        learnt = self._growth("lag_count", range(self._counters.workers))
+        return {
+            "pps": _ratio(served, passed),
+            "predict_batch": _ratio(served, calls),
+            "tps": _ratio(updates, passed),
+            "train_batch": _ratio(learnt, updates),
+            **self._deciles("predict_batch", acting),
+            **self._deciles("train_batch", training),
+            **self._agents(acting),
+            **self._parameter_servers(),
+            "cpu": self._cpu(passed),
         }
-        told |= self._deciles("predict_batch", acting) | self._deciles("train_batch", training)
-        told |= self._desk(acting, passed) | self._server()
-        return told | {"cpu": self._cpu(passed)}
 
     def histograms(self) -> dict[str, dict[int, int]]:
         """How often how many were served, and learnt, at once, since the beginning."""
         named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
-        counts = {name: self._meter.sizes[rows].sum(0) for name, rows in named}
+        counts = {name: self._counters.sizes[rows].sum(0) for name, rows in named}
         return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
 
     @property
-    def _meter(self) -> Any:
+    def _counters(self) -> Counters:
+        assert self.crew.counters is not None
         return self.crew.counters
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """Meter rows of those that act, and of those that only learn: also of those that have left, so that nothing
-        that was counted is missing after.
+        """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
+        nothing that was counted is missing afterwards.
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
             rows[role.source is not None].extend(self.crew.rows(role, past=True))
         return rows
 
-    def _sum(self, column: str, rows: Any) -> float:
-        return float(self._meter.column(column)[list(rows)].sum())
+    def _growth(self, column: str, rows: Iterable[int]) -> float:
+        return self.growth.number(column, float(self._counters.column(column)[list(rows)].sum()))
 
-    def _updates(self) -> float:
-        """Every learner knows of all."""
-        rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role, past=True)]
-        return float(self._meter.column("updates")[rows].max()) if rows else 0.0
-
-    def _new(self, name: str, total: Any) -> Any:
-        """What was added since the last look; what fell has begun anew."""
-        before = self.seen.get(name, 0.0)
-        self.seen[name] = total
-        return np.maximum(total - before, 0.0)
-
-    def _deciles(self, name: str, rows: list[int]) -> dict[str, Gauge]:
-        new = self._new(f"{name} sizes", self._meter.sizes[rows].sum(0))
+    def _deciles(self, name: str, rows: list[int]) -> Metrics:
+        new = self.growth.array(f"{name} sizes", self._counters.sizes[rows].sum(0))
         if not new.sum():
             return {}
         reached = np.cumsum(new) / new.sum()
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
-    def _desk(self, acting: list[int], passed: float) -> dict[str, Gauge]:
-        """Of crews whose agents share a desk."""
-        role = next((r for r in self.crew.roles if r.agents), None)
-        if role is None or role.agents is None or role.agents.pool is None:
+    def _agents(self, acting: list[int]) -> Metrics:
+        """Of crews whose agents share tables that predictors serve."""
+        roles = [role for role in self.crew.roles if role.agents and role.agents.pool is not None]
+        if not roles:
             return {}
-        pool = role.agents.pool
-        depth = self._new("depth_sum", self._sum("depth_sum", acting))
-        count = self._new("depth_count", self._sum("depth_count", acting))
-        trainers = sum(r.n for r in self.crew.roles if r.source is not None)
-        told = {"agents": getattr(pool, "present", pool.lanes), "predictors": role.n, "trainers": trainers}
-        told["prediction_queue"] = _ratio(depth, count)
-        if hasattr(pool, "waits"):
-            seconds, waits = pool.waits()
-            told["agent_wait_ms"] = _ratio(1e3 * self._new("waited", seconds), self._new("waits", waits))
-        return told
+        pools = [role.agents.pool for role in roles if role.agents]
+        metrics: Metrics = {
+            "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
+            "predictors": sum(role.n for role in roles),
+            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
+            "prediction_queue": _ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
+        }
+        waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
+        if waits:
+            seconds, count = (sum(column) for column in zip(*waits, strict=True))
+            waited = 1e3 * self.growth.number("waited", seconds)
+            metrics["agent_wait_ms"] = _ratio(waited, self.growth.number("waits", count))
+        return metrics
 
-    def _server(self) -> dict[str, Gauge]:
-        """Of crews that learn by a parameter server: its version vector from end to end, what was discarded so far, and
-        how stale gradients were that came since the last look, each at its shard. Sums are over shards.
+    def _parameter_servers(self) -> Metrics:
+        """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
+        stale gradients were that came since the last reading, each at its shard. Sums are over shards.
         """
-        server = next((r.server for r in self.crew.roles if r.server), None)
-        if server is None:
+        servers = {id(role.server): role.server for role in self.crew.roles if role.server}
+        if not servers:
             return {}
-        now = server.totals()
-        lags, total = self._new("staleness", now["lags"]), float(self._new("staleness sum", now["lag_sum"]))
+        totals = [server.totals() for server in servers.values()]
+        versions = np.concatenate([t["versions"] for t in totals])
+        lags = self.growth.array("staleness", np.sum([t["lags"] for t in totals], 0))
+        lag_sum = self.growth.number("staleness sum", float(sum(t["lag_sum"] for t in totals)))
         found = np.flatnonzero(lags)
         most = int(found[-1]) if found.size else 0
+        beyond = most == len(lags) - 1  # the histogram's last bin holds all that is larger
         return {
-            "shard_updates_min": float(now["versions"].min()),
-            "shard_updates_max": float(now["versions"].max()),
-            "grads_applied": float(now["applied"].sum()),
-            "grads_discarded_stale": float(now["stale"].sum()),
-            "grads_discarded_outlier": float(now["outlier"]),
+            "shard_updates_min": float(versions.min()),
+            "shard_updates_max": float(versions.max()),
+            "grads_applied": float(sum(t["applied"].sum() for t in totals)),
+            "grads_discarded_stale": float(sum(t["stale"].sum() for t in totals)),
+            "grads_discarded_outlier": float(sum(t["outlier"] for t in totals)),
             "staleness_min": float(found[0]) if found.size else None,
-            "staleness_mean": _ratio(total, float(lags.sum())),
-            "staleness_max": float(most if most < len(lags) - 1 else now["lag_max"]) if found.size else None,
+            "staleness_mean": _ratio(lag_sum, float(lags.sum())),
+            "staleness_max": float(max(t["lag_max"] for t in totals) if beyond else most) if found.size else None,
         }
 
-    def _cpu(self, passed: float) -> Gauge:
-        total = 0.0
-        here = psutil.Process()
-        for process in (here, *here.children(recursive=True)):
-            try:
-                total += sum(process.cpu_times()[:4])  # its own, and that of its children that have ended
-            except psutil.Error:
-                continue  # it has ended
-        first = "cpu" not in self.seen
-        new = self._new("cpu", total)
-        return None if first or passed <= 0 else round(float(new) / passed / cores(), 4)
+    def _cpu(self, passed: float) -> float | None:
+        first = "cpu" not in self.growth.numbers
+        new = self.growth.number("cpu", cpu_seconds())
+        return None if first or passed <= 0 else round(new / passed / cores(), 4)
 
 
-def _ratio(a: float, b: float) -> Gauge:
-    return round(float(a) / float(b), 3) if b > 0 else None
+def _ratio(a: float, b: float) -> float | None:
+    return round(a / b, 3) if b > 0 else None

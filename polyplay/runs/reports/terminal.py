@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on: a live panel on a terminal, plain aligned lines anywhere else.
+"""A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
 
-Nothing here waits: if the terminal takes no output (Ctrl-S, a pager) or has gone, the run goes on.
+Nothing here waits: if the terminal takes no output (Ctrl-S, a pager) or is closed, the run goes on.
 Imports no torch.
 """
 
@@ -14,6 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -23,11 +25,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from polyplay.common.files import Row
+from polyplay.runs.directory import RunDescription
 from polyplay.runs.reports.nonblocking import NonBlockingWriter
 from polyplay.runs.reports.reporter import KINDS, Reporter
 
+Fact = tuple[str, str]  # a heading and what is under it
 EVERY = 0.25  # seconds between two pictures of the live panel
-BACKLOG = 100  # pieces of output on their way at once; lines beyond wait here, the newest 1000 of them
+BACKLOG = 100  # pieces of output on their way at once; the newest 1000 lines beyond wait in `pending`
 MOST_ROLES = 4  # keeps the panel within 12 lines
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
@@ -66,46 +71,38 @@ class Terminal:
         self,
         reporter: Reporter,
         *,
-        system: str,
         total_frames: int | None = None,
         live: bool | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reporter, self.system, self.clock = reporter, system, clock
+        self.reporter, self.clock = reporter, clock
         self.console = console or default_console()
-        self.outlet = NonBlockingWriter(self.console.file)
-        self.console.file = self.outlet  # type: ignore[assignment]
+        self.output = NonBlockingWriter(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
+        self.console.file = self.output  # type: ignore[assignment]
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
         self.goal = RunGoal(total_frames)
-        self.title = system
-        self.row: Mapping[str, Any] = {}
+        self.title = ""
+        self.row: Row = {}
         self.warning = ""
         self.pending: deque[RenderableType] = deque(maxlen=1000)
         self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
-    def begin(
-        self,
-        config: Mapping[str, Any],
-        options: Mapping[str, Any],
-        sources: Mapping[str, str],
-        environment: Mapping[str, str],
-        directory: Any,
-        plan: Iterable[tuple[str, str]] = (),
-    ) -> None:
+    def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
         """The first lines: every value with its source, what the environment is, where the run is, its plan."""
+        options = run["options"]
         self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
         if options.get("serial"):
             self.live = None
-        self.title = f"{self.system} · {config.get('env', '')} · seed {options.get('seed', 0)}"
-        for what in opening_lines(self.system, config, options, sources, environment, directory, plan, self.console):
+        self.title = f"{run['system']} · {run['config'].get('env', '')} · seed {options.get('seed', 0)}"
+        for what in opening_lines(run, directory, plan, self.console):
             self._print(what)
 
-    def report(self, row: Mapping[str, Any]) -> None:
-        """What `Reporter.report` answered."""
+    def report(self, row: Row) -> None:
+        """Show a report, as `Reporter.report` returned it."""
         self.row, self.at = row, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
@@ -118,7 +115,7 @@ class Terminal:
             return
         self.drawn = self.clock()
         self._flush()
-        if self.live is not None and not self.outlet.backlog:
+        if self.live is not None and not self.output.backlog:
             self._draw(self.live, frames)
 
     def warn(self, text: str) -> None:
@@ -130,12 +127,12 @@ class Terminal:
         """A line that stays."""
         self._print(Text(" ".join(text.split())))
 
-    def end(self, summary: Mapping[str, Any]) -> None:
+    def end(self, summary: Row) -> None:
         """The last line: why it ended, what came out, and the command to type next."""
         self.refresh(summary.get("frames"))
         self.close()
         self._print(Text(closing_line(summary), no_wrap=True))
-        self.outlet.drain(0.5)
+        self.output.drain(0.5)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""
@@ -143,7 +140,7 @@ class Terminal:
         if live is not None and live.is_started:
             live.stop()
         self._flush()
-        self.outlet.drain(0.5)
+        self.output.drain(0.5)
 
     def _draw(self, live: Live, frames: int | None) -> None:
         if not live.is_started:
@@ -152,31 +149,28 @@ class Terminal:
 
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
-        row = self.row
-        if not row:
-            starting = Text(f"starting, {clock_text(self.clock() - self.begun)}")
-            return Panel(starting, title=self.title, title_align="left", border_style="blue")
-        seconds = row["wall_seconds"] + max(0.0, self.clock() - self.at)
-        frames = max(row["frames"], frames or 0)
-        lines: list[RenderableType] = [
-            self._bar(frames, seconds),
-            *map(Text, _numbers(row, frames, self.reporter.return_best)),
-        ]
-        lines += [
-            _shares(name, role, self.console.width) for name, role in list(self.reporter.roles.items())[:MOST_ROLES]
-        ]
-        if self.warning:
-            lines.append(Text(f"warning: {self.warning}", style="yellow"))
+        lines = self._lines(frames or 0) if self.row else [Text(f"starting, {clock_text(self.clock() - self.begun)}")]
         for text in lines:
             if isinstance(text, Text):
                 text.no_wrap, text.overflow = True, "ellipsis"
         return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue")
 
+    def _lines(self, frames: int) -> list[RenderableType]:
+        frames = max(self.row["frames"], frames)
+        numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best))
+        roles = list(self.reporter.roles.items())[:MOST_ROLES]
+        shares = [_shares(name, role, self.console.width) for name, role in roles]
+        warning = [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
+        seconds = self.row["wall_seconds"] + max(0.0, self.clock() - self.at)
+        return [self._bar(frames, seconds), *numbers, *shares, *warning]
+
     def _bar(self, frames: int, seconds: float) -> RenderableType:
         done = self.goal.done(frames, seconds)
         eta = self.goal.eta(frames, seconds, self.speed)
         if done is None:
-            return Text(f"{clock_text(seconds)}  {self._until()}")
+            until = self.goal.until_return
+            end = f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
+            return Text(f"{clock_text(seconds)}  {end}")
         grid = Table.grid(padding=(0, 2), expand=True)
         grid.add_column(ratio=1)
         for _ in range(3):
@@ -185,18 +179,13 @@ class Terminal:
         grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
         return grid
 
-    def _until(self) -> str:
-        until = self.goal.until_return
-        return f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
-
     def _print(self, what: RenderableType) -> None:
-        """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
         self.pending.append(what)
         self._flush()
 
     def _flush(self) -> None:
-        while self.pending and self.outlet.backlog < BACKLOG:
-            print_lines(self.console, self.pending.popleft())
+        while self.pending and self.output.backlog < BACKLOG:
+            print_all(self.console, [self.pending.popleft()])
 
 
 def default_console() -> Console:
@@ -214,46 +203,42 @@ def _is_screen(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
-def print_lines(console: Console, what: RenderableType) -> None:
-    console.print(what, soft_wrap=isinstance(what, Text))
+def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
+    """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, Text))
 
 
 def opening_lines(
-    system: str,
-    config: Mapping[str, Any],
-    options: Mapping[str, Any],
-    sources: Mapping[str, str],
-    environment: Mapping[str, str],
-    directory: Any,
-    plan: Iterable[tuple[str, str]],
-    console: Console,
+    run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console
 ) -> Iterator[RenderableType]:
     """The first lines of a run, or all there is of one that is only planned."""
-    yield Text.assemble((f"polyplay {system}", "bold"), f"  in {directory}")
-    yield settings_lines(config, options, sources, console.width)
-    yield from fact_lines([("playing", " · ".join(f"{k} {v}" for k, v in environment.items())), *plan], console)
+    yield Text.assemble((f"polyplay {run['system']}", "bold"), f"  in {directory}")
+    yield settings_lines(run["config"], run["options"], run["sources"], console.width)
+    environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
+    yield from fact_lines([("playing", environment), *plan], console)
 
 
-def fact_lines(lines: Iterable[tuple[str, str]], console: Console) -> Iterator[RenderableType]:
-    """What is said about a run, under its headings: folded on a terminal, one line each elsewhere."""
+def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
+    """Facts about a run under their headings: folded on a terminal, one line each elsewhere."""
     if not console.is_terminal:
-        yield from (Text(f"{head:<8} {text}") for head, text in lines)
+        yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
     table = Table.grid(padding=(0, 1))
     table.add_column(style="bold", no_wrap=True, min_width=8)
     table.add_column()
-    for line_ in lines:
-        table.add_row(*line_)
+    for fact in facts:
+        table.add_row(*fact)
     yield table
 
 
-def settings_lines(
-    config: Mapping[str, Any], options: Mapping[str, Any], sources: Mapping[str, str], width: int
-) -> RenderableType:
+def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width: int) -> RenderableType:
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
-    shown = dict(config) | {k: v for k, v in options.items() if _told(sources.get(k)) or k == "seed"}
-    cells = [(MARKS[_kind(sources.get(k))], k, _short(v)) for k, v in shown.items()]
-    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(v) for _, k, v in cells))))
+    kinds = {name: source.partition(" ")[0] for name, source in sources.items()}
+    set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
+    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items()}
+    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
+    cells = [(MARKS[kind], name, text, "") for name, (kind, text) in shown.items()]
     down = -(-len(cells) // across)
     table = Table.grid(padding=(0, 1))
     for _ in range(across):
@@ -262,24 +247,15 @@ def settings_lines(
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_column(width=1)
     for i in range(down):
-        picked = [cells[j] for j in range(i, len(cells), down)]
-        table.add_row(*(part for mark, key, value in picked for part in (mark, key, value, "")))
-    kinds = {_kind(sources.get(k)) for k in shown}
+        table.add_row(*chain.from_iterable(cells[i::down]))
+    used = {kind for kind, _ in shown.values()}
     legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
-    legend += ["* given"] if kinds - {"default", "preset", "chosen"} else []
-    legend += ["= chosen for this machine"] if "chosen" in kinds else []
+    legend += ["* given"] if used - {"default", "preset", "chosen"} else []
+    legend += ["= chosen for this machine"] if "chosen" in used else []
     return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
 
 
-def _told(source: str | None) -> bool:
-    return _kind(source) != "default"
-
-
-def _kind(source: str | None) -> str:
-    return (source or "default").partition(" ")[0]
-
-
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, (tuple, list)):
@@ -289,7 +265,7 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def report_line(row: Mapping[str, Any], goal: RunGoal, best: float | None, speed: float | None) -> str:
+def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:
     """One report as one line whose columns stand under each other."""
     done = goal.done(row["frames"], row["wall_seconds"])
     eta = goal.eta(row["frames"], row["wall_seconds"], speed)
@@ -307,7 +283,7 @@ def report_line(row: Mapping[str, Any], goal: RunGoal, best: float | None, speed
     return "  ".join(p for p in parts if p)
 
 
-def _numbers(row: Mapping[str, Any], frames: int, best: float | None) -> list[str]:
+def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     return [
         f"frames {frames:,}   steps {row['steps']:,}   updates {row['updates']:,}",
@@ -320,8 +296,8 @@ def _numbers(row: Mapping[str, Any], frames: int, best: float | None) -> list[st
     ]
 
 
-def _service(row: Mapping[str, Any]) -> str:
-    """Of systems whose agents are served (gauges)."""
+def _service(row: Row) -> str:
+    """Of systems whose agents are served (service_metrics)."""
     numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
     batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
     waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
@@ -344,14 +320,14 @@ def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
     return text
 
 
-def evaluation_line(row: Mapping[str, Any]) -> str:
-    """One line about games that were played beside training."""
+def evaluation_line(row: Row) -> str:
+    """One line about an evaluation during training."""
     best = ", the best so far" if row["best"] else ""
     games = f"{row['episodes']} games ({row['protocol']})"
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
-def closing_line(summary: Mapping[str, Any]) -> str:
+def closing_line(summary: Row) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"

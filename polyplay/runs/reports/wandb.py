@@ -1,7 +1,7 @@
-"""Weights & Biases beside the run's own files: never in its way, never the end of it.
+"""Metrics to Weights & Biases, which neither delay nor end a run.
 
 A thread passes metrics on, so the run waits for no network. Whatever fails there is one warning, and the rest is left
-out; the run's directory has it all. Without a key W&B keeps what it is told in RUN/wandb, for `wandb sync`.
+out; the run's directory has it all. Without a key W&B stores them in RUN/wandb, for `wandb sync`.
 Imports no torch.
 """
 
@@ -14,11 +14,13 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.runs import directory as record
+from polyplay.runs.directory import read_config
 
+Send = Callable[[Any], None]  # a call of a W&B run
 LAST = 20.0  # seconds that the end of a run waits for what is on its way
 BACKLOG = 10_000  # reports on their way at once; further ones are left out
 
@@ -33,59 +35,54 @@ def check_wandb(project: str | None) -> None:
 class WandbLogger:
     """`write` reports, then `close`. module: what `import wandb` gives, for tests."""
 
-    def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: Any = None):
+    def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
         self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
-        self.due: queue.Queue[tuple[str, Any]] = queue.Queue(BACKLOG)
-        self.failure, self.told = "", False
+        self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
+        self.failure, self.warned = "", False
         self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
         self.thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
         """Metrics at an agent step; those without a value are left out."""
-        self._put("log", {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}})
+        row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
+        self._put(lambda run: run.log(row))
 
-    def close(self, summary: Mapping[str, Any]) -> None:
+    def close(self, summary: Mapping[str, object]) -> None:
         """The run's summary, its end, and a wait of some seconds until all is passed on."""
-        self._put("summary", dict(summary))
-        self._put("finish", int(summary["exit_code"]))
+        self._put(lambda run: run.summary.update(dict(summary)))
+        self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
+        self._put(None)
         self.thread.join(LAST)
         if self.thread.is_alive() and not self.failure:
             self.failure = f"not all was passed on within {LAST:.0f} s; `wandb sync {self.directory}/wandb/…` does that"
-        self._tell()
+        self._warn_once()
 
-    def _put(self, kind: str, what: Any) -> None:
-        self._tell()
+    def _put(self, send: Send | None) -> None:
+        self._warn_once()
         if not self.failure:
             try:
-                self.due.put_nowait((kind, what))
+                self.due.put_nowait(send)
             except queue.Full:
                 self.failure = "it takes nothing any more"
 
-    def _tell(self) -> None:
+    def _warn_once(self) -> None:
         """One warning, by the thread that may write to the terminal."""
-        if self.failure and not self.told:
-            self.told = True
+        if self.failure and not self.warned:
+            self.warned = True
             self.warn(f"W&B: {self.failure}; the run goes on without it, its directory has everything")
 
     def _pass_on(self) -> None:
         try:
             run = self._begin()
-            while True:
-                kind, what = self.due.get()
-                if kind == "log":
-                    run.log(what)
-                elif kind == "summary":
-                    run.summary.update(what)
-                else:
-                    run.finish(exit_code=what)
-                    return
+            while (send := self.due.get()) is not None:
+                send(run)
         except BaseException as e:  # its own SystemExit and KeyboardInterrupt too
             self.failure = " ".join(f"{type(e).__name__}: {e}".split())
 
     def _begin(self) -> Any:
         wandb = self.module or importlib.import_module("wandb")
-        kept = record.read_config(self.directory)
-        name = hashlib.sha256(f"{kept['started']} {self.directory.name}".encode()).hexdigest()[:12]
+        config = read_config(self.directory)
+        name = hashlib.sha256(f"{config['started']} {self.directory.name}".encode()).hexdigest()[:12]
         mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         run = wandb.init(
             project=self.project,
@@ -94,7 +91,9 @@ class WandbLogger:
             resume="allow",
             dir=str(self.directory),
             mode=mode,
-            config={k: kept[k] for k in ("system", "seed", "config", "options", "environment", "versions", "machine")},
+            config={
+                k: config[k] for k in ("system", "seed", "config", "options", "environment", "versions", "machine")
+            },
             settings=wandb.Settings(console="off", silent=True),
         )
         run.define_metric("*", step_metric="global_step")

@@ -1,4 +1,4 @@
-"""A slow plain twin of a Memory: lists of rows per lane, everything looked for anew. And rows to feed both with."""
+"""A slow plain twin of a ReplayBuffer: lists of rows by lane, everything looked up anew. And rows to feed both with."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from tests.buffers.replay.plain import Plain, World
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 
 
-def alive(memory: ReplayBuffer) -> set[int]:
+def alive(buffer: ReplayBuffer) -> set[int]:
     """Ids of all items that may be drawn."""
-    return set(memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)).tolist())
+    return set(buffer.index.ids(buffer.index.live).tolist())
 
 
 @QUICK
@@ -36,17 +36,17 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
         world.spec(), 3, capacity, batch=16, n_step=n_step, gamma=0.9, reward=reward, scale=scale, stack=stack,
         sampler=Proportional() if seed % 2 else Uniform(),
     )  # fmt: skip
-    memory, plain = replay.open(seed), Plain(replay)
+    buffer, plain = replay.open(seed), Plain(replay)
     for _ in range(6):
         lanes = rng.permutation(3)[: rng.integers(1, 4)]
         rows = world.rows(int(rng.integers(1, 12)), lanes)
-        memory.add(rows, lanes)
+        buffer.add(rows, lanes)
         plain.add(rows, lanes)
         items = plain.items()
-        assert alive(memory) == set(items)
-        assert memory.ledger.size == len(items) <= 3 * (-(-capacity // 3) + n_step - 1)
+        assert alive(buffer) == set(items)
+        assert buffer.index.size == len(items) <= 3 * (-(-capacity // 3) + n_step - 1)
         if items:
-            batch = memory.sample()
+            batch = buffer.sample()
             for i, number in enumerate(batch["id"].tolist()):
                 for key, value in items[number].items():
                     got = batch[key][:, i] if key in ("obs", "first") else batch[key][i]
@@ -56,7 +56,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
 def test_worked_windows():
     """An episode of 3 steps that terminates, one of 2 that is cut short, one that is interrupted; n = 3, γ = 0.5."""
     spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
-    memory = Replay(spec, 1, 100, batch=64, n_step=3, gamma=0.5).open(0)
+    buffer = Replay(spec, 1, 100, batch=64, n_step=3, gamma=0.5).open(0)
     first = [1, 0, 0, 0, 1, 0, 0, 1, 0, 1]
     rows = {
         "obs": np.arange(10, dtype=np.uint8).repeat(4).reshape(10, 1, 1, 2, 2),
@@ -67,8 +67,8 @@ def test_worked_windows():
         "truncated": (np.arange(10) == 6).reshape(10, 1),
         "version": np.zeros((10, 1), np.int64),
     }
-    memory.add(rows, [0])
-    batch = memory.sample()
+    buffer.add(rows, [0])
+    batch = buffer.sample()
     found = {
         int(a): (float(g), float(d), int(s[0, 0, 0]))
         for a, g, d, s in zip(batch["action"], batch["return"], batch["discount"], batch["obs"][1], strict=True)
@@ -90,12 +90,12 @@ def small(sampler=None, lanes=2, capacity=40, **options):
 
 
 def test_uniform_draws_every_item_equally_often_and_nothing_else():
-    world, memory = small()
+    world, buffer = small()
     lanes = np.arange(2)
-    memory.add(world.rows(30, lanes), lanes)
-    memory.add(world.rows(13, lanes[:1]), lanes[:1])
-    there, n = alive(memory), 4000
-    drawn = np.concatenate([memory.sample()["id"] for _ in range(n)])
+    buffer.add(world.rows(30, lanes), lanes)
+    buffer.add(world.rows(13, lanes[:1]), lanes[:1])
+    there, n = alive(buffer), 4000
+    drawn = np.concatenate([buffer.sample()["id"] for _ in range(n)])
     ids, counts = np.unique(drawn, return_counts=True)
     assert set(ids.tolist()) == there
     expected = 8 * n / len(there)
@@ -103,18 +103,18 @@ def test_uniform_draws_every_item_equally_often_and_nothing_else():
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
-def test_a_late_priority_is_told_and_changes_nothing(sampler):
-    world, memory = small(sampler)
+def test_a_late_priority_is_counted_and_changes_nothing(sampler):
+    world, buffer = small(sampler)
     lanes = np.arange(2)
-    memory.add(world.rows(20, lanes), lanes)
-    old = memory.sample()["id"]
-    memory.add(world.rows(25, lanes), lanes)
-    gone = np.array(sorted(set(old.tolist()) - alive(memory)))
+    buffer.add(world.rows(20, lanes), lanes)
+    old = buffer.sample()["id"]
+    buffer.add(world.rows(25, lanes), lanes)
+    gone = np.array(sorted(set(old.tolist()) - alive(buffer)))
     assert len(gone)
-    before = [memory.picker.priorities(np.arange(memory.ledger.slots)).copy(), memory.greatest]
-    assert memory.feedback(gone, np.full(len(gone), 77.0)) == len(gone)
-    assert np.array_equal(memory.picker.priorities(np.arange(memory.ledger.slots)), before[0])
-    assert (memory.greatest, memory.metrics()["late"]) == (before[1], len(gone))
+    before = [buffer.sampler.priorities(np.arange(buffer.index.slots)).copy(), buffer.max_priority]
+    assert buffer.update_priorities(gone, np.full(len(gone), 77.0)) == len(gone)
+    assert np.array_equal(buffer.sampler.priorities(np.arange(buffer.index.slots)), before[0])
+    assert (buffer.max_priority, buffer.metrics()["late"]) == (before[1], len(gone))
 
 
 @pytest.mark.parametrize(
@@ -122,60 +122,60 @@ def test_a_late_priority_is_told_and_changes_nothing(sampler):
     [(np.nan, "NaN"), (-0.5, "negative"), (np.inf, "infinite"), (-np.inf, "negative"), (1e300, "too")],
 )
 def test_wrong_priorities_are_refused_by_name(value, word):
-    world, memory = small(Proportional())
-    memory.add(world.rows(20, np.arange(2)), slice(None))
-    ids = memory.sample()["id"]
-    before = memory.picker.tree.leaves.copy()
+    world, buffer = small(Proportional())
+    buffer.add(world.rows(20, np.arange(2)), slice(None))
+    ids = buffer.sample()["id"]
+    before = buffer.sampler.tree.leaves.copy()
     with pytest.raises(BadPriority, match=f"id {ids[2]}, .*{word}"):
-        memory.feedback(ids, np.where(np.arange(len(ids)) == 2, value, 1.0))
-    assert np.array_equal(memory.picker.tree.leaves, before)
+        buffer.update_priorities(ids, np.where(np.arange(len(ids)) == 2, value, 1.0))
+    assert np.array_equal(buffer.sampler.tree.leaves, before)
 
 
 def test_a_stack_that_does_not_go_on_within_an_episode_is_refused():
-    world, memory = small()
+    world, buffer = small()
     rows = world.rows(12, np.arange(2))
     rows["first"][:] = rows["terminated"][:] = rows["truncated"][:] = False
     rows["obs"] = np.random.default_rng(0).integers(0, 255, rows["obs"].shape, np.uint8)
     with pytest.raises(ValueError, match=r"row 1 of lane 0.*stack=0"):
-        memory.add(rows, slice(None))
+        buffer.add(rows, slice(None))
 
 
-def test_nothing_to_sample_is_said():
-    world, memory = small()
+def test_nothing_to_sample_is_refused():
+    world, buffer = small()
     with pytest.raises(ValueError, match="nothing to sample"):
-        memory.sample()
-    memory.add(world.rows(1, np.arange(2)), slice(None))
-    assert not memory.ready
+        buffer.sample()
+    buffer.add(world.rows(1, np.arange(2)), slice(None))
+    assert not buffer.ready
     with pytest.raises(ValueError, match="lanes"):
-        memory.add(world.rows(1, np.arange(2)), [1, 1])
+        buffer.add(world.rows(1, np.arange(2)), [1, 1])
 
 
 def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
-    world, memory = small(capacity=80, soft=True)
+    world, buffer = small(capacity=80, soft=True)
     world.events, lanes = ("go",), np.arange(2)
     for _ in range(10):
-        memory.add(world.rows(10, lanes), lanes)
-    size, before = memory.ledger.size, alive(memory)
+        buffer.add(world.rows(10, lanes), lanes)
+    size, before = buffer.index.size, alive(buffer)
     assert size == 90
-    stamps = {i: memory.ledger.stamp[i & row_kernels.MASK] for i in before}
-    assert memory.trim() == size - 80
-    after = alive(memory)
+    stamps = {i: buffer.index.arrival[i & row_kernels.MASK] for i in before}
+    assert buffer.trim() == size - 80
+    after = alive(buffer)
     assert len(after) == 80
     assert max(stamps[i] for i in before - after) <= min(stamps[i] for i in after)
-    assert memory.trim() == 0
-    assert set(np.concatenate([memory.sample()["id"] for _ in range(200)]).tolist()) <= after
+    assert buffer.trim() == 0
+    assert set(np.concatenate([buffer.sample()["id"] for _ in range(200)]).tolist()) <= after
 
 
 def test_metrics_count_what_was_never_sampled_and_age():
-    world, memory = small(n_step=1)
+    world, buffer = small(n_step=1)
     lanes = np.arange(2)
-    memory.add(world.rows(15, lanes), lanes)
-    told = memory.metrics()
-    assert told["size"] == told["inserted"] == memory.ledger.size
-    live = np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)
-    assert told["age"] == pytest.approx(told["steps"] - memory.ledger.stamp[live].mean())
+    buffer.add(world.rows(15, lanes), lanes)
+    metrics = buffer.metrics()
+    assert metrics["size"] == metrics["inserted"] == buffer.index.size
+    live = buffer.index.live
+    assert metrics["age"] == pytest.approx(metrics["steps"] - buffer.index.arrival[live].mean())
     for _ in range(10):
-        memory.add(world.rows(15, lanes), lanes)
-    told = memory.metrics()
-    assert told["never_sampled"] == 1.0
-    assert told["evicted"] == told["inserted"] - told["size"] > 0
+        buffer.add(world.rows(15, lanes), lanes)
+    metrics = buffer.metrics()
+    assert metrics["never_sampled"] == 1.0
+    assert metrics["evicted"] == metrics["inserted"] - metrics["size"] > 0

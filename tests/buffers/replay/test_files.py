@@ -1,4 +1,4 @@
-"""A memory that was saved and loaded draws the same, to the bit, from then on."""
+"""A buffer that was saved and loaded draws the same, to the bit, from then on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.buffers.replay import Proportional, Rank, Replay, ReplayBuffer, Uniform, files, storage
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform, files
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import World
 
-SAMPLERS = [Uniform(), Rank(), Proportional(mixture=0.1), Proportional(stratified=True, first="given")]
+SAMPLERS = [Uniform(), Proportional(mixture=0.1), Proportional(stratified=True)]
 STATE = {"h": Field((3,), "float32")}
 
 
@@ -24,16 +24,16 @@ def description(world: World, **options: Any) -> Replay:
     return Replay(world.spec(), 2, 60, 8, **options)
 
 
-def play(memory: ReplayBuffer, world: World, rounds: int, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+def play(buffer: ReplayBuffer, world: World, rounds: int, rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     """Add, sample, judge; copies of what was drawn."""
     drawn, lanes = [], np.arange(2)
     for _ in range(rounds):
-        state = {"h": rng.normal(size=(2, 3)).astype(np.float32)} if memory.replay.state else None
-        memory.add(world.rows(6, lanes), lanes, state, rng.random((6, 2)))
-        if memory.ready:
-            batch = memory.sample()
+        state = {"h": rng.normal(size=(2, 3)).astype(np.float32)} if buffer.replay.state else None
+        buffer.add(world.rows(6, lanes), lanes, state)
+        if buffer.ready:
+            batch = buffer.sample()
             drawn.append({path: np.array(leaf) for path, leaf in tree.leaves(batch)})
-            memory.feedback(batch["id"], rng.random(8) * 3)
+            buffer.update_priorities(batch["id"], rng.random(8) * 3)
     return drawn
 
 
@@ -44,22 +44,21 @@ def same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]) -> bool
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"compress": "zlib"}, {"sequence": 6, "burn_in": 3, "state": STATE}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"sequence": 6, "burn_in": 3, "state": STATE}], ids=str)
 def test_what_is_drawn_after_loading_is_the_same_to_the_bit(sampler, options, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(storage, "PIECE", 64)  # many pieces
-    monkeypatch.setattr(files, "PIECE", 64)
+    monkeypatch.setattr(files, "PIECE", 64)  # many pieces
     runs = []
     for loaded in (False, True):
         world, rng = World(np.random.default_rng(1), 2, 2, "any"), np.random.default_rng(2)
         replay = description(world, sampler=sampler, **options)
-        memory = replay.open(7)
-        play(memory, world, 17, rng)
+        buffer = replay.open(7)
+        play(buffer, world, 17, rng)
         if loaded:
-            memory.save(tmp_path)
-            memory = replay.open(99)
-            memory.load(tmp_path)
-        told = memory.metrics()
-        runs.append((play(memory, world, 20, rng), memory.metrics(), told))
+            buffer.save(tmp_path)
+            buffer = replay.open(99)
+            buffer.load(tmp_path)
+        metrics = buffer.metrics()
+        runs.append((play(buffer, world, 20, rng), buffer.metrics(), metrics))
     assert same(runs[0][0], runs[1][0])
     assert runs[0][1:] == runs[1][1:]
     assert len(list(tmp_path.iterdir())) > 20
@@ -67,13 +66,13 @@ def test_what_is_drawn_after_loading_is_the_same_to_the_bit(sampler, options, tm
 
 def saved(tmp_path: Path) -> tuple[World, Replay]:
     world = World(np.random.default_rng(1), 2, 2, "any")
-    memory = description(world).open(7)
-    play(memory, world, 5, np.random.default_rng(2))
-    memory.save(tmp_path)
-    return world, memory.replay
+    buffer = description(world).open(7)
+    play(buffer, world, 5, np.random.default_rng(2))
+    buffer.save(tmp_path)
+    return world, buffer.replay
 
 
-def test_damage_is_told(tmp_path: Path):
+def test_damage_is_reported(tmp_path: Path):
     _, replay = saved(tmp_path)
     file = next(tmp_path.glob("*rows*"))
     data = bytearray(file.read_bytes())
@@ -86,11 +85,11 @@ def test_damage_is_told(tmp_path: Path):
         replay.open(0).load(tmp_path)
 
 
-def test_another_description_is_told_by_name(tmp_path: Path):
+def test_another_description_is_refused_by_name(tmp_path: Path):
     world, _ = saved(tmp_path)
     with pytest.raises(UserError, match="n_step=2 there, 3 here"):
         description(world, n_step=3).open(0).load(tmp_path)
-    description(world, ratio=4.0).open(0).load(tmp_path)  # a matter of pace
+    description(world, ratio=4.0).open(0).load(tmp_path)  # of the rate limiter
     head = json.loads((tmp_path / "replay.json").read_text())
     (tmp_path / "replay.json").write_text(json.dumps(head | {"schema": 0}))
     with pytest.raises(UserError, match="schema"):
@@ -99,19 +98,19 @@ def test_another_description_is_told_by_name(tmp_path: Path):
 
 def test_only_rows_that_there_are_are_written(tmp_path: Path):
     world = World(np.random.default_rng(1), 2, 0, "zeros", (40, 40))
-    memory = Replay(world.spec(), 2, 10_000, 8).open(0)
-    memory.add(world.rows(5, np.arange(2)), slice(None))
-    memory.save(tmp_path)
+    buffer = Replay(world.spec(), 2, 10_000, 8).open(0)
+    buffer.add(world.rows(5, np.arange(2)), slice(None))
+    buffer.save(tmp_path)
     assert sum(f.stat().st_size for f in tmp_path.glob("*rows*")) < 10 * 1700 + 10_000
 
 
 def test_pieces_of_an_earlier_attempt_are_gone(tmp_path: Path, monkeypatch):
     """One that was killed while it wrote is replaced by one that has less to write, in the same place."""
-    monkeypatch.setattr(storage, "PIECE", 64)
+    monkeypatch.setattr(files, "PIECE", 64)
     world, rng = World(np.random.default_rng(1), 2, 2, "any"), np.random.default_rng(2)
-    memory = description(world).open(7)
-    play(memory, world, 6, rng)
-    memory.save(tmp_path)
+    buffer = description(world).open(7)
+    play(buffer, world, 6, rng)
+    buffer.save(tmp_path)
     many = set(tmp_path.iterdir())
     description(world).open(7).save(tmp_path)
     there = {path.name for path in tmp_path.iterdir()}

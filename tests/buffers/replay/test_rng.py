@@ -32,13 +32,13 @@ def test_every_number_below_a_limit_is_as_likely():
 
 
 def test_fractions_and_a_saved_state():
-    draws = CounterRng(4)
-    x = fractions(draws.key, draws.take(1000), 1000)
+    rng = CounterRng(4)
+    x = fractions(rng.key, rng.take(1000), 1000)
     assert ((x >= 0) & (x < 1)).all()
     assert abs(x.mean() - 0.5) < 0.05
     other = CounterRng(0)
-    other.load(draws.save())
-    assert np.array_equal(fractions(other.key, other.take(5), 5), fractions(draws.key, draws.take(5), 5))
+    other.load(rng.save())
+    assert np.array_equal(fractions(other.key, other.take(5), 5), fractions(rng.key, rng.take(5), 5))
     assert CounterRng(1).key != CounterRng(2).key
 
 
@@ -47,7 +47,7 @@ def test_what_was_compiled_before_is_known(tmp_path):
     assert is_compiled(many)
     loop = SimpleNamespace(py_func=many.py_func, __name__="many", stats=SimpleNamespace(cache_path=str(tmp_path)))
     assert not is_compiled(loop)
-    index = tmp_path / f"test_draws.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
+    index = tmp_path / f"test_rng.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
     index.touch()
     assert is_compiled(loop)
     os.utime(index, (0, 0))

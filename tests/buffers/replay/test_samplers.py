@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Proportional, Rank, Replay, ReplayBuffer, Uniform, row_kernels
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform
 from polyplay.common.errors import BadPriority, UserError
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import World
 
 
-def memory_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
+def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
     world = World(np.random.default_rng(1), 2, 0, "zeros")
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
-    memory = Replay(spec, 2, 200, batch, sampler=sampler, **options).open(3)
+    buffer = Replay(spec, 2, 200, batch, sampler=sampler, **options).open(3)
     lanes = np.arange(2)
-    told = world.rows(rows, lanes)
+    played = world.rows(rows, lanes)
     rng = np.random.default_rng(2)
-    told |= {k: rng.normal(size=(rows, 2)).astype(np.float32) for k in ("value", "chosen")}
-    memory.add(told, lanes, priority=rng.random((rows, 2)))
-    return memory
+    played |= {k: rng.normal(size=(rows, 2)).astype(np.float32) for k in ("value", "chosen")}
+    buffer.add(played, lanes)
+    return buffer
 
 
-def everything(memory: ReplayBuffer) -> np.ndarray:
-    return memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE))
+def all_ids(buffer: ReplayBuffer) -> np.ndarray:
+    return buffer.index.ids(buffer.index.live)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -41,12 +41,12 @@ def everything(memory: ReplayBuffer) -> np.ndarray:
 )
 def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
     """P(i) = p^α/Σp^α with 0^α = 0, or the mixture with 1/N; w = (1/(N·P))^β over the batch's maximum."""
-    memory, rng = memory_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
-    ids = everything(memory)
+    buffer, rng = buffer_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
+    ids = all_ids(buffer)
     priority = np.where(rng.random(len(ids)) < 0.3, 0, rng.random(len(ids)) * 10 ** rng.uniform(-3, 3, len(ids)))
     priority[0] = 1.0
-    assert memory.feedback(ids, priority) == 0
-    batch = memory.sample(beta)
+    assert buffer.update_priorities(ids, priority) == 0
+    batch = buffer.sample(beta)
     of = dict(zip(ids.tolist(), priority.tolist(), strict=True))
     mass = {i: p**alpha if p > 0 else 0.0 for i, p in of.items()}
     share = [(1 - mixture) * mass[i] / sum(mass.values()) + mixture / len(of) for i in batch["id"].tolist()]
@@ -58,12 +58,12 @@ def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
 
 
 def test_draws_are_in_proportion():
-    memory = memory_of(Proportional(alpha=0.5, mixture=0.1))
-    ids = everything(memory)
+    buffer = buffer_of(Proportional(alpha=0.5, mixture=0.1))
+    ids = all_ids(buffer)
     priority = np.arange(len(ids), dtype=float)
-    memory.feedback(ids, priority)
+    buffer.update_priorities(ids, priority)
     n = 1500
-    drawn = np.concatenate([memory.sample()["id"] for _ in range(n)])
+    drawn = np.concatenate([buffer.sample()["id"] for _ in range(n)])
     counts = np.array([(drawn == i).sum() for i in ids])
     mass = np.sqrt(priority)
     expected = 16 * n * (0.9 * mass / mass.sum() + 0.1 / len(ids))
@@ -73,70 +73,58 @@ def test_draws_are_in_proportion():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_where_all_priorities_are_zero_the_draw_is_uniform(alpha):
-    memory = memory_of(Proportional(alpha))
-    ids = everything(memory)
-    memory.feedback(ids, np.zeros(len(ids)))
-    batches = [memory.sample() for _ in range(300)]
+    buffer = buffer_of(Proportional(alpha))
+    ids = all_ids(buffer)
+    buffer.update_priorities(ids, np.zeros(len(ids)))
+    batches = [buffer.sample() for _ in range(300)]
     assert all((b["weight"] == 1).all() for b in batches)
     assert set(np.concatenate([b["id"].copy() for b in batches]).tolist()) == set(ids.tolist())
 
 
-def test_new_items_have_the_greatest_priority_ever_told():
-    memory = memory_of(Proportional(alpha=1.0))
-    live = np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)
-    assert set(memory.picker.priorities(live).tolist()) == {1.0}
-    memory.feedback(everything(memory)[:2], [7.0, 0.5])
-    memory.feedback(everything(memory)[:2], [0.25, 0.5])
+def test_new_items_have_the_greatest_priority_ever_given():
+    buffer = buffer_of(Proportional(alpha=1.0))
+    live = buffer.index.live
+    assert set(buffer.sampler.priorities(live).tolist()) == {1.0}
+    buffer.update_priorities(all_ids(buffer)[:2], [7.0, 0.5])
+    buffer.update_priorities(all_ids(buffer)[:2], [0.25, 0.5])
     world = World(np.random.default_rng(5), 2, 0, "zeros")
     rows = world.rows(5, np.arange(2)) | {k: np.zeros((5, 2), np.float32) for k in ("value", "chosen")}
-    memory.add(rows, slice(None))
-    new = np.setdiff1d(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE), live)
-    assert set(memory.picker.priorities(new).tolist()) == {7.0}
+    buffer.add(rows, slice(None))
+    new = np.setdiff1d(buffer.index.live, live)
+    assert set(buffer.sampler.priorities(new).tolist()) == {7.0}
 
 
-def test_first_priorities_that_are_given():
-    memory = memory_of(Proportional(alpha=1.0, first="given"))
-    live = np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)
-    rng = np.random.default_rng(2)
-    for _ in ("value", "chosen"):
-        rng.normal(size=(24, 2))
-    told = rng.random((24, 2)).astype(np.float32).T.reshape(-1)
-    lane, at = np.divmod(live, memory.ledger.R)
-    assert memory.picker.priorities(live) == pytest.approx(told[lane * 24 + at], rel=1e-6)
-
-
-def test_first_priorities_by_what_the_policy_said():
-    memory = memory_of(Proportional(alpha=1.0, first="td"), n_step=3, gamma=0.9)
-    live = np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)
-    end, total, discount = memory.batches.windows(live)
-    value, chosen = (memory.fields.shelves[k].array for k in ("value", "chosen"))
+def test_first_priorities_by_the_policys_outputs():
+    buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=3, gamma=0.9)
+    live = buffer.index.live
+    end, total, discount = buffer.batches.windows(live)
+    value, chosen = (buffer.columns.arrays[k] for k in ("value", "chosen"))
     want = np.abs(total + discount * value[end] - chosen[live])
-    assert memory.picker.priorities(live) == pytest.approx(want, rel=1e-6)
+    assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
     assert len(set(want.tolist())) > 10
 
 
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
-    memory = memory_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
-    live = np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)
-    end, _, discount = memory.batches.windows(live)
-    value = memory.fields.shelves["value"].array
+    buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
+    live = buffer.index.live
+    end, _, discount = buffer.batches.windows(live)
+    value = buffer.columns.arrays["value"]
     value[end[discount == 0]] = np.nan
-    assert np.isfinite(memory.batches.errors(live[discount == 0])).all()
+    assert np.isfinite(buffer.batches.td_errors(live[discount == 0])).all()
     value[end[discount > 0][:1]] = np.inf
     with pytest.raises(BadPriority, match="infinite"):
-        memory.batches.errors(live)
+        buffer.batches.td_errors(live)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"sampler": Proportional(alpha=1.5)}, "alpha=1.5"),
-        ({"sampler": Proportional(first="best")}, "max, given, td"),
+        ({"sampler": Proportional(first="best")}, "max, td"),
         ({"sampler": Proportional(first="td")}, "chosen"),
         ({"ratio": 0.0}, "ratio=0.0"),
         ({"capacity": 5, "start": 9}, "start=9"),
         ({"stack": 3}, "stack=3"),
-        ({"compress": "gzip"}, "none, lz4, zlib"),
         ({"reward": "half"}, "none, clip, sign"),
         ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
@@ -146,46 +134,38 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_wrong_descriptions_are_refused_by_name(options, said):
+def test_wrong_descriptions_are_refused_by_name(options, message):
     spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Replay(**{"spec": spec, "lanes": 1, "capacity": 100, "batch": 4, **options})
 
 
 def test_uniform_weights_are_one():
-    assert (memory_of(Uniform()).sample()["weight"] == 1).all()
+    assert (buffer_of(Uniform()).sample()["weight"] == 1).all()
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    sampler=st.sampled_from([Proportional(1.0, first="given"), Proportional(1.0, first="td"), Rank(first="given")]),
+    sampler=st.sampled_from([Proportional(1.0), Proportional(1.0, first="td")]),
     stack=st.sampled_from([0, 2]),
     options=st.sampled_from([{}, {"n_step": 3}, {"soft": True}, {"sequence": 4, "burn_in": 2}]),
     capacity=st.integers(3, 90),
     T=st.integers(1, 40),
 )
 def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, sampler, stack, options, capacity, T):
-    """However many rows come at once: what goes and what comes in one slot is told apart."""
+    """However many rows come at once, an item that leaves a slot is not taken for the one that gets it."""
     if sampler.first == "td" and "sequence" in options:
-        sampler = Proportional(1.0, first="given")
+        sampler = Proportional(1.0)
     rng = np.random.default_rng(seed)
     world, lanes = World(rng, 2, stack, "zeros"), np.arange(2)
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
-    memory = Replay(spec, 2, capacity, 4, sampler=sampler, stack=stack, **options).open(3)
-    given: dict[int, float] = {}
+    buffer = Replay(spec, 2, capacity, 4, sampler=sampler, stack=stack, **options).open(3)
     for _ in range(1 + 300 // T):
         rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
-        told = rng.random((T, 2)).astype(np.float32) + 0.5
-        given |= dict(zip(rows["action"].reshape(-1).tolist(), told.reshape(-1).tolist(), strict=True))
-        memory.add(rows, lanes, priority=told if sampler.first == "given" else None)
-    slots = np.arange(memory.ledger.slots)
-    live = memory.ledger.flags & row_kernels.LIVE > 0
-    action = memory.fields.shelves["action"].array[slots]  # another one in each row
-    want = (
-        np.array([given[int(a)] for a in action[live]])
-        if sampler.first == "given"
-        else memory.batches.errors(slots[live])
-    )
-    assert memory.picker.priorities(slots)[live] == pytest.approx(want, rel=1e-6)
-    assert not memory.picker.priorities(slots)[~live].any()
+        buffer.add(rows, lanes)
+    live = buffer.index.live
+    want = np.ones(len(live)) if sampler.first == "max" else buffer.batches.td_errors(live)
+    assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
+    dead = np.setdiff1d(np.arange(buffer.index.slots), live)
+    assert not buffer.sampler.priorities(dead).any()

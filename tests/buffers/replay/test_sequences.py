@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Replay, ReplayBuffer, row_kernels
+from polyplay.buffers.replay import Replay, ReplayBuffer
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import Plain, World
@@ -19,7 +19,7 @@ STATE = {"core": {"h": Field((2,), "float32")}}
 
 
 class Known(Plain):
-    """The twin, with the recurrent states that were told with rows."""
+    """The twin, with the recurrent states that were given with rows."""
 
     def __init__(self, replay: Replay):
         super().__init__(replay)
@@ -47,10 +47,10 @@ class Known(Plain):
             for t in range(len(rows)):
                 e = self.begin(lane, t)
                 early = e is not None and (t - e) % r.every == 0 and t - e <= r.burn_in
-                told = (lane, t - r.burn_in) in self.state and (e is None or t - r.burn_in >= e)
+                anchored = (lane, t - r.burn_in) in self.state and (e is None or t - r.burn_in >= e)
                 steps = self.stretch(lane, t)
                 done = steps >= r.window or (steps and self.closed(lane, t))
-                if (early or told) and done and self.there(lane, t):
+                if (early or anchored) and done and self.there(lane, t):
                     found[self.id(lane, rows[t]["number"])] = (lane, t)
         return found
 
@@ -73,8 +73,8 @@ class Known(Plain):
         return out
 
 
-def alive(memory: ReplayBuffer) -> set[int]:
-    return set(memory.ledger.ids(np.flatnonzero(memory.ledger.flags & row_kernels.LIVE)).tolist())
+def alive(buffer: ReplayBuffer) -> set[int]:
+    return set(buffer.index.ids(buffer.index.live).tolist())
 
 
 @QUICK
@@ -95,18 +95,18 @@ def test_items_are_those_of_the_twin(seed, sequence, burn_in, n_step, period, st
         world.spec(), 2, int(rng.integers(30, 80)), 8, STATE, n_step=n_step, stack=stack,
         sequence=sequence, burn_in=burn_in, period=period,
     )  # fmt: skip
-    memory, twin, lanes = replay.open(seed), Known(replay), np.arange(2)
+    buffer, twin, lanes = replay.open(seed), Known(replay), np.arange(2)
     for _ in range(8):
         rows, state = world.rows(int(rng.integers(1, 9)), lanes), rng.normal(size=(2, 2)).astype(np.float32)
         for lane in lanes:
             if not rows["first"][0, lane]:
                 twin.tell(lane, state[lane])
         twin.add(rows, lanes)
-        memory.add(rows, lanes, {"core": {"h": state}})
+        buffer.add(rows, lanes, {"core": {"h": state}})
         items = twin.sequences()
-        assert alive(memory) == set(items)
+        assert alive(buffer) == set(items)
         if items:
-            batch = memory.sample()
+            batch = buffer.sample()
             for i, number in enumerate(batch["id"].tolist()):
                 want = twin.cut(*items[number])
                 assert np.array_equal(batch["state"]["core"]["h"][i], np.float32(want.pop("state")))
@@ -121,14 +121,14 @@ def test_every_transition_is_trained_on_in_some_item(sequence, burn_in, period, 
     world = World(np.random.default_rng(sequence), 1, 0, "zeros")
     world.events = ("go",) * 15 + ("terminate", "restart")
     replay = Replay(world.spec(), 1, 2000, 64, STATE, sequence=sequence, burn_in=burn_in, period=period, n_step=2)
-    memory, first, lanes = replay.open(0), [], np.arange(1)
+    buffer, first, lanes = replay.open(0), [], np.arange(1)
     for _ in range(600 // T):
         rows = world.rows(T, lanes)
         first += rows["first"][:, 0].tolist()
-        memory.add(rows, lanes, {"core": {"h": np.zeros((1, 2), np.float32)}})
+        buffer.add(rows, lanes, {"core": {"h": np.zeros((1, 2), np.float32)}})
     trained: set[int] = set()
     for _ in range(100):
-        batch = memory.sample()
+        batch = buffer.sample()
         part = slice(burn_in, burn_in + sequence)
         trained |= set(batch["action"][part][batch["valid"][part]].tolist())
     last = len(first) - 1 - first[::-1].index(True)  # the episode that still goes on may wait

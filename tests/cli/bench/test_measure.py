@@ -11,8 +11,8 @@ import pytest
 
 from polyplay.cli.bench import SCHEMA, crowd, settings, watched_run
 from polyplay.cli.bench import measure as measuring
-from polyplay.cli.bench.command import BenchOptions, command
 from polyplay.cli.bench.crowd import MeasureRequest
+from polyplay.cli.bench.main import BenchOptions, command
 from polyplay.cli.bench.measure import Bench
 from polyplay.common.errors import UserError, WorkerLost
 
@@ -24,7 +24,7 @@ TOY: dict[str, Any] = {"env": "toy:catch", "precision": "float32", "seconds": 8.
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "cores", lambda: 2)
-    monkeypatch.setattr(measuring, "_half", lambda: True)
+    monkeypatch.setattr(measuring, "is_half", lambda how: how != "float32")
 
 
 def bench(*systems: str, said: list[str] | None = None, **options: Any) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def test_a_document_by_hand():
 
 
 def test_the_machine_is_measured_with_every_network_and_precision():
-    found = bench("a2c", network=("mlp", "polyplay.cli.bench.free_network:few"))["machine_limits"]
+    found = bench("a2c", network=("mlp", "polyplay.cli.bench.free_network:tiny_network"))["machine_limits"]
     assert [(r["network"], r["precision"]) for r in found["networks"]] == [
         (network, precision)
-        for network in ("mlp", "polyplay.cli.bench.free_network:few")
+        for network in ("mlp", "polyplay.cli.bench.free_network:tiny_network")
         for precision in ("float32", "bfloat16")
     ]
     first = found["networks"][0]
@@ -89,7 +89,7 @@ def test_a_bottleneck_is_checked_by_removing_it(what: Any, removed: float):
     assert without["predicted"] == pytest.approx(500 / (500 - removed))
     freed = [o.keywords for o in fakes.Crowd.asked][-1]
     assert ("still" in freed["env"]) == (what == "env")
-    assert ("pixels" in freed["network"]) == (what == "network")
+    assert ("free_network" in freed["network"]) == (what == "network")
 
 
 def test_a_freed_run_is_between_two_of_the_systems_own():
@@ -153,7 +153,7 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     file = tmp_path / "b.json"
     words = ["a3c", "--env", "toy:catch", "--seconds", "0.25", "--precision", "float32", "--json", str(file)]
     said: list[str] = []
-    assert command(words, measuring.Measures(crowd=Here, say=said.append)) == 0
+    assert command(words, measuring.Measures(crowd=Here, report=said.append)) == 0
     document = json.loads(file.read_text())
     (row,) = document["systems"]
     assert row["sps"] > 0
@@ -173,7 +173,7 @@ def test_a_process_of_a_crowd():
         with pytest.raises(UserError, match="--lanes 3 does not divide"):
             one.measure(MeasureRequest("a2c", {**keywords, "lanes": 3}, 1e-4, lanes=2))
         child.kill()
-        child.wait()
+        child.join()
         with pytest.raises(WorkerLost, match="a process that measures parts"):
             one.measure(MeasureRequest("a2c", keywords, 1e-4, lanes=2))
 

@@ -20,7 +20,7 @@ def test_every_page_can_be_wired_and_says_its_sizes(system: str):
     assert wired.kind == "toy"
     assert min(wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) >= 1
     assert wired.values["network"] == "mlp"
-    assert wired.told["inputs"] == "raw" if "inputs" in wired.told else True
+    assert wired.changed["inputs"] == "raw" if "inputs" in wired.changed else True
     for key, value in settings.SETTINGS.get(system, lambda n: {})(2).items():
         assert wired.values[key] == value
     free = settings.wire(system, {**wired.keywords, "env": settings.free_environment(wired)})
@@ -63,7 +63,7 @@ def test_turns_are_of_workers_that_act_and_learn_in_passes():
 
 
 def test_who_learns_from_what_acting_computed():
-    assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel", "ppo"}
+    assert {s for s in SIZES if wire(s).reuse} == {"a2c", "accel"}
     assert not settings.wire("a2c", {**wire("a2c").keywords, "reuse": False}).reuse
 
 

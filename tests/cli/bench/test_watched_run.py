@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import io
+import multiprocessing
 import threading
+from pathlib import Path
 from typing import Any
-
-import pytest
 
 from polyplay.cli.bench import watched_run
 from polyplay.cli.bench.process_watch import started_at, watched_rate
@@ -50,16 +49,21 @@ def test_a_window_is_of_whole_turns_of_acting_and_learning():
     assert [whole["lines"][i]["wall_seconds"] for i in (0, -1)] == [4, 12]
 
 
-def test_a_run_that_cannot_begin_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch):
-    told = watched_run._complaint("a2c", 2, "noise\nmistake: --lanes 3 does not divide\n")
-    assert isinstance(told, UserError)
-    assert str(told) == "--lanes 3 does not divide"
-    lost = watched_run._complaint("a2c", -9, "a\nb\n")
+def test_a_run_without_reports_says_why(tmp_path: Path):
+    ours, theirs = multiprocessing.Pipe()
+    (tmp_path / "output").write_text("a\nb\n")
+    lost = watched_run._complaint("a2c", ours, -9, tmp_path / "output")
     assert isinstance(lost, WorkerLost)
     assert str(lost) == "a2c: its run gave no reports (exit status -9):\na\nb"
+    theirs.send(UserError("--lanes 3 does not divide"))
+    mistake = watched_run._complaint("a2c", ours, 0, tmp_path / "output")
+    assert isinstance(mistake, UserError)
+    assert str(mistake) == "--lanes 3 does not divide"
 
 
 def test_a_run_ends_with_who_watches_it():
-    left, pipe = threading.Event(), io.StringIO("")
-    watched_run.lifeline(pipe, lambda status: left.set()).join(10)
+    left = threading.Event()
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    watched_run.lifeline(theirs, lambda status: left.set()).join(10)
     assert left.is_set()

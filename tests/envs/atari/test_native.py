@@ -12,7 +12,7 @@ from ale_py import roms
 
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Field
-from polyplay.envs import AtLeast, Discrete, Envs, Greedy
+from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.atari.native import games, rom
 
 QUICK = {"noop_max": 0}
@@ -222,7 +222,7 @@ def test_the_score_of_a_game_counts_what_a_life_cut_row_earned(pools):
     assert run("ignore", cuts)[0] == score
 
 
-@pytest.mark.parametrize("batching", [None, AtLeast(2)])
+@pytest.mark.parametrize("batching", [None, Greedy(2)])
 def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools, batching):
     """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
     kw = {} if batching is None else {"batching": batching}
@@ -295,7 +295,7 @@ def test_a_parked_group_does_not_stop_the_other(pools):
     assert pool.recv()[0] == parked
 
 
-@pytest.mark.parametrize("batching", [AtLeast(2), Greedy(2)])
+@pytest.mark.parametrize("batching", [Greedy(2)])
 def test_whoever_is_ready_is_answered_in_any_order(pools, batching):
     """Lanes come as numbers; each gets its own action, whatever order the answer is given in."""
     pool = pools("ALE/Breakout-v5", 3, batching=batching, workers=2)
@@ -316,7 +316,7 @@ def test_whoever_is_ready_is_answered_in_any_order(pools, batching):
 
 
 def test_only_the_last_recv_can_be_answered(pools):
-    pool = pools(lanes=3, batching=AtLeast(2), workers=1)
+    pool = pools(lanes=3, batching=Greedy(2), workers=1)
     lanes, _ = pool.recv()
     with pytest.raises(ValueError, match="exactly the lanes"):
         pool.send(lanes[:1], np.zeros(1, int))
@@ -324,9 +324,9 @@ def test_only_the_last_recv_can_be_answered(pools):
         pool.recv()
     fixed = pools(lanes=2, groups=2)
     lanes, _ = fixed.recv()
-    with pytest.raises(ValueError, match="exactly the lanes"):
+    with pytest.raises(ValueError, match=r"send\(\) answers"):
         fixed.send(slice(1, 2), np.zeros(1, int))
-    with pytest.raises(ValueError, match="exactly the lanes"):
+    with pytest.raises(ValueError, match=r"send\(\) answers"):
         fixed.send(slice(0, 2), np.zeros(2, int))
 
 

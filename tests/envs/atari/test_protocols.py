@@ -5,11 +5,11 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from polyplay.cli import options
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari.presets import PRESETS, Atari, preset
 from polyplay.envs.atari.protocols import PROTOCOLS, apply, game, label, protocol
+from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.evaluation.scores.published import BASELINES
 
 PONG = Envs("ALE/Pong-v5", 4, options=preset("accel"))
@@ -80,7 +80,7 @@ def test_mistakes_are_said_in_one_line(tmp_path):
 
 
 def test_the_command_line_and_the_baselines_know_every_protocol():
-    hint = get_type_hints(options.EvaluateOptions)["protocol"]
+    hint = get_type_hints(EvaluateOptions)["protocol"]
     assert list(get_args(hint)) == list(PROTOCOLS)
     assert {b for p in PROTOCOLS.values() for b in p.baselines} == set(BASELINES)
     assert game(PONG) == "pong"

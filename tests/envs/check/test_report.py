@@ -19,7 +19,7 @@ from polyplay.envs.check import report as checking
 from polyplay.envs.rules import RULES
 from tests.envs import broken
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]  # broken.py lies there
 QUICK: dict[str, Any] = {"steps": 40, "step_timeout": 60.0, "measure": 0.05}
 REPAIRED = ("reset", "step", "hang", "crash")
 
@@ -102,7 +102,7 @@ def test_mistakes_are_the_users():
 
 def check(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "polyplay", "check", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=TESTS / "envs")
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=TESTS)
 
 
 def test_the_command_prints_a_table_and_its_status():
@@ -125,7 +125,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         asked.append((given, more))
         return checking.CheckReport("x", [Finding("seed", "warning", "seen", "fix")], {"a": "b"})
 
-    monkeypatch.setattr(checking, "check", look)
+    monkeypatch.setattr(check_module, "check_env", look)
     assert main.main(["check", "CartPole-v1", "-n", "1k", "--step-timeout", "3", "--seed", "7", "--json"]) == 0
     assert asked == [(("CartPole-v1",), {"steps": 1000, "step_timeout": 3.0, "seed": 7})]
     told = json.loads(capsys.readouterr().out)
@@ -138,5 +138,5 @@ def test_the_verdict_in_words():
     def of(*kinds: Any) -> str:
         return check_module.verdict(checking.CheckReport("x", [Finding("r", kind, "") for kind in kinds], {}))
 
-    assert of("ok", "unseen") == "keeps to every rule that was seen"
+    assert of("ok", "unseen") == "keeps to every rule that was checked"
     assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"

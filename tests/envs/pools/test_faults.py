@@ -19,7 +19,7 @@ def test_faults_are_counted_per_event_and_restarts_per_lane():
     b.faults[1] = 2  # it was rebuilt twice
     b.note(1, RESTARTED, "one\ntrace")
     faults.of_lane(1)
-    assert (faults.count, faults.restarts, faults.told) == (2, 2, ["one\ntrace"])
+    assert (faults.count, faults.restarts, faults.reports) == (2, 2, ["one\ntrace"])
     faults.of_process("gone", [0, 1, 2])
     assert (faults.count, faults.restarts) == (3, 5)
     assert b.faults.tolist() == [1, 3, 1, 0]
@@ -46,6 +46,6 @@ def test_the_reader_may_take_what_was_told():
     b = board()
     faults = Faults(b, limit=3)
     faults.of_process("gone", [0])
-    faults.told.pop()
+    faults.reports.pop()
     faults.of_process("gone", [0])
-    assert (faults.count, faults.told) == (2, ["gone"])
+    assert (faults.count, faults.reports) == (2, ["gone"])

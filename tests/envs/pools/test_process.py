@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.common.tree import Field
-from polyplay.envs import AtLeast, Box, Discrete, Envs, Greedy
+from polyplay.envs import Box, Discrete, Envs, Greedy
 from tests.envs import faulty
 from tests.envs.faulty import FINE, HANG, RAISE, acts, gone, pids
 
@@ -131,24 +131,6 @@ def test_greedy_serves_whoever_is_ready(pools):
         pool.send(lanes, np.where(lanes == 3, HANG, FINE))  # lane 3 and its process are busy for ever
     assert counts[3] == 1
     assert counts[:2].min() >= 10
-
-
-def test_at_least_waits_for_n(pools):
-    pool = pools(batching=AtLeast(3), lanes=4)
-    for _ in range(20):
-        lanes, _ = pool.recv(60)
-        assert len(lanes) >= 3
-        pool.send(lanes, np.zeros(len(lanes), int))
-
-
-def test_at_least_does_not_wait_for_parked_lanes(pools):
-    pool = pools(batching=AtLeast(3), lanes=4)
-    lanes, _ = pool.recv(60)
-    while len(lanes) < 4:
-        lanes = np.concatenate([lanes, pool.recv(60)[0]])
-    pool.send(lanes[:2], acts(2))  # two stay with us
-    more, _ = pool.recv(60)
-    assert sorted(more) == sorted(lanes[:2])
 
 
 def test_several_threads_serve_one_pool(pools):

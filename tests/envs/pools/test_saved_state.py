@@ -124,7 +124,7 @@ def test_a_restarted_lane_goes_on_with_the_seeds_it_would_have_had(pools):
     pool.recv(60)
     pool._workers[0].process.kill()
     pool._workers[0].process.join()
-    pool._hear(pool._workers[0])
+    pool._receive(pool._workers[0])
     other.load(pool.state())
     rows = []
     for p in (pool, other):

@@ -93,8 +93,8 @@ def test_lanes_that_end_together_are_reset_once():
 def test_seeds_are_one_per_lane_or_one_for_all():
     seeds = lane_seeds(7, 5, 3).tolist()
     pool = opened(Counting, 3, lane=5)
-    assert pool._together[0].env.seeds == seeds
-    assert opened(vectors.OneSeed, 3, lane=5)._together[0].env.seeds == seeds[0]
+    assert pool._groups[0].env.seeds == seeds
+    assert opened(vectors.OneSeed, 3, lane=5)._groups[0].env.seeds == seeds[0]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_seeds_are_one_per_lane_or_one_for_all():
 def test_what_it_does_wrong_ends_the_pool_in_one_line(action, says):
     pool = opened(Counting, 3, lane=4)
     lanes, _ = pool.recv()
-    env = pool._together[0].env
+    env = pool._groups[0].env
     with pytest.raises(EnvFailure, match=says) as e:
         pool.send(lanes, np.array([0, 0, action]))
     assert len(str(e.value).split("\n")[0]) < 250
@@ -143,7 +143,7 @@ def test_it_is_a_pool_like_the_others():
 
 
 def test_other_actions_are_put_together_lane_by_lane(monkeypatch):
-    monkeypatch.setattr(spaces, "actor", lambda space: lambda row: row + space.start)
+    monkeypatch.setattr(spaces, "action_reader", lambda space: lambda row: row + space.start)
     act = action_writer(gym.MultiDiscrete([3, 4], start=[1, 2]), 2)
     assert act(np.array([[0, 1], [2, 0]])).tolist() == [[1, 3], [3, 2]]
 

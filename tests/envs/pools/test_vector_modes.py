@@ -7,7 +7,7 @@ import pytest
 from gymnasium.vector import VectorEnv
 
 from polyplay.common.errors import UserError
-from polyplay.envs import AtLeast, Discrete, Envs
+from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, factory_keywords, single_lane
 from tests.envs import faulty, vectors
 from tests.envs.vectors import NEXT, OFF, SAME
@@ -93,8 +93,8 @@ def test_lanes_that_cannot_be_are_refused_in_one_line():
         UserError, match=r"^three: makes 3 environments, but a group of the pool has lanes=4: give the fun"
     ):
         Envs(vectors.three, 4, inline=True).spec  # noqa: B018
-    with pytest.raises(UserError, match=r"^Counting: a vector .* steps all its lanes at once, without AtLeast\(n=2\)"):
-        Envs(vectors.Counting, 4, batching=AtLeast(2), inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"^Counting: a vector .* steps all its lanes at once, without Greedy\(n=2\)"):
+        Envs(vectors.Counting, 4, batching=Greedy(2), inline=True).spec  # noqa: B018
 
 
 def test_an_id_of_which_there_are_only_vectors(monkeypatch):

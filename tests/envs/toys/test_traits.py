@@ -10,6 +10,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from tests.envs.toys.traits import NAME
 
 SWITCHES = ("memory", "mask", "dict", "hybrid", "continuous")
 ALL = [
@@ -20,7 +21,7 @@ ALL = [
 
 
 def envs(switches, lanes=8, **options):
-    return Envs("+".join(["toy:traits", *switches]), lanes, options=options)
+    return Envs("+".join([NAME, *switches]), lanes, options=options)
 
 
 def cue_of(obs):
@@ -145,7 +146,7 @@ def test_state_and_load_go_on_to_the_bit(switches):
 
 def test_mistakes():
     for switches, options, says in (
-        (("memry",), {}, "toy:traits: unknown option 'memry', did you mean 'memory'"),
+        (("memry",), {}, f"{NAME}: unknown option 'memry', did you mean 'memory'"),
         (("questions",), {}, "option questions=True must be of type int"),
         ((), {"questions": 0}, "questions ≥ 1"),
         (("mask", "continuous"), {}, "mask and continuous need hybrid too"),

@@ -13,7 +13,7 @@ from polyplay.evaluation.scores.published import BASELINES, baseline_scores, col
 
 
 def found(name, baselines, pinball="published"):
-    scores = normalise(column(name).scores, published.baselines(baselines), pinball)
+    scores = normalise(column(name).scores, BASELINES[baselines], pinball)
     made = aggregate({game: [score] for game, score in scores.items()})
     return len(scores), made["mean"].value, made["median"].value
 
@@ -123,5 +123,3 @@ def test_normalisation_has_its_ends_and_ignores_scale_and_shift(score, random, w
 def test_unknown_names_are_said_in_one_line():
     with pytest.raises(UserError, match=r"--published: 'apex' given.*`polyplay scores` lists all 45"):
         column("apex")
-    with pytest.raises(UserError, match=r"--baselines: 'atari' given.*allowed: nature, noop57, human-starts"):
-        published.baselines("atari")

@@ -28,16 +28,16 @@ LEARNT = {k: ROW[k] for k in (*base.COMMON, "grad_norm", "learning_rate")}
     ],
 )
 def test_names_are_those_that_a_styles_users_know(style: str, names: dict[str, str]):
-    told = metric_names.of_report(style, ROW, LEARNT)
-    assert {k: told[name] for k, name in names.items()} == {k: ROW[k] for k in names}
+    named = metric_names.of_report(style, ROW, LEARNT)
+    assert {k: named[name] for k, name in names.items()} == {k: ROW[k] for k in names}
 
 
 @pytest.mark.parametrize("style", ["cleanrl", "sb3"])
 def test_nothing_that_is_measured_is_left_out(style: str):
-    told = metric_names.of_report(style, ROW, LEARNT)
-    shown = {abs(v) for v in told.values() if v is not None}
+    named = metric_names.of_report(style, ROW, LEARNT)
+    shown = {abs(v) for v in named.values() if v is not None}
     assert shown == set(ROW.values())
-    assert len(told) == len(ROW)
+    assert len(named) == len(ROW)
 
 
 def test_sb3s_entropy_loss_is_minus_the_entropy():

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from polyplay.common.files import read_lines
-from polyplay.runs import directory as record
 from polyplay.runs.reports import reporter as report
-from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.reports.reporter import Reporter, Snapshot
 from tests.reports import KEYS
 
 
@@ -36,8 +35,8 @@ def make(directory: Path, clock: Clock, **more: Any) -> Reporter:
     return Reporter(directory, **{"tensorboard": False, "clock": clock, **more})
 
 
-def snapshot(frames: int = 4, **more: Any) -> dict[str, Any]:
-    return {"frames": frames, "steps": frames // 4, "updates": frames // 8, "memory_mb": 1.0, **more}
+def snapshot(frames: int = 4, **more: Any) -> Snapshot:
+    return Snapshot(frames, frames // 4, frames // 8, **{"memory_mb": 1.0, **more})
 
 
 def metrics(directory: Path) -> list[dict[str, Any]]:
@@ -66,13 +65,13 @@ def test_decisions_of_a_scheduler_are_lines_of_their_own(tmp_path: Path, clock: 
     assert metrics(tmp_path) == []
 
 
-def test_evaluations_beside_training_are_lines_of_their_own(tmp_path: Path, clock: Clock):
+def test_evaluations_during_training_are_lines_of_their_own(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     assert not (tmp_path / "evaluations.jsonl").exists()
-    told = {"steps": 40, "frames": 160, "episodic_return_mean": 3.5, "episodic_length_mean": 9.0, "best": True}
+    evaluated = {"steps": 40, "frames": 160, "episodic_return_mean": 3.5, "episodic_length_mean": 9.0, "best": True}
     clock.now += 2
-    row = reporter.evaluation(told)
-    assert row == {"wall_seconds": 2.0, **told}
+    row = reporter.evaluation(evaluated)
+    assert row == {"wall_seconds": 2.0, **evaluated}
     assert list(read_lines(tmp_path / "evaluations.jsonl")) == [row]
     reporter.close("done", 0)
 
@@ -100,8 +99,8 @@ def test_times_are_fractions_per_role_and_over_all_workers(tmp_path: Path, clock
     assert reporter.roles["learner"]["learn"] == 0.75
     row = reporter.report(snapshot(time={"actor": {**actor, "env": 3.0}, "learner": learner}))
     assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0, 0.0]
-    row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": learner}))  # actors were replaced
-    assert row["time_infer"] == 1.0
+    row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": {**learner, "wait": 2.0}}))
+    assert row["time_wait"] == 1.0  # a total that fell has begun anew
 
 
 def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
@@ -180,10 +179,10 @@ def test_games_after_the_checkpoint_resumed_from_are_played_again(tmp_path: Path
 
 def test_a_kill_in_the_middle_of_writing_leaves_whole_lines(tmp_path: Path):
     code = (
-        "import sys, os; from pathlib import Path; from polyplay.runs.reports.reporter import Reporter\n"
+        "import sys, os; from pathlib import Path; from polyplay.runs.reports.reporter import Reporter, Snapshot\n"
         "r = Reporter(Path(sys.argv[1]), tensorboard=False)\n"
-        "r.report(dict(frames=4, steps=1, updates=0, memory_mb=1))\n"
-        'os.write(r.metrics.file.fd, b\'{"wall_seconds": 3, "fra\'); os.kill(os.getpid(), 9)'
+        "r.report(Snapshot(4, 1, 0, memory_mb=1))\n"
+        "os.write(r.files['metrics'].file.fd, b'{\"wall_seconds\": 3, \"fra'); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=150)
     assert done.returncode == -9
@@ -210,20 +209,20 @@ def test_summary_is_written_once_at_the_end_and_goes_when_the_run_goes_on(tmp_pa
 
 
 def test_a_full_disk_costs_reports_not_the_run(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
-    reporter = make(tmp_path, clock, warn=said.append, tensorboard=True)
+    warnings: list[str] = []
+    reporter = make(tmp_path, clock, warn=warnings.append, tensorboard=True)
     reporter.report(snapshot(4))
 
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(record.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     reporter.report(snapshot(8))
     reporter.report(snapshot(12))
     reporter.episode(1.0, 1, 1, 1, lane=0)
     monkeypatch.undo()
-    assert [text.split(":")[0] for text in said] == ["metrics.jsonl", "tensorboard/", "episodes.jsonl"]
-    assert "No space left on device" in said[0]
+    assert [text.split(":")[0] for text in warnings] == ["metrics.jsonl", "tensorboard/", "episodes.jsonl"]
+    assert "No space left on device" in warnings[0]
     reporter.report(snapshot(16))
     assert [r["frames"] for r in metrics(tmp_path)] == [4, 16]
     assert reporter.episodes == 1
@@ -238,52 +237,22 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
         reporter.episode(i * 2.0, 10 + i, 400 * i, 100 * i, lane=0)
         losses = {"policy_loss": 0.5 * i, "value_loss": math.nan, "learning_rate": 1e-3}
         reporter.report(snapshot(400 * i, losses=losses))
-    seen = EventAccumulator(str(tmp_path / "tensorboard"))
-    seen.Reload()
-    tags = set(seen.Tags()["scalars"])
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
     assert {"charts/episodic_return", "charts/episodic_length", "charts/SPS", "losses/policy_loss"} <= tags
     assert {"charts/learning_rate", "charts/frames"} <= tags
     assert "losses/value_loss" not in tags
-    assert [(e.step, e.value) for e in seen.Scalars("charts/episodic_return")] == [
+    assert [(e.step, e.value) for e in events.Scalars("charts/episodic_return")] == [
         (0, 0.0),
         (100, 2.0),
         (200, 4.0),
     ]
-    assert [e.value for e in seen.Scalars("losses/policy_loss")] == [0.0, 0.5, 1.0]
+    assert [e.value for e in events.Scalars("losses/policy_loss")] == [0.0, 0.5, 1.0]
     time = EventAccumulator(str(tmp_path / "tensorboard"))
     reporter.report(snapshot(1600, time={"actor": {"env": 1.0, "wait": 3.0}}))
     time.Reload()
     assert [e.value for e in time.Scalars("time/wait")] == [0.75]
-
-
-def test_memory_counts_the_processes_below(tmp_path: Path):
-    alone = report.memory_mb()
-    child = subprocess.Popen(
-        [sys.executable, "-c", "x = bytearray(60_000_000); print(flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    both = report.memory_mb()
-    child.communicate(b"\n")
-    assert alone > 1
-    assert 55 < both - alone < 90
-
-
-def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
-    now, looks = [0.0], iter((10.0, 20.0, 30.0))
-
-    def look() -> float:
-        now[0] += 0.25
-        return next(looks)
-
-    memory = report.Throttled(look, share=0.01, clock=lambda: now[0])
-    assert memory() == 10.0  # at 0.25 s: for the next 25 s that is what it says
-    now[0] = 25.0
-    assert (memory(), now[0]) == (10.0, 25.0)
-    now[0] = 25.5
-    assert (memory(), memory(), now[0]) == (20.0, 20.0, 25.75)
 
 
 def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -296,7 +265,7 @@ def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(report, "memory_mb", look)
     reporter = Reporter(tmp_path, tensorboard=False)
-    rows = [reporter.report({"frames": n, "steps": n, "updates": n}) for n in range(3)]
+    rows = [reporter.report(Snapshot(n, n, n)) for n in range(3)]
     assert [row["memory_mb"] for row in rows] == [7.0] * 3
     assert len(looks) == 1
 

@@ -17,8 +17,9 @@ def crew(monkeypatch):
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(service_metrics.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
-    act = SimpleNamespace(name="act", n=1, learner=False, kw={"agents": SimpleNamespace(pool=pool)}, at=[0], left=[])
-    learn = SimpleNamespace(name="learn", n=2, learner=True, kw={"source": None}, at=[1, 2], left=[])
+    agents, none = SimpleNamespace(pool=pool), {"agents": None, "source": None, "server": None}
+    act = SimpleNamespace(**none | {"agents": agents}, name="act", n=1, learner=False, at=[0], left=[])
+    learn = SimpleNamespace(**none | {"source": "chunks"}, name="learn", n=2, learner=True, at=[1, 2], left=[])
     return SimpleNamespace(
         counters=Counters(3),
         roles=[act, learn],
@@ -27,8 +28,8 @@ def crew(monkeypatch):
     )
 
 
-def test_rates_are_of_the_time_since_the_last_look(crew):
-    looks, counters = ServiceMetrics(crew), crew.counters
+def test_rates_are_of_the_time_since_the_last_reading(crew):
+    service, counters = ServiceMetrics(crew), crew.counters
     for _ in range(10):
         counters.row(0).served(4)
     for row in (1, 2):
@@ -37,67 +38,67 @@ def test_rates_are_of_the_time_since_the_last_look(crew):
     counters.row(0).add("depth_sum", 60)
     counters.row(0).add("depth_count", 10)
     crew.now.t += 2.0
-    told = looks.read()
-    assert told["pps"] == 20.0
-    assert told["predict_batch"] == told["predict_batch_p50"] == 4.0
-    assert told["tps"] == 10.0
-    assert told["train_batch"] == 5.0
-    assert told["prediction_queue"] == 6.0
-    assert (told["agents"], told["predictors"], told["trainers"]) == (6, 1, 2)
-    assert told["agent_wait_ms"] == pytest.approx(100.0)
-    assert told["cpu"] is None, "nothing to compare with yet"
+    metrics = service.read()
+    assert metrics["pps"] == 20.0
+    assert metrics["predict_batch"] == metrics["predict_batch_p50"] == 4.0
+    assert metrics["tps"] == 10.0
+    assert metrics["train_batch"] == 5.0
+    assert metrics["prediction_queue"] == 6.0
+    assert (metrics["agents"], metrics["predictors"], metrics["trainers"]) == (6, 1, 2)
+    assert metrics["agent_wait_ms"] == pytest.approx(100.0)
+    assert metrics["cpu"] is None, "nothing to compare with yet"
     crew.now.t += 4.0
-    again = looks.read()
+    again = service.read()
     assert again["pps"] == again["tps"] == 0.0
     assert again["predict_batch"] is again["train_batch"] is None
     assert again["cpu"] >= 0.0
 
 
 def test_deciles_are_those_of_the_new_sizes(crew):
-    looks = ServiceMetrics(crew)
+    service = ServiceMetrics(crew)
     for n in (1, 1, 2, 3, 3, 3, 3, 3, 9, 300):
         crew.counters.row(0).served(n)
     crew.now.t += 1.0
-    told = looks.read()
-    assert (told["predict_batch_p10"], told["predict_batch_p50"], told["predict_batch_p90"]) == (1.0, 3.0, 9.0)
-    assert looks.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
+    metrics = service.read()
+    assert (metrics["predict_batch_p10"], metrics["predict_batch_p50"], metrics["predict_batch_p90"]) == (1.0, 3.0, 9.0)
+    assert service.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
 
 
 def test_what_workers_counted_who_have_left_stays_counted(crew):
-    looks, (act, learn) = ServiceMetrics(crew), crew.roles
+    service, (act, learn) = ServiceMetrics(crew), crew.roles
     crew.counters.row(0).served(4)
     crew.counters.row(1).set("updates", 7)
     crew.now.t += 1.0
-    assert (looks.read()["pps"], looks.read()["tps"]) == (4.0, None)
+    assert (service.read()["pps"], service.read()["tps"]) == (4.0, None)
     act.at, act.left, learn.at, learn.left = [], [0], [2], [1]
     crew.counters.row(2).set("updates", 9)
     crew.now.t += 1.0
-    gone = looks.read()
+    gone = service.read()
     assert (gone["pps"], gone["tps"]) == (0.0, 2.0)
     act.at, act.left = [0], []
     crew.counters.row(0).served(5)
     crew.now.t += 1.0
-    assert looks.read()["pps"] == 5.0
-    assert looks.histograms()["predict_batch"] == {4: 1, 5: 1}
+    assert service.read()["pps"] == 5.0
+    assert service.histograms()["predict_batch"] == {4: 1, 5: 1}
 
 
 def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
     import subprocess
     import sys
 
-    looks = ServiceMetrics(crew)
-    looks.read()
+    service = ServiceMetrics(crew)
+    service.read()
     crew.now.t += 1.0
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
-    assert looks.read()["cpu"] * service_metrics.cores() >= 0.3
+    assert service.read()["cpu"] * service_metrics.cores() >= 0.3
 
 
 def test_a_count_that_fell_has_begun_anew(crew):
-    looks = ServiceMetrics(crew)
+    service = ServiceMetrics(crew)
     crew.counters.row(1).set("updates", 50)
     crew.now.t += 1.0
-    looks.read()
+    service.read()
     crew.counters.row(1).set("updates", 10)
     crew.now.t += 1.0
-    assert looks.read()["tps"] == 0.0
+    assert service.read()["tps"] == 0.0

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from polyplay.runs import options as config
-from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.directory import RunDescription
+from polyplay.runs.options import parse, to_json
+from polyplay.runs.reports.reporter import Reporter, Snapshot
 from polyplay.runs.reports.terminal import (
     BACKLOG,
     RunGoal,
@@ -30,6 +31,17 @@ ESCAPE = "\x1b"
 ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
 
 
+def describe(flags: list[str], **changes: Any) -> RunDescription:
+    settings, options, sources = parse(page(), flags)
+    return {
+        "system": "fake",
+        "config": to_json(settings),
+        "options": to_json(options) | changes,
+        "sources": sources,
+        "environment": ENVIRONMENT,
+    }
+
+
 class Clock:
     now = 50.0
 
@@ -45,15 +57,11 @@ class Case:
         self.clock = Clock()
         console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
         self.reporter = Reporter(directory, tensorboard=False, clock=self.clock)
-        self.terminal = Terminal(
-            self.reporter, system="fake", total_frames=frames, live=live, console=console, clock=self.clock
-        )
+        self.terminal = Terminal(self.reporter, total_frames=frames, live=live, console=console, clock=self.clock)
         self.frames = 0
 
     def begin(self, flags: str = "", **options: Any) -> None:
-        settings, chosen, sources = config.parse(page(), flags.split())
-        told = config.to_json(chosen) | options
-        self.terminal.begin(config.to_json(settings), told, sources, ENVIRONMENT, "runs/x")
+        self.terminal.begin(describe(flags.split(), **options), "runs/x")
 
     def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
         self.frames += frames
@@ -67,7 +75,7 @@ class Case:
             **more,
         }
         times = {"time": dict.fromkeys(roles, spent), "workers": dict.fromkeys(roles, 2)}
-        self.terminal.report(self.reporter.report(snapshot | times))
+        self.terminal.report(self.reporter.report(Snapshot(**snapshot | times)))
 
     @property
     def text(self) -> str:
@@ -127,11 +135,9 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
 
 def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Path):
     plan = [("memory", "enough " * 30), ("length", "9 frames")]
-    settings_, chosen, sources = config.parse(page(), [])
-    told = config.to_json(settings_), config.to_json(chosen), sources, ENVIRONMENT, "runs/x", plan
     log, screen = Case(tmp_path, live=False, width=80), Case(tmp_path, live=True, width=80)
     for case in (log, screen):
-        case.terminal.begin(*told)
+        case.terminal.begin(describe([]), "runs/x", plan)
     assert f"\nmemory   {'enough ' * 30}\nlength   9 frames\n" in log.text
     lines = plain(screen.text).splitlines()
     assert max(map(len, lines)) <= 80
@@ -255,21 +261,21 @@ def test_a_terminal_that_takes_nothing_never_holds_the_run_up(tmp_path: Path):
             case.terminal.refresh()
         for _ in range(1200):
             case.terminal.warn("nor this")
-        assert 0 < case.terminal.outlet.backlog <= BACKLOG
+        assert 0 < case.terminal.output.backlog <= BACKLOG
         assert len(case.terminal.pending) == 1000
         os.close(reading)
         case.terminal.end(case.reporter.close("done", 0))
-        assert case.terminal.outlet.gone
-        assert case.terminal.outlet.backlog == 0
+        assert case.terminal.output.gone
+        assert case.terminal.output.backlog == 0
 
 
 def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
     code = (
-        "import sys, time; from polyplay.runs.reports.reporter import Reporter\n"
+        "import sys, time; from polyplay.runs.reports.reporter import Reporter, Snapshot\n"
         "from polyplay.runs.reports.terminal import Terminal\n"
-        "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r, system='fake')\n"
-        "row = r.report(dict(frames=1, steps=1, updates=1))\n"
-        "while not t.outlet.gone: t.report(row); time.sleep(0.01)\n"
+        "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r)\n"
+        "row = r.report(Snapshot(1, 1, 1))\n"
+        "while not t.output.gone: t.report(row); time.sleep(0.01)\n"
         "t.end(r.close('done', 0)); print('to nobody'); sys.exit(7)"
     )
     run = [sys.executable, "-c", code, str(tmp_path)]
@@ -289,11 +295,11 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
         case = Case(tmp_path, live=False, file=file)
         case.begin()
         assert b"polyplay fake" in os.read(reading, 10_000)
-        case.terminal.outlet.drain(60.0)
+        case.terminal.output.drain(60.0)
         os.close(reading)
         case.report()
-        case.terminal.outlet.drain(60.0)
-        assert case.terminal.outlet.gone
+        case.terminal.output.drain(60.0)
+        assert case.terminal.output.gone
         case.report()
         case.terminal.warn("x")
         case.terminal.end(case.reporter.close("done", 0))
@@ -345,7 +351,7 @@ def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkey
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = Console(file=io.StringIO())
     assert console.is_terminal
-    assert Terminal(Reporter(tmp_path, tensorboard=False), system="fake", console=console).live is None
+    assert Terminal(Reporter(tmp_path, tensorboard=False), console=console).live is None
 
 
 def test_clock_text():

@@ -1,4 +1,4 @@
-"""W&B as it is called: by a module that only listens. The service itself is never reached."""
+"""W&B as it is called: by a module that only records calls. The service itself is never reached."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from polyplay.common.errors import UserError
-from polyplay.runs import directory as record
-from polyplay.runs.reports import wandb as tracking
-from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.directory import write_config
+from polyplay.runs.reports import wandb as wandb_reports
+from polyplay.runs.reports.reporter import Reporter, Snapshot
 
 
-class Listener:
+class FakeWandb:
     """Stands for the module wandb and for the run it gives."""
 
     def __init__(self, key: bool = False, breaks: str = "", slow: threading.Event | None = None):
         self.key, self.breaks, self.slow = key, breaks, slow
         self.calls: list[tuple[str, Any]] = []
-        self.summary = types.SimpleNamespace(update=lambda told: self._hear("summary", told))
+        self.summary = types.SimpleNamespace(update=lambda summary: self._record("summary", summary))
 
-    def _hear(self, name: str, what: Any) -> None:
+    def _record(self, name: str, what: Any) -> None:
         self.calls.append((name, what))
         if self.slow is not None:
             self.slow.wait(30)
@@ -38,20 +38,20 @@ class Listener:
     def Settings(self, **kw: Any) -> dict[str, Any]:
         return kw
 
-    def init(self, **kw: Any) -> Listener:
-        self._hear("init", kw)
+    def init(self, **kw: Any) -> FakeWandb:
+        self._record("init", kw)
         return self
 
     def define_metric(self, name: str, step_metric: str) -> None:
-        self._hear("define", (name, step_metric))
+        self._record("define", (name, step_metric))
 
     def log(self, row: dict[str, Any]) -> None:
-        self._hear("log", row)
+        self._record("log", row)
 
     def finish(self, exit_code: int) -> None:
-        self._hear("finish", exit_code)
+        self._record("finish", exit_code)
 
-    def heard(self, name: str) -> list[Any]:
+    def recorded(self, name: str) -> list[Any]:
         return [what for kind, what in self.calls if kind == name]
 
 
@@ -60,31 +60,29 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     directory = tmp_path / "a2c-7"
     directory.mkdir()
-    record.write_config(directory, "a2c", {"lanes": 3}, {"seed": 7}, {}, {"game": "catch"})
+    write_config(directory, "a2c", {"lanes": 3}, {"seed": 7}, {}, {"game": "catch"})
     return directory
 
 
 def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
-    wandb, warned = Listener(), []
-    tracker = tracking.WandbLogger("mine", run, warned.append, wandb)
+    wandb, warned = FakeWandb(), []
+    tracker = wandb_reports.WandbLogger("mine", run, warned.append, wandb)
     reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
     reporter.episode(3.0, 9, 40, 10, lane=0)
-    reporter.report(
-        {"frames": 80, "steps": 20, "updates": 2, "losses": {"policy_loss": 0.5, "value_loss": float("nan")}}
-    )
+    reporter.report(Snapshot(80, 20, 2, losses={"policy_loss": 0.5, "value_loss": float("nan")}))
     reporter.close("done", 0, checkpoint="000000000002")
-    [begun] = wandb.heard("init")
+    [begun] = wandb.recorded("init")
     assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
     assert begun["config"]["config"] == {"lanes": 3}
     assert begun["config"]["environment"] == {"game": "catch"}
     assert (begun["mode"], begun["resume"]) == ("offline", "allow")  # there is no key
     assert begun["settings"]["console"] == "off"
-    assert wandb.heard("define") == [("*", "global_step")]
-    game, row = wandb.heard("log")
+    assert wandb.recorded("define") == [("*", "global_step")]
+    game, row = wandb.recorded("log")
     assert game == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
     assert (row["global_step"], row["losses/policy_loss"], row["polyplay/frames"]) == (20, 0.5, 80)
     assert "losses/value_loss" not in row
-    [summary] = wandb.heard("summary")
+    [summary] = wandb.recorded("summary")
     assert (summary["reason"], summary["episodes"]) == ("done", 1)
     assert wandb.calls[-1] == ("finish", 0)
     assert not tracker.thread.is_alive()
@@ -92,19 +90,19 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
 
 
 def test_a_resumed_run_is_the_same_one_there(run: Path):
-    told = []
+    inits = []
     for _ in range(2):
-        wandb = Listener(key=True)
-        tracking.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
-        told += wandb.heard("init")
-    assert told[0]["id"] == told[1]["id"]
-    assert told[0]["mode"] == "online"
+        wandb = FakeWandb(key=True)
+        wandb_reports.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
+        inits += wandb.recorded("init")
+    assert inits[0]["id"] == inits[1]["id"]
+    assert inits[0]["mode"] == "online"
 
 
 @pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])
 def test_whatever_fails_is_one_warning(run: Path, breaks: str):
     warned: list[str] = []
-    tracker = tracking.WandbLogger("mine", run, warned.append, Listener(breaks=breaks))
+    tracker = wandb_reports.WandbLogger("mine", run, warned.append, FakeWandb(breaks=breaks))
     for step in range(5):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 1})
@@ -114,10 +112,10 @@ def test_whatever_fails_is_one_warning(run: Path, breaks: str):
 
 
 def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracking, "LAST", 0.05)
-    monkeypatch.setattr(tracking, "BACKLOG", 10)
+    monkeypatch.setattr(wandb_reports, "LAST", 0.05)
+    monkeypatch.setattr(wandb_reports, "BACKLOG", 10)
     free, warned = threading.Event(), []
-    tracker = tracking.WandbLogger("mine", run, warned.append, Listener(slow=free))
+    tracker = wandb_reports.WandbLogger("mine", run, warned.append, FakeWandb(slow=free))
     for step in range(100):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 0})
@@ -127,10 +125,10 @@ def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run:
 
 
 def test_without_the_package_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch):
-    tracking.check_wandb(None)
+    wandb_reports.check_wandb(None)
     for found in (None, types.SimpleNamespace(origin=None)):  # not there; a directory of that name
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
         with pytest.raises(UserError, match=r"--wandb: needs the package wandb; `pip install 'polyplay\[wandb\]'`"):
-            tracking.check_wandb("mine")
+            wandb_reports.check_wandb("mine")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: types.SimpleNamespace(origin="wandb/__init__.py"))
-    tracking.check_wandb("mine")
+    wandb_reports.check_wandb("mine")

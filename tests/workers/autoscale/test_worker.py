@@ -145,8 +145,7 @@ def test_a_run_writes_a_decision_down_and_says_it():
     session = SimpleNamespace(
         reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
         terminal=SimpleNamespace(note=lines.append),
-        steps=40,
-        updates=2,
+        metrics=SimpleNamespace(steps=40, updates=2),
     )
     Session.say(session, "decision", json.dumps(decision))
     assert rows == [(decision, 40, 2)]

@@ -1,13 +1,22 @@
-"""What `polyplay bench` found, as a picture: a bar per system beside its limit. Needs polyplay[plots]."""
+"""What `polyplay bench --json FILE` measured, as a picture: a bar per system beside its limit.
+
+`python bench/bench_picture.py FILE --out machine.png`; needs polyplay[plots].
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from polyplay.cli.bench.main import read_document
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.errors import UserError
+from polyplay.common.files import Row
 
 PARTS = {
     "environment": (("env",), COLOURS[2]),
@@ -21,29 +30,16 @@ PARTS = {
 LIMIT = ("environment", "acting", "learning")
 
 
-def check_picture(file: str) -> None:
-    """Raises UserError: no place to draw, or nothing to draw with."""
-    if Path(file).suffix not in (".png", ".svg", ".pdf"):
-        raise UserError(f"--picture: {file} given, allowed: a file .png, .svg or .pdf")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise UserError("--picture needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
-
-
-def draw_picture(document: Mapping[str, Any], out: Path) -> Path:
+def draw_picture(document: Row, out: Path) -> Path:
     """µs of core time per agent step: above what a system takes, below it what its parts would take alone."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = [r for r in document["systems"] if "error" not in r]
     figure = Figure(figsize=(10, 1.6 + 0.75 * len(rows)), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for i, row in enumerate(rows):
         end = _bar(axes, i - 0.17, 0.38, _where(row), 1.0)
-        told = f" {row['sps']:,.0f}/s, {row['fraction']:.0%} of its limit: {row['bottleneck']}"
-        axes.text(end, i - 0.17, told, va="center", color=INK, fontsize=9)
+        label = f" {row['sps']:,.0f}/s, {row['fraction']:.0%} of its limit: {row['bottleneck']}"
+        axes.text(end, i - 0.17, label, va="center", color=INK, fontsize=9)
         costs = row["costs_us"]
         alone = {k: costs[PARTS[k][0][0]] for k in LIMIT}
         end = _bar(axes, i + 0.2, 0.22, alone, 0.55)
@@ -53,11 +49,11 @@ def draw_picture(document: Mapping[str, Any], out: Path) -> Path:
     return Path(out)
 
 
-def _where(row: Mapping[str, Any]) -> dict[str, float]:
+def _where(row: Row) -> dict[str, float]:
     return {k: sum(row["where_us"].get(n, 0.0) for n in of) for k, (of, _) in PARTS.items()}
 
 
-def _bar(axes: Any, at: float, height: float, parts: Mapping[str, float], alpha: float) -> float:
+def _bar(axes: Axes, at: float, height: float, parts: Mapping[str, float], alpha: float) -> float:
     left = 0.0
     for name, us in parts.items():
         axes.barh(at, us, height, left, color=PARTS[name][1], alpha=alpha, edgecolor="white", linewidth=0.6)
@@ -65,9 +61,7 @@ def _bar(axes: Any, at: float, height: float, parts: Mapping[str, float], alpha:
     return left
 
 
-def _dress(axes: Any, document: Mapping[str, Any], rows: Any) -> None:
-    from matplotlib.patches import Patch
-
+def _dress(axes: Axes, document: Row, rows: list[Row]) -> None:
     most = max((r["whole_us"] for r in rows), default=1.0)
     axes.set_xlim(0, 1.45 * most)
     axes.set_yticks(range(len(rows)), [r["system"] for r in rows], color=INK)
@@ -81,14 +75,26 @@ def _dress(axes: Any, document: Mapping[str, Any], rows: Any) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    seen = [k for k in PARTS if any(_where(r)[k] > 0 for r in rows)]
+    drawn = [k for k in PARTS if any(_where(r)[k] > 0 for r in rows)]
     axes.legend(
-        [Patch(color=PARTS[k][1]) for k in seen],
-        seen,
+        [Patch(color=PARTS[k][1]) for k in drawn],
+        drawn,
         frameon=False,
         labelcolor=INK,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.75 / (1.6 + 0.75 * len(rows)) * 1.0),
-        ncols=len(seen),
+        ncols=len(drawn),
         fontsize=8,
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", help="a document of `polyplay bench --json FILE`")
+    parser.add_argument("--out", type=Path, default=Path("bench.png"), help="picture (.png, .svg, .pdf)")
+    options = parser.parse_args()
+    print(draw_picture(read_document(options.file), options.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,16 @@
-"""The scaling recap of the field as Markdown: published rates (recap.json, every row with its source) beside ours."""
+"""The scaling recap of the field as Markdown: published rates (recap.json, every row with its source), then the systems
+of a document that `polyplay bench --json FILE` wrote: `python bench/recap.py [FILE]`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from polyplay.cli.bench.main import read_document
+from polyplay.common.files import Row
+
 HEADS = ("system", "hardware", "frames/s generated", "frames/s trained", "source, and how the figure comes about")
 
 
@@ -15,34 +18,30 @@ def published() -> list[Row]:
     return json.loads(Path(__file__).with_name("recap.json").read_text(encoding="utf-8"))["rows"]
 
 
-def ours(document: Mapping[str, Any]) -> list[Row]:
+def measured(document: Row) -> list[Row]:
     """A row for each system that was measured: frames, of which a row that is learnt from counts once a pass."""
-    machine, where = document["machine"], f"polyplay bench, {document['env']}"
     rows = []
     for row in document["systems"]:
         if "error" in row:
             continue
-        generated = row["sps"] * row["frames_per_step"]
+        generated, passes = row["sps"] * row["frames_per_step"], row["epochs"]
         note = f"{document['network']}, {document['precision']}"
-        passes = row["epochs"]
-        if passes > 1:
-            note += f"; {passes} passes"
         rows.append(
             {
                 "system": f"**polyplay {row['system']}**",
-                "hardware": f"{document['cores']} cores ({machine['cpu']})",
+                "hardware": f"{document['cores']} cores ({document['machine']['cpu']})",
                 "generated": generated,
                 "trained": generated * passes if passes > 1 else None,
-                "source": f"{where}, {str(document.get('commit') or 'no commit')[:9]}",
-                "note": note,
+                "source": f"polyplay bench, {document['env']}, {str(document.get('commit') or 'no commit')[:9]}",
+                "note": f"{note}; {passes} passes" if passes > 1 else note,
             }
         )
     return rows
 
 
-def markdown(document: Mapping[str, Any] | None) -> list[str]:
-    """The table, ours last; a dash under "trained" means as many as were generated."""
-    rows = [*published(), *(ours(document) if document else [])]
+def markdown(document: Row | None) -> list[str]:
+    """The table, measured systems last; a dash under "trained" means as many as were generated."""
+    rows = [*published(), *(measured(document) if document else [])]
     cells = [[r["system"], r["hardware"], *_rates(r), _source(r)] for r in rows]
     lines = ["| " + " | ".join(HEADS) + " |", "|---|---|--:|--:|---|"]
     lines += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells]
@@ -50,8 +49,8 @@ def markdown(document: Mapping[str, Any] | None) -> list[str]:
 
 
 def _rates(row: Row) -> tuple[str, str]:
-    least = "> " if row.get("at_least") else ""
-    return _number(row["generated"], least), _number(row["trained"], "")
+    at_least = "> " if row.get("at_least") else ""
+    return _number(row["generated"], at_least), _number(row["trained"], "")
 
 
 def _number(value: float | None, before: str) -> str:
@@ -60,3 +59,14 @@ def _number(value: float | None, before: str) -> str:
 
 def _source(row: Row) -> str:
     return f"{row['source']}: {row['note']}" if row.get("note") else row["source"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", help="a document of `polyplay bench --json FILE`")
+    options = parser.parse_args()
+    print("\n".join(markdown(read_document(options.file) if options.file else None)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,9 @@
-"""Options, table, picture and recap of `polyplay bench`."""
+"""Options and table of `polyplay bench`."""
 
 from __future__ import annotations
 
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from polyplay.cli import main
-from polyplay.cli.bench import measure, picture, recap, settings, table
-from polyplay.cli.bench.command import BenchOptions, command
+from polyplay.cli.bench import measure, settings, table
+from polyplay.cli.bench.main import BenchOptions, command
 from polyplay.cli.bench.measure import Bench
 from polyplay.common.errors import UserError
 
@@ -52,48 +51,11 @@ def test_the_table_fits(document: dict[str, Any], width: int):
     assert "note a2c: other programs used 0.2 cores meanwhile" in text
 
 
-def test_the_picture(document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    drawn: list[dict[str, float]] = []
-    bar = picture._bar
-    monkeypatch.setattr(picture, "_bar", lambda *a: (drawn.append(dict(a[3])), bar(*a))[1])
-    out = picture.draw_picture(document, tmp_path / "b.png")
-    assert out.read_bytes().startswith(b"\x89PNG")
-    assert len(drawn) == 4  # two systems that did not fail, each with its limit
-    assert sum(drawn[0].values()) == pytest.approx(1000.0)
-    assert drawn[1] == {"environment": 200.0, "acting": 50.0, "learning": 100.0}
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'polyplay\[plots\]'"):
-        picture.check_picture("b.png")
-
-
-def test_every_published_row_has_a_source():
-    rows = recap.published()
-    assert {"DQN", "A3C", "GA3C", "Ape-X DQN", "R2D2", "Accel RL, A2C"} <= {r["system"] for r in rows}
-    for row in rows:
-        assert row.keys() <= {"system", "hardware", "generated", "trained", "source", "note", "at_least"}
-        assert all(row[k] for k in ("system", "hardware", "source"))
-        assert row["generated"] is None or row["generated"] > 0
-
-
-def test_the_recap_puts_ours_beside_the_published(document: dict[str, Any]):
-    lines = recap.markdown(document)
-    assert lines[0].startswith("| system | hardware | frames/s generated | frames/s trained |")
-    assert "| DQN | 1 CPU, 1 GPU | 230 | 1,800 | Mnih et al. 2015" in "\n".join(lines)
-    ours = [x.split(" | ") for x in lines if "polyplay" in x]
-    assert [x[0] for x in ours] == ["| **polyplay a2c**", "| **polyplay ppo**"]
-    assert [x[2:4] for x in ours] == [["2,000", "–"], ["2,000", "6,000"]]  # ppo learns from each row in 3 passes
-    assert len({x.count(" | ") for x in lines[2:-2]}) == 1
-    assert not any("polyplay" in x for x in recap.markdown(None))
-
-
 def test_an_earlier_document_is_read(document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture):
     file = tmp_path / "b.json"
     file.write_text(json.dumps(document))
-    assert command(["--read", str(file), "--recap"]) == 1  # ga3c had failed
-    assert "**polyplay a2c**" in capsys.readouterr().out
-    assert command(["--read", str(file), "--json", str(tmp_path / "c.json"), "--picture", str(tmp_path / "c.svg")]) == 1
+    assert command(["--read", str(file), "--json", str(tmp_path / "c.json")]) == 1  # ga3c had failed
     assert json.loads((tmp_path / "c.json").read_text()) == document
-    assert "<svg" in (tmp_path / "c.svg").read_text()
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
@@ -129,10 +91,9 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
         ("bench --without cpu", "--without: 'cpu' given, allowed: any number of values, each env, network"),
         ("bench --precision half", "--precision: 'half' given, allowed: float32, bfloat16, auto"),
         ("bench --json nowhere/b.json", "--json: nowhere/b.json given, but there is no directory nowhere"),
-        ("bench --picture b.txt", "--picture: b.txt given, allowed: a file .png, .svg or .pdf"),
         ("bench --read nowhere.json", "--read: nowhere.json given: No such file or directory"),
         ("bench --read pyproject.toml", "--read: pyproject.toml is no JSON"),
-        ("bench --read polyplay/bench/recap.json", "is no document of `polyplay bench` with schema 1"),
+        ("bench --read bench/recap.json", "is no document of `polyplay bench` with schema 1"),
         ("bench --secs 3", "unknown option --secs for polyplay bench"),
         ("bench --env toy:cacth a2c", "unexpected 'a2c' for polyplay bench"),
         ("bench --env toy:cacth", "unknown toy 'toy:cacth'"),
@@ -148,10 +109,6 @@ def test_mistakes_are_one_line(line: str, says: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_documentation_has_the_table_as_it_is_printed():
-    docs = Path(__file__).parents[3] / "docs"
-    published = (docs / "results" / "recap.md").read_text()
-    for line in recap.markdown(None):
-        assert line in published
-    text = (docs / "guides" / "performance.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "performance.md").read_text()
     for heading in (*table.HEADS.values(), "waits", "others", "of it"):
         assert heading in text

@@ -8,13 +8,19 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from polyplay.cli.arguments import parse_words
+from polyplay.cli.bench import SCHEMA
+from polyplay.common.bounds import above_zero, at_least
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row, write_json
+
+if TYPE_CHECKING:
+    from polyplay.cli.bench.measure import Measures
 
 WIDTH = 100  # columns, at most
-LINE = "polyplay bench [SYSTEM …]"
-ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is learnt, nothing kept."
+ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is saved."
 
 
 @dataclass(frozen=True)
@@ -35,52 +41,34 @@ class BenchOptions:
     """run every system with this made free too, between two runs as it is, to see whether that is what holds it up"""
     json: str | None = None
     """write everything to this file"""
-    picture: str | None = None
-    """draw where the time goes (.png, .svg, .pdf; needs polyplay[plots])"""
-    recap: bool = False
-    """print the scaling recap as Markdown, published figures beside these, instead of the tables"""
     read: str | None = None
     """measure nothing: take the figures of this file, that an earlier --json wrote"""
 
     def __post_init__(self) -> None:
-        if self.cores is not None and self.cores < 1:
-            raise UserError(f"--cores: {self.cores} given, allowed: a whole number from 1 up")
-        if not self.seconds > 0.0:
-            raise UserError(f"--seconds: {self.seconds:g} given, allowed: a number above 0")
-        for name in ("json", "picture"):
-            file = getattr(self, name)
-            if file is not None and not Path(file).absolute().parent.is_dir():
-                raise UserError(f"--{name}: {file} given, but there is no directory {Path(file).parent}; make it first")
+        at_least(self, cores=1)
+        above_zero(self, "seconds")
+        if self.json is not None and not Path(self.json).absolute().parent.is_dir():
+            folder = Path(self.json).parent
+            raise UserError(f"--json: {self.json} given, but there is no directory {folder}; make it first")
 
 
-def command(words: list[str], means: Any = None) -> int:
-    """`polyplay bench` with these words; the exit status. `means`: measuring.Means, for tests."""
-    from polyplay.cli.bench import picture, recap, settings, table
-    from polyplay.common.files import write_json
-    from polyplay.runs import flags
+def command(words: list[str], means: Measures | None = None) -> int:
+    """Prints the tables; the exit status. `means` replaces what measures, for tests."""
+    from polyplay.cli.bench import settings, table
     from polyplay.runs.reports.terminal import default_console
 
-    if flags.wants_help(words):
-        flags.show_help({"bench": BenchOptions()}, LINE, f"{ABOUT} Systems: {', '.join(settings.MEASURED)}.")
-    n = next((i for i, w in enumerate(words) if w.startswith("-")), len(words))
-    asked, _ = flags.read_flags(BenchOptions, words[n:], LINE)
-    if asked.picture is not None:
-        picture.check_picture(asked.picture)
-    document = read_options(asked.read) if asked.read is not None else _measure(words[:n], asked, means)
-    if asked.json is not None:
-        write_json(Path(asked.json), document)
-    if asked.picture is not None:
-        picture.draw_picture(document, Path(asked.picture))
-    if asked.recap:
-        print("\n".join(recap.markdown(document)))
-    else:
-        console = default_console()
-        console.width = min(console.width, WIDTH)
-        table.print_table(document, console)
+    about = f"{ABOUT} Systems: {', '.join(settings.MEASURED)}."
+    names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
+    document = read_document(options.read) if options.read is not None else _measure(names, options, means)
+    if options.json is not None:
+        write_json(Path(options.json), document)
+    console = default_console()
+    console.width = min(console.width, WIDTH)
+    table.print_table(document, console)
     return int(any("error" in row for row in document["systems"]))
 
 
-def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any]:
+def _measure(names: list[str], options: BenchOptions, means: Measures | None) -> Row:
     from polyplay import systems
     from polyplay.cli.bench import settings
     from polyplay.workers.process import keep_to
@@ -93,20 +81,18 @@ def _measure(names: list[str], asked: BenchOptions, means: Any) -> dict[str, Any
         if name not in settings.MEASURED:
             can = ", ".join(settings.MEASURED)
             raise UserError(f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}")
-    keep_to(asked.cores)  # and so do all that are started from here
+    keep_to(options.cores)  # and so do all that are started from here
     from polyplay.cli.bench.measure import Bench, Measures
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):  # end what was started, remove what was written
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    how = means or Measures(say=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
-    return Bench(chosen, asked, how).run()
+    means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
+    return Bench(chosen, options, means).run()
 
 
-def read_options(file: str) -> dict[str, Any]:
+def read_document(file: str) -> Row:
     """An earlier document. Raises UserError."""
-    from polyplay.cli.bench import SCHEMA
-
     try:
         document = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as e:

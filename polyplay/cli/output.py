@@ -1,18 +1,18 @@
-"""Findings as a table on the terminal."""
+"""What a verb prints: findings as a table, a result as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from polyplay.common.files import Row
 from polyplay.common.findings import Finding
 
 STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "unseen": "bright_black"}
-
 WORDS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "unseen": "–"}
 
 
-def _gathered(findings: Sequence[Finding]) -> list[Finding]:
-    """Those that were not looked at for the same reason, as one."""
+def _grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings that are unseen for the same reason become one."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -22,7 +22,7 @@ def _gathered(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of findings, what to do beneath each that is not well, then the card."""
+    """Print a table of findings, the fix beneath each that is not ok, then the card."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -35,7 +35,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    for f in _gathered(findings):
+    for f in _grouped(findings):
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)
@@ -44,3 +44,13 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     width = max(map(len, card), default=0)
     for key, value in card.items():
         console.print(Text.assemble((f"{key:<{width}}  ", "bright_black"), value), soft_wrap=True)
+
+
+def print_result(result: Row) -> None:
+    """A line for each value that fits in one."""
+    short = {k: v for k, v in result.items() if not isinstance(v, (list, dict))}
+    for key, value in short.items():
+        text = "none" if value is None else str(value)
+        if isinstance(value, float):
+            text = f"{value:g}" if 0.0 < abs(value) < 0.01 else f"{value:,.2f}"
+        print(f"{key:<{max(map(len, short))}}  {text}")

@@ -11,7 +11,7 @@ import pytest
 from polyplay.cli import main
 from polyplay.common import files
 from polyplay.common.errors import UserError
-from polyplay.evaluation.scores.command import ScoresOptions, compared, listed
+from polyplay.evaluation.scores.comparison import ScoresOptions, compare_runs, list_published
 from polyplay.evaluation.scores.of_runs import scores_of_runs
 from polyplay.runs import directory
 
@@ -37,7 +37,7 @@ def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: fl
 
 
 def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path: Path):
-    result = compared([run(tmp_path / "a", null_op=9.3)], ScoresOptions())
+    result = compare_runs([run(tmp_path / "a", null_op=9.3)], ScoresOptions())
     assert (result["protocol"], result["place"], result["baselines"]["name"]) == ("null-op", "final", "nature")
     [row] = result["games"]
     assert row["game"] == "pong"
@@ -54,20 +54,20 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
 def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     runs = [run(tmp_path / str(i), null_op_30min=x) for i, x in enumerate((10.0, 20.0))]
     runs.append(run(tmp_path / "b", "ALE/VideoPinball-v5", null_op_30min=17667.9))
-    result = compared(runs, ScoresOptions())
+    result = compare_runs(runs, ScoresOptions())
     pong, pinball = result["games"]
     assert (pong["runs"], pong["score"], pong["episodes"]) == (2, 15.0, 60)
     assert 10.0 <= pong["interval"][0] <= pong["interval"][1] <= 20.0
     assert (pinball["random"], pinball["normalised"]) == (0.0, 100.0)
     assert result["notes"][0].startswith("video_pinball: the raw tables say")
     assert result["aggregates"][0]["games"] == 2
-    table = compared(runs, ScoresOptions(pinball="table", published=("apex_noop",)))
+    table = compare_runs(runs, ScoresOptions(pinball="table", published=("apex_noop",)))
     assert table["games"][1]["random"] == 16256.9
     assert [a["agent"] for a in table["aggregates"]] == ["these runs", "apex_noop"]
 
 
 def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
-    result = compared([run(tmp_path / "a", human_starts_substitute=3.0)], ScoresOptions())
+    result = compare_runs([run(tmp_path / "a", human_starts_substitute=3.0)], ScoresOptions())
     assert result["protocol"] == "human-starts (substitute)"
     assert result["baselines"]["name"] == "human-starts"
     assert result["games"][0]["published"] == {}
@@ -77,10 +77,10 @@ def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
 def test_training_returns_are_read_from_the_games(tmp_path: Path):
     path = run(tmp_path / "a", "toy:catch")
     with pytest.raises(UserError, match="has finished no game yet, so it has no training score"):
-        compared([path], ScoresOptions(place="training"))
+        compare_runs([path], ScoresOptions(place="training"))
     lines = [{"episodic_return": float(i), "frames": i} for i in range(101)]
     (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = compared([path], ScoresOptions(place="training"))
+    result = compare_runs([path], ScoresOptions(place="training"))
     assert (result["protocol"], result["games"][0]["game"]) == ("training", "toy:catch")
     assert result["games"][0]["score"] == 50.5
     assert result["games"][0]["normalised"] is None
@@ -115,7 +115,7 @@ def test_what_is_missing_or_damaged_is_said(tmp_path: Path):
 
 
 def test_all_published_columns_are_listed_with_their_aggregates():
-    rows = {row["column"]: row for row in listed(ScoresOptions())["columns"]}
+    rows = {row["column"]: row for row in list_published(ScoresOptions())["columns"]}
     want = {"protocol": "null-op", "baselines": "nature", "games": 49, "median": 93.5, "mean": 241.1}
     assert {k: rows["dqn_noop"][k] for k in want} == want
     assert rows["apex_humanstarts"]["median"] == 358.1

@@ -1,4 +1,4 @@
-"""toy:traits: one small game with whatever environments may ask of a library, each thing to be switched on by itself.
+"""One small game with whatever environments may ask of a library, each thing to be switched on by itself.
 
 An episode asks `questions`. A question shows one of four cues, the answer is the action that belongs to it, and its
 worth, from 0 to 1, over `questions` is the reward: perfect play returns 1. What an answer is depends on the actions:
@@ -9,7 +9,7 @@ worth, from 0 to 1, over `questions` is the reward: perfect play returns 1. What
     MultiBinary(2)           0,0    1,0    0,1    1,1
     Box(1)                  -0.75  -0.25   0.25   0.75      1 when hit, 0 when missed by 1 or more
 
-Each number, bit and real counts alike. Names with switches: toy:traits+memory+mask.
+Each number, bit and real counts alike. Names with switches: NAME + "+memory+mask".
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from polyplay.common.tree import Field, Spec, Tree
 from polyplay.envs import masks
 from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete
 
+NAME = "toy:tests.envs.toys.traits:Traits"
 Arrays = dict[str, np.ndarray]
 CUES = 4
 BOX = Box((1,), np.array([-1], np.float32), np.array([1], np.float32))
@@ -52,9 +53,9 @@ class Traits:
 
     def __post_init__(self) -> None:
         if self.questions < 1:
-            raise UserError(f"toy:traits needs questions ≥ 1, got questions={self.questions}")
+            raise UserError(f"Traits needs questions ≥ 1, got questions={self.questions}")
         if self.mask and self.continuous and not self.hybrid:
-            raise UserError("toy:traits: mask and continuous need hybrid too: a Box has no illegal actions")
+            raise UserError("Traits: mask and continuous need hybrid too: a Box has no illegal actions")
 
     action = property(lambda self: ACTIONS[self.hybrid, self.continuous])
     classes = property(lambda self: {"room": 3} if self.dict else {})

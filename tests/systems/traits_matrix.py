@@ -1,5 +1,5 @@
-"""Traits of environments and networks, and the runs that try them together in every system: one table, from which
-`polyplay systems --matrix` is printed and which tests/systems/test_traits_together.py runs. Imports no torch.
+"""Traits of environments and networks, and the runs that try them together in every system: test_traits_together.py
+runs them, `markdown()` is their table for the documentation.
 """
 
 from __future__ import annotations
@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 TEST = "tests/systems/test_traits_together.py"
 HOW = {"thread": "threads", "process": "processes"}
-MARKS = {"learns": "L", "trains": "t", "untried": "-"}
+MARKS = {"learns": "L", "trains": "t", "untried": "–"}
 
 
 @dataclass(frozen=True)
 class Trait:
     title: str
-    switches: tuple[str, ...] = ()  # of toy:traits
+    switches: tuple[str, ...] = ()  # of the game in tests/envs/toys/traits.py
     core: str = "none"
 
 
@@ -44,10 +43,10 @@ class Case:
     @property
     def env(self) -> str:
         switches = dict.fromkeys(s for name in self.traits for s in TRAITS[name].switches)
-        return "+".join(["toy:traits", *switches])
+        return "+".join(["toy:tests.envs.toys.traits:Traits", *switches])
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str]:
         cores = [TRAITS[name].core for name in self.traits if TRAITS[name].core != "none"]
         return {"env": self.env, "on": self.on, "core": cores[0] if cores else "none"}
 
@@ -103,28 +102,22 @@ def verdict(system: str, on: str, traits: Iterable[str]) -> str:
     return "learns" if any(c.goal is not None for c in found) else "trains" if found else "untried"
 
 
-def table() -> Any:
-    """The matrix for a terminal."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_caption(), caption_justify="left")
-    made.add_column("traits", style="bold", no_wrap=True)
-    for system in SYSTEMS:
-        made.add_column(system, no_wrap=True, justify="center")
+def markdown() -> list[str]:
+    """The table as lines of Markdown: a row for each trait and each pair, a column for each system."""
+    lines = ["| traits | " + " | ".join(SYSTEMS) + " |", "|---|" + ":-:|" * len(SYSTEMS)]
     for pair in pairs():
         title = " + ".join(TRAITS[name].title for name in pair)
-        made.add_row(title, *(" ".join(MARKS[verdict(system, on, pair)] for on in HOW) for system in SYSTEMS))
-    return made
-
-
-def _caption() -> str:
+        marks = (" ".join(MARKS[verdict(system, on, pair)] for on in HOW) for system in SYSTEMS)
+        lines.append(f"| {title} | {' | '.join(marks)} |")
     learn = sum(c.goal is not None for c in CASES)
-    return (
-        f"First as {', then as '.join(HOW.values())}; proved by {TEST}:\n"
-        f"{len(CASES)} runs of toy:traits with these traits on.\n"
-        f"L learns: the mean return of 100 games passes a bar ({learn} runs).\n"
-        "t trains: some updates without error, weights finite and changed.\n"
-        f"{', '.join(VALUES)}: Discrete actions; masks and dict obs. in tests/systems/test_values_traits.py.\n"
-        f"{', '.join(REAL)}: continuous actions; dict obs. in tests/systems/test_apex_dpg.py."
-    )
+    return [
+        *lines,
+        "",
+        f"The first mark is for workers as {', the second as '.join(HOW.values())}. `{TEST}` makes these "
+        f"{len(CASES)} runs of the game in tests/envs/toys/traits.py.",
+        f"**L** learns: the mean return of 100 games reaches a goal ({learn} runs). **t** trains: some updates without "
+        "error, weights finite and changed.",
+        f"{', '.join(VALUES)} take Discrete actions only; masks and dict observations: "
+        "`tests/systems/test_values_traits.py`.",
+        f"{', '.join(REAL)} takes continuous actions only; dict observations: `tests/systems/test_apex_dpg.py`.",
+    ]

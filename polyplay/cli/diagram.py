@@ -1,0 +1,17 @@
+"""`polyplay diagram`."""
+
+from __future__ import annotations
+
+from polyplay.cli.arguments import page_and_words
+
+
+def command(words: list[str]) -> int:
+    """Prints the figure of a system; the exit status."""
+    from polyplay.runs import options
+
+    system, page, rest = page_and_words(words, "diagram")
+    settings, chosen, _ = options.parse(page, rest, "diagram")
+    from polyplay.runs import run
+
+    print(run.diagram(system, settings, chosen))
+    return 0

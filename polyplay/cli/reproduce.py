@@ -1,0 +1,29 @@
+"""`polyplay reproduce`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyplay.cli.arguments import run_and_options
+from polyplay.cli.output import print_result
+from polyplay.common.bounds import at_least
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
+
+    updates: int | None = None
+    """stop after this many updates (none: all that were logged)"""
+
+    def __post_init__(self) -> None:
+        at_least(self, updates=1)
+
+
+def command(words: list[str]) -> int:
+    """Prints what was compared; the exit status."""
+    directory, options, _ = run_and_options(ReproduceOptions, words, "reproduce")
+    from polyplay.runs import reproduce
+
+    print_result(reproduce.reproduce(directory, options.updates))
+    return 0

@@ -1,0 +1,42 @@
+"""`polyplay resume`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyplay.cli.arguments import run_and_options
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What may change when a run goes on; what is not given stays as it was."""
+
+    frames: int | None = None
+    """stop after this many frames, those before included"""
+    steps: int | None = None
+    """stop after this many agent steps, those before included (also --total-timesteps, -n)"""
+    minutes: float | None = None
+    """stop after this many minutes of wall time, those before included"""
+    until_return: float | None = None
+    """stop when the mean return of the last 100 full games reaches this"""
+    report_every: float | None = None
+    """seconds between reports"""
+    checkpoint_every: float | None = None
+    """seconds between checkpoints"""
+    keep: int | None = None
+    """how many of the newest checkpoints to keep, besides the best"""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """where learners and replicas compute from now on"""
+    chaos: str | None = None
+    """which workers are harmed from now on, as in `polyplay train` (none: no more)"""
+    dry_run: bool = False
+    """show the plan, measure the speed for two seconds, write nothing"""
+
+
+def command(words: list[str]) -> int:
+    """The run's exit status."""
+    directory, options, given = run_and_options(ResumeOptions, words, "resume")
+    from polyplay.runs import run
+
+    return run.resume(directory, {name: getattr(options, name) for name in given}).exit_code
