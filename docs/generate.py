@@ -179,6 +179,13 @@ def rules(page: Path) -> str:
     return table(["rule", "what it says", "a run"], ([code(k), prose(r.says, page), r.run] for k, r in RULES.items()))
 
 
+def traits(page: Path) -> str:
+    """Which traits of environments and networks are tested together, in which systems."""
+    from tests.systems import traits_matrix
+
+    return "\n".join(traits_matrix.markdown())
+
+
 def usage(page: Path) -> str:
     """What `polyplay --help` prints."""
     printed = io.StringIO()
@@ -230,6 +237,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "systems": systems_table,
     "options": run_options,
     "rules": rules,
+    "traits": traits,
     "usage": usage,
     "verbs": verbs,
 }
