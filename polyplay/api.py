@@ -14,6 +14,7 @@ from polyplay.runs.run import RunResult
 
 if TYPE_CHECKING:
     from polyplay.envs.check.report import CheckReport
+    from polyplay.runs.options import Settings
 
 
 @dataclass
@@ -43,7 +44,7 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
     return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
 
 
-def _evaluate(directory: Path, settings: object, **options: Any) -> Row:
+def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
     return evaluate(directory, EvaluateOptions(**options), settings)

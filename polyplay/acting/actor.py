@@ -17,7 +17,8 @@ import torch
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import row_to_device
 from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
-from polyplay.buffers.rollout_queue import Producer, RolloutSlots
+from polyplay.buffers.rollout_queue import Producer
+from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.rng import LaneUniforms

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from polyplay.buffers.rollout_queue import RolloutSlots
+from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 from polyplay.nets.device import fetch_outputs, to_device

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from polyplay.buffers.rollout_slots import Collator
 from polyplay.common import tree
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
@@ -262,26 +263,6 @@ class RolloutQueue:
         self._attach()
 
 
-class RolloutSlots:
-    """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
-
-    committed = 0  # rollouts given away before
-
-    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int, patience: float = 0.1):
-        self.T, self.lanes, self.slots, self.patience = T, lanes, slots, patience
-        self.rows: Batch = tree.zeros(rows, (slots, T + 1, lanes))
-        self.state: Batch = tree.zeros(state, (slots, lanes))
-        self._turn = 0
-
-    def slot(self) -> int:
-        self._turn += 1
-        return (self._turn - 1) % self.slots
-
-    def views(self, slot: int) -> tuple[Batch, Batch]:
-        """As Producer.views."""
-        return tree.map(lambda x: x[slot], self.rows), tree.map(lambda x: x[slot], self.state)
-
-
 class Producer:
     """One actor's end of a RolloutQueue."""
 
@@ -433,34 +414,3 @@ class RolloutBatches:
             chosen.append(c + at * queue.consumers)
             turn += 1
         return chosen, turn
-
-
-class Collator:
-    """Puts `n` slots of `lanes` lanes side by side: a view when one is the batch, else one copy into kept memory."""
-
-    def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
-        self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
-        self._memory: tuple[Batch, Batch] | None = None
-
-    def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        rows, state = self.rows, self.state
-        if self.n == 1:
-            return tree.map(lambda x: x[slots[0]], rows), tree.map(lambda x: x[slots[0]], state)
-        if self._memory is None:
-            wide = self.n * self.lanes
-            self._memory = (
-                tree.map(lambda x: np.empty((x.shape[1], wide, *x.shape[3:]), x.dtype), rows),
-                tree.map(lambda x: np.empty((wide, *x.shape[2:]), x.dtype), state),
-            )
-        for i, slot in enumerate(slots):
-            part = slice(i * self.lanes, (i + 1) * self.lanes)
-            tree.map(
-                lambda into, x, at=part, s=slot: into.__setitem__((slice(None), at), x[s]),
-                self._memory[0],
-                rows,
-            )
-            tree.map(lambda into, x, at=part, s=slot: into.__setitem__(at, x[s]), self._memory[1], state)
-        return self._memory
-
-    def done(self) -> None:
-        """The slots are no longer read: they may go back to their producers."""

@@ -38,10 +38,6 @@ class Source(Protocol):
     def describe(self) -> list[str]: ...  # a line each for the diagram
 
 
-class WorkerHandle(Protocol):
-    ctx: WorkerContext
-
-
 @dataclass
 class Role:
     """What every worker of a role holds, by name; `settings` are all other arguments of `work`."""

@@ -34,7 +34,7 @@ def bits(key: np.uint64, n: np.uint64) -> np.uint64:
 
 
 @inlined
-def fraction(key: np.uint64, n: np.uint64) -> float:
+def uniform(key: np.uint64, n: np.uint64) -> float:
     """float64 in [0, 1), 53 bits."""
     return np.float64(bits(key, n) >> _11) * 2.0**-53
 
@@ -51,11 +51,11 @@ def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np
 
 
 @compiled
-def fractions(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
+def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
     """float64 [n] in [0, 1): numbers begin … begin + n - 1."""
     out = np.empty(n)
     for i in range(n):
-        out[i] = fraction(key, begin + np.uint64(i))
+        out[i] = uniform(key, begin + np.uint64(i))
     return out
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from polyplay.buffers.replay.index import ItemIndex, priority_error
-from polyplay.buffers.replay.rng import CounterRng, fractions
+from polyplay.buffers.replay.rng import CounterRng, uniforms
 from polyplay.buffers.replay.spec import Proportional
 from polyplay.buffers.replay.sum_tree import MOST, SumTree
 from polyplay.common.errors import BadPriority
@@ -81,7 +81,7 @@ class ProportionalSampler(UniformSampler):
             return super().pick(n, beta)
         slots = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified)
         if u:
-            evenly = np.flatnonzero(fractions(self.rng.key, self.rng.take(n), n) < u)
+            evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
             slots[evenly] = self.index.pick(self.rng, len(evenly))
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
         return slots, importance_weights(share, size, self.sampler.beta if beta is None else beta)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import compiled, fraction, inlined
+from polyplay.buffers.replay.rng import compiled, inlined, uniform
 
 WIDTH = 8
 MOST = 1e290  # of a leaf: sums do not overflow
@@ -101,7 +101,7 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
 def _masses(key: np.uint64, begin: np.uint64, total: float, stratified: bool, mass: np.ndarray) -> None:
     n = mass.size
     for i in range(n):
-        x = fraction(key, begin + np.uint64(i))
+        x = uniform(key, begin + np.uint64(i))
         mass[i] = (i + x) / n * total if stratified else x * total
 
 

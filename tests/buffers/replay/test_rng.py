@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import CounterRng, below, bits, compiled, fractions, is_compiled
+from polyplay.buffers.replay.rng import CounterRng, below, bits, compiled, is_compiled, uniforms
 
 
 @compiled
@@ -33,12 +33,12 @@ def test_every_number_below_a_limit_is_as_likely():
 
 def test_fractions_and_a_saved_state():
     rng = CounterRng(4)
-    x = fractions(rng.key, rng.take(1000), 1000)
+    x = uniforms(rng.key, rng.take(1000), 1000)
     assert ((x >= 0) & (x < 1)).all()
     assert abs(x.mean() - 0.5) < 0.05
     other = CounterRng(0)
     other.load(rng.save())
-    assert np.array_equal(fractions(other.key, other.take(5), 5), fractions(rng.key, rng.take(5), 5))
+    assert np.array_equal(uniforms(other.key, other.take(5), 5), uniforms(rng.key, rng.take(5), 5))
     assert CounterRng(1).key != CounterRng(2).key
 
 
