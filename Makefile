@@ -1,7 +1,7 @@
 # make check: everything that a change has to pass. BIN: where the tools are.
 BIN ?= .venv/bin
 
-.PHONY: check format newest test
+.PHONY: check docs format newest test
 
 check:
 	$(BIN)/ruff format --check .
@@ -15,6 +15,12 @@ format:
 
 test:
 	$(BIN)/python -m pytest -q
+
+# The site, in build/site, from the same pages; needs the extra [docs].
+docs:
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/assemble.py build/pages
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --strict
 
 # All tests with the newest of everything that the ranges in pyproject.toml allow, in an environment of its own;
 # torch stays the one of constraints.txt: `make newest TORCH=` takes the newest of that too.

@@ -1,7 +1,7 @@
 """Environments that were not written for Polyplay: each is checked, and trained in for some steps, by the command line.
 
 Needs `pip install 'gymnasium[box2d,mujoco,toy-text]' minigrid envpool` beside Polyplay. Writes
-bench/results/third_party.md (and .json), which docs/environments.md shows.
+bench/results/third_party.md (and .json), which docs/start/your_environment.md shows.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Config:
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: int = 256  # width of the recurrent core
     learning_rate: float = 7e-4  # at the start; see --anneal
-    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs: three RMSProps)
+    optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     eps: float = 1e-5  # the optimiser's ε
     alpha: float = 0.99  # RMSProp's decay
     clip: float = 0.5  # bound of the gradient's global norm, 0 is off

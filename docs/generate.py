@@ -1,0 +1,285 @@
+"""Write the generated parts of the documentation: `python docs/generate.py`; with --check, fail if one is not current.
+
+A generated part of a page lies between two comments on lines of their own: `<!-- generated: KIND ARGUMENTS -->` and
+`<!-- end -->`. What is between them is replaced. The kinds are the functions in KINDS; the tables come from the
+dataclasses that the command line itself is made from, and the texts from the commands' own --help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import inspect
+import io
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from polyplay import systems  # noqa: E402
+from polyplay.cli import main  # noqa: E402
+from polyplay.envs.rules import RULES  # noqa: E402
+from polyplay.runs import flags, options  # noqa: E402
+
+BLOCK = re.compile(r"^(<!-- generated: (?P<what>.+?) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
+PLACES = ("*.md", "docs/**/*.md", "bench/README.md")
+
+
+def pages() -> list[Path]:
+    """Every page of the documentation."""
+    return sorted(p for pattern in PLACES for p in ROOT.glob(pattern))
+
+
+# What the dataclasses say
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Field → what it is: the string below it, or the comment on its lines, as the command's help shows it."""
+    source = textwrap.dedent(inspect.getsource(cls))
+    lines, found = source.splitlines(), {}
+    (tree,) = ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    for at, node in enumerate(tree.body):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        below = tree.body[at + 1] if at + 1 < len(tree.body) else None
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = str(below.value.value)
+        else:
+            text = " ".join(comment(line) for line in lines[node.lineno - 1 : node.end_lineno])
+        found[node.target.id] = " ".join(text.split())
+    return found
+
+
+def comment(line: str) -> str:
+    return line.partition("  # ")[2]
+
+
+def shown(value: Any) -> str:
+    """A value as one writes it on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value >= 10_000 and value % 1000 == 0:
+        return f"{value // 1_000_000}M" if value % 1_000_000 == 0 else f"{value // 1000}k"
+    if isinstance(value, float):
+        return shortest(value)
+    if isinstance(value, tuple):
+        return ",".join(map(shown, value))
+    return "none" if value is None else str(value)
+
+
+def shortest(value: float) -> str:
+    """2.5e-4 for what Python prints as 0.00025."""
+    if value == 0 or abs(value) >= 0.001:
+        return f"{value:g}"
+    text = next(t for t in (f"{value:.{digits}e}" for digits in range(17)) if float(t) == value)
+    return re.sub(r"e-0?", "e-", text)
+
+
+def choices(hint: Any) -> list[str]:
+    found = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
+    return found or [c for a in get_args(hint) for c in choices(a)]
+
+
+def prose(text: str, page: Path) -> str:
+    """A comment as Markdown: options as code, pages as links, nothing that would end a table's cell."""
+    parts = text.replace("|", "\\|").split("`")  # every second one is code already
+    for i in range(0, len(parts), 2):
+        parts[i] = re.sub(r"(?<![\w-])(--[a-z][a-z-]+)", r"`\1`", parts[i])
+        parts[i] = re.sub(r"\bdocs/([\w/]+)\.md", lambda m: link(m[0], page), parts[i])
+    return "`".join(parts)
+
+
+def link(path: str, page: Path) -> str:
+    name = Path(path).stem.replace("_", " ")
+    return f"[{name}]({os.path.relpath(ROOT / path, page.parent)})"
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def describe(hint: Any, text: str, page: Path) -> str:
+    """What a field is, and which values it takes where that is a list."""
+    allowed = ", ".join(map(code, choices(hint)))
+    return "; ".join(part for part in (prose(text, page), allowed) if part)
+
+
+def of_dataclass(value: Any, page: Path, spell: Callable[[str], str], head: str) -> str:
+    """The table of a dataclass's fields; the defaults are those of the instance `value`."""
+    hints, texts = get_type_hints(type(value)), meanings(type(value))
+    rows = (
+        (code(spell(f.name)), code(shown(getattr(value, f.name))), describe(hints[f.name], texts[f.name], page))
+        for f in fields(value)
+    )
+    return table((head, "default", "meaning"), rows)
+
+
+# The kinds
+
+
+def fields_of(page: Path, system: str) -> str:
+    """A system's fields, with the defaults of preset `paper`."""
+    return of_dataclass(options.preset(systems.load(system), "paper"), page, str, "field")
+
+
+def presets_of(page: Path, system: str) -> str:
+    """What a system's presets change, a column each, and what they say of themselves."""
+    module = systems.load(system)
+    made = {name: make() for name, make in module.PRESETS.items()}
+    names = [f.name for f in fields(module.Config) if len({repr(getattr(c, f.name)) for c in made.values()}) > 1]
+    base = made["paper"]
+
+    def cell(preset: str, field: str) -> str:
+        value = getattr(made[preset], field)
+        return code(shown(value)) if preset == "paper" or value != getattr(base, field) else ""
+
+    rows = ([code(name), *(cell(preset, name) for preset in made)] for name in names)
+    notes = [f"- `{name}`: {prose(about(make), page)}" for name, make in module.PRESETS.items() if about(make)]
+    return "\n\n".join([table(["field", *map(code, made)], rows), "\n".join(notes)])
+
+
+def about(make: Callable[[], Any]) -> str:
+    return " ".join((make.__doc__ or "").split())
+
+
+def systems_table(page: Path, *columns: str) -> str:
+    """Every system, linked to its page, with these of its six choices; without any all of them."""
+    wanted = [c.strip() for c in " ".join(columns).split(",") if c.strip()]
+    rows = {name: systems.load(name).ROW for name in systems.names()}
+    wanted = wanted or list(next(iter(rows.values())))
+    where = os.path.relpath(ROOT / "docs" / "systems", page.parent)
+    body = ([f"[`{n}`]({os.path.normpath(f'{where}/{n}.md')})", *(row[c] for c in wanted)] for n, row in rows.items())
+    return table(["system", *wanted], body)
+
+
+def run_options(page: Path) -> str:
+    """The options that every system has."""
+    return of_dataclass(options.RunOptions(), page, flags.flag, "option")
+
+
+def rules(page: Path) -> str:
+    """What an environment must keep to, and what a run does where it does not."""
+    return table(["rule", "what it says", "a run"], ([code(k), prose(r.says, page), r.run] for k, r in RULES.items()))
+
+
+def traits(page: Path) -> str:
+    """Which traits of environments and networks are tested together, in which systems."""
+    from tests.systems import traits_matrix
+
+    return "\n".join(traits_matrix.markdown())
+
+
+def usage(page: Path) -> str:
+    """What `polyplay --help` prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main.main(["--help"])
+    return fence(printed.getvalue())
+
+
+def fence(text: str) -> str:
+    return f"```text\n{text.strip()}\n```"
+
+
+class Help(Exception):
+    """Raised where a command would print its help: the dataclasses, the command, and what is said about it."""
+
+
+def verb(page: Path, name: str) -> str:
+    """The options of one verb, as its --help has them."""
+
+    def show(defaults: Any, command: str, about: str = "") -> None:
+        raise Help(defaults, command, about)
+
+    printed = io.StringIO()
+    with (
+        mock.patch.object(flags, "show_help", show),
+        mock.patch.dict(os.environ, {"COLUMNS": "100"}),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        try:
+            status = main.main([name, "--help"])
+        except Help as shown:
+            defaults, command, text = shown.args
+            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults.values() if is_dataclass(v)]
+            docs = [" ".join((type(v).__doc__ or "").split()) for v in defaults.values()]
+            return "\n\n".join([f"`{command}`", prose(" ".join([text, *docs]).strip(), page), *tables])
+    return fence(printed.getvalue()) if status == 0 else f"`polyplay {name}` takes no options."
+
+
+def verbs(page: Path) -> str:
+    """A section for every verb but those that take a system."""
+    rest = [name for name in main.VERBS if name not in ("train", "diagram")]
+    return "\n\n".join(f"## {name}\n\n{verb(page, name)}" for name in rest)
+
+
+KINDS: dict[str, Callable[..., str]] = {
+    "fields": fields_of,
+    "presets": presets_of,
+    "systems": systems_table,
+    "options": run_options,
+    "rules": rules,
+    "traits": traits,
+    "usage": usage,
+    "verbs": verbs,
+}
+
+
+# The pages
+
+
+def filled(page: Path, text: str) -> str:
+    """The text of `page` with every generated part made anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        kind, *words = found["what"].split()
+        if kind not in KINDS:
+            raise SystemExit(f"{page.relative_to(ROOT)}: no kind {kind}; there are {', '.join(KINDS)}")
+        return f"{found[1]}\n{KINDS[kind](page, *words)}\n\n{found[3]}"
+
+    return BLOCK.sub(fill, text)
+
+
+def stale(write: bool = False) -> list[str]:
+    """The pages whose generated parts are not current; with `write` they are written."""
+    found = []
+    for page in pages():
+        text = page.read_text()
+        made = filled(page, text)
+        if made != text:
+            found.append(str(page.relative_to(ROOT)))
+            if write:
+                page.write_text(made)
+    return found
+
+
+def command(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write the generated parts of the documentation.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a page is not current")
+    check = parser.parse_args(words).check
+    found = stale(write=not check)
+    for name in found:
+        print(f"{name}: {'not current, run python docs/generate.py' if check else 'written'}")
+    return 1 if check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -1,0 +1,211 @@
+"""Every code block of README and docs runs.
+
+python      Blocks of a page are run in order, in one namespace and one directory. One that begins with a comment that
+            names a file (`# my_env.py`) is written to it instead. Training takes a few steps, in one thread.
+sh          Lines that call polyplay are read by the real command line up to the point where work would begin; where
+            `--dry-run` is quick they are run with it. Other lines must be of a kind in OTHERS, which says why they are
+            not run.
+inline code `polyplay …` in a sentence is read like a line of sh, unless it has a placeholder.
+
+`<!-- not run: REASON -->` on the line above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from docs import assemble
+from polyplay import api
+from polyplay.cli import main
+from polyplay.runs import flags, options
+
+ROOT = assemble.ROOT
+PAGES = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
+PAGES.remove(ROOT / "CHANGELOG.md")  # it names what is gone
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+FILE = re.compile(r"# (\w+\.py)$")
+INLINE = re.compile(r"`(polyplay [^`]+)`")
+PLACEHOLDER = re.compile(r"…|\b[A-Z][A-Z_]+\b(?!/)")  # RUN, FILE; not ALE/Pong-v5
+STEPS = 600  # that training in a block is cut to
+OTHERS = {  # the first words of a line → why it is not run
+    "python3 -m venv": "installs from the network",
+    ".venv/bin/pip": "installs from the network",
+    "pip": "installs from the network",
+    "git": "needs the network",
+    "cd": "a person's own place",
+    "make": "the target is looked up in the Makefile",
+    "python": "the file is looked up; benchmarks take minutes",
+    ".venv/bin/python": "the tests themselves",
+    "tensorboard": "waits for a browser",
+    "wandb": "needs an account",
+    "kill": "needs a process",
+    ".venv/bin/pre-commit": "changes the checkout",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    kind: str
+    text: str
+    why: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        found = FILE.match(self.text.partition("\n")[0])
+        return found[1] if found else None
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(page, text[: found.start("kind")].count("\n") + 1, found["kind"], found["text"], found["why"])
+        for found in BLOCK.finditer(text)
+    ]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+PYTHON = sorted({b.page for b in ALL if b.kind == "python"})
+
+
+def lines(block: Block) -> list[str]:
+    """The commands of a shell block: continued lines joined, comments dropped, `a && b` parted."""
+    text = re.sub(r"\\\n\s*", " ", block.text)
+    plain = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
+    return [part.strip() for line in plain for part in line.split("&&") if part.strip()]
+
+
+def commands() -> list[tuple[str, str]]:
+    found = [(str(b), line) for b in ALL if b.kind == "sh" and not b.why for line in lines(b)]
+    for page in PAGES:
+        text = assemble.FENCE.sub("", page.read_text())
+        found += [(str(page.relative_to(ROOT)), words) for words in INLINE.findall(text) if is_complete(words)]
+    return list(dict.fromkeys(found))
+
+
+def is_complete(words: str) -> bool:
+    """Whether it is a whole command, not the name of a verb or of its option."""
+    verb, *rest = words.split()[1:]
+    named = verb in ("bench", "doctor", "scores", "systems") or (rest and not rest[0].startswith("-"))
+    return bool(named) and not PLACEHOLDER.search(words) and not any(c in words for c in "*<[")
+
+
+def polyplay_words(line: str) -> list[str] | None:
+    """The words after `polyplay`, without what sets variables before it; None if it is another command."""
+    words = shlex.split(line)
+    while words and re.fullmatch(r"\w+=\S*", words[0]):
+        words = words[1:]
+    return words[1:] if words and words[0] in ("polyplay", ".venv/bin/polyplay") else None
+
+
+POLYPLAY = [(where, line) for where, line in commands() if polyplay_words(line) is not None]
+REST = [(where, line) for where, line in commands() if polyplay_words(line) is None]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to work in, whose modules can be imported."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def write_files(page: Path, there: Path) -> None:
+    for block in blocks(page):
+        if block.kind == "python" and block.file:
+            (there / block.file).write_text(block.text)
+
+
+def briefly(call: Callable[..., Any], steps: int, **quiet: Any) -> Callable[..., Any]:
+    """`polyplay.train` or `resume`, for no more than so many steps."""
+
+    def short(what: str, **given: Any) -> Any:
+        given.pop("frames", None)
+        return call(what, **{**given, **quiet, "steps": min(steps, given.get("steps", steps))})
+
+    return short
+
+
+@pytest.mark.parametrize("page", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+def test_python_blocks_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(polyplay, "train", briefly(api.train, STEPS, serial=True, tensorboard=False), raising=False)
+    monkeypatch.setattr(polyplay, "resume", briefly(api.resume, 2 * STEPS), raising=False)
+    write_files(page, here)
+    names: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks(page):
+        if block.kind != "python" or block.why:
+            continue
+        place = compile("\n" * block.line + block.text, str(page), "exec")
+        exec(place, {"__name__": "__file__"} if block.file else names)
+
+
+class Read(BaseException):
+    """The command line was understood."""
+
+
+def stop_after(call: Callable[..., Any]) -> Callable[..., Any]:
+    def read(*args: Any, **kw: Any) -> Any:
+        call(*args, **kw)
+        raise Read
+
+    return read
+
+
+@pytest.mark.parametrize(("where", "line"), POLYPLAY, ids=[f"{w} {n}" for w, n in POLYPLAY])
+def test_commands_are_understood(where: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys):
+    for owner, name in ((options, "parse"), (flags, "read_flags"), (argparse.ArgumentParser, "parse_args")):
+        monkeypatch.setattr(owner, name, stop_after(getattr(owner, name)))
+    words = polyplay_words(line)
+    try:
+        status = main.main(words)
+    except Read:
+        return
+    assert status == 0, f"{where}: {line}: {capsys.readouterr().err}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("where", "line"), [c for c in POLYPLAY if "train" in c[1].split()[1:2]])
+def test_training_that_is_shown_can_begin(where: str, line: str, here: Path, capsys):
+    write_files(ROOT / where.partition(":")[0], here)
+    assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{where}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize(("where", "line"), REST, ids=[f"{w} {n}" for w, n in REST])
+def test_other_commands_are_of_a_known_kind(where: str, line: str):
+    known = next((kind for kind in OTHERS if line == kind or line.startswith(f"{kind} ")), None)
+    assert known, f"{where}: {line!r} is not run; give its kind and a reason in OTHERS"
+    words = shlex.split(line)
+    if known == "make":
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), f"{where}: no target {words[1]}"
+    if known == "python" and words[1].endswith(".py"):
+        written = {b.file for b in ALL if str(b.page.relative_to(ROOT)) == where.partition(":")[0]}
+        assert (ROOT / words[1]).is_file() or words[1] in written, f"{where}: no file {words[1]}"
+
+
+def test_no_block_is_left_out_by_its_mark():
+    """A command or a program must say that it is one; what is left out has a reason."""
+    for block in ALL:
+        first = block.text.partition("\n")[0]
+        plain = block.kind in ("", "text")
+        assert not (plain and re.match(r"\$ |(\.venv/bin/)?polyplay |import |from \w+ import", first)), (
+            f"{block}: {first}"
+        )
+        assert block.kind in ("", "text", "python", "sh", "json"), f"{block}: {block.kind}"

@@ -1,0 +1,88 @@
+"""The generated parts of the documentation are what the code says now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from docs import generate
+from polyplay import systems
+from polyplay.buffers import replay_store
+from polyplay.cli import main
+from polyplay.learning.losses import dpg, policy_gradient, ppo, q_learning
+from polyplay.runs.reports import metric_names
+from polyplay.runs.reports.reporter import Reporter, Snapshot
+
+PAGE = generate.ROOT / "docs" / "systems" / "a2c.md"
+
+
+def test_every_generated_part_is_current():
+    assert generate.stale() == [], "run: python docs/generate.py"
+
+
+def test_a_part_that_is_not_current_is_found_and_written(tmp_path: Path, monkeypatch, capsys):
+    page = tmp_path / "README.md"
+    page.write_text("before\n<!-- generated: systems source -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.command(["--check"]) == 1
+    assert "README.md: not current" in capsys.readouterr().out
+    assert "old" in page.read_text()
+    assert generate.command([]) == 0
+    assert generate.command(["--check"]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- generated: systems source -->\n\n| system | source |")
+    assert text.endswith("<!-- end -->\nafter\n")
+
+
+def test_fields_have_their_default_meaning_and_choices():
+    text = generate.fields_of(PAGE, "a2c")
+    assert "| `learning_rate` | `7e-4` | at the start; see `--anneal` |" in text
+    assert "| `core` | `none` | recurrent core; `none`, `lstm`, `gru` |" in text
+    assert "| `budget` | `320M` |" in text
+    for name in systems.names():
+        assert "|  |\n" not in generate.fields_of(PAGE, name) + "\n", f"{name}: a field without a meaning"
+
+
+def test_presets_show_only_what_they_change():
+    text = generate.presets_of(PAGE, "a3c")
+    assert "| field | `paper` | `lstm` | `quick` |" in text
+    assert "| `core` | `none` | `lstm` |  |" in text
+    assert "`gamma`" not in text
+
+
+def test_every_verb_is_in_the_reference():
+    text = (generate.ROOT / "docs" / "reference" / "command_line.md").read_text()
+    for verb in main.VERBS:
+        assert f"\n## {verb}\n" in text
+
+
+@dataclass
+class Options:
+    one: int = 1
+    """a string below it | or so"""
+    two: Literal["a", "b"] | None = None  # a comment; docs/systems/a2c.md, --flag
+    three: tuple[float, ...] = (2.5e-4, 1.0)  # several
+
+
+def test_a_dataclass_as_a_table():
+    lines = generate.of_dataclass(Options(), PAGE, str, "option").splitlines()
+    assert lines[2:] == [
+        "| `one` | `1` | a string below it \\| or so |",
+        "| `two` | `none` | a comment; [a2c](a2c.md), `--flag`; `a`, `b` |",
+        "| `three` | `2.5e-4,1` | several |",
+    ]
+
+
+def test_every_metric_is_described(tmp_path: Path):
+    text = (generate.ROOT / "docs" / "reference" / "metrics.md").read_text()
+    report = Reporter(tmp_path, tensorboard=False).report(Snapshot(frames=0, steps=0, updates=0))
+    losses = {k for module in (dpg, policy_gradient, ppo, q_learning) for c in vars(module).values() for k in named(c)}
+    for key in {*report, *losses, *replay_store.NAMES, *metric_names.POLYPLAY}:
+        assert f"`{key}`" in text or key.startswith("replay_priority_p"), key
+
+
+def named(loss: object) -> tuple[str, ...]:
+    """The metrics of a class of losses."""
+    names = getattr(loss, "metrics", ()) if isinstance(loss, type) else ()
+    return names if isinstance(names, tuple) else ()
