@@ -121,7 +121,7 @@ class ParameterServer(SharedArrays):
         return [Arrow(gradients, ("update",), ("server",)), down]
 
     def title(self) -> str:
-        return f"Server({self.optim.name}), {self.shards} shards"
+        return f"ParameterServer({self.optim.name}), {self.shards} shards"
 
     def worker_nbytes(self, module: Network) -> float:
         return 2.0 * module_nbytes(module)

@@ -11,9 +11,9 @@ import torch
 
 import polyplay
 from polyplay import nets, systems
+from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.envs import Envs
-from polyplay.learning import replica
 from polyplay.runs import memory_estimate as memory
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -63,14 +63,14 @@ def test_queues_between_workers_are_counted_as_they_are():
 def test_slots_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = []
 
-    class Spy(replica.RolloutSlots):
+    class Spy(RolloutSlots):
         def __init__(self, *given: Any, **more: Any):
             super().__init__(*given, **more)
             made.append(sum(x.nbytes for _, x in tree.leaves({"rows": self.rows, "state": self.state})))
 
     crew, system = wired("a2c", lanes=4, replicas=1, groups=2)
     told = predict(crew, system)["rollouts"]
-    monkeypatch.setattr(replica, "RolloutSlots", Spy)
+    monkeypatch.setattr(sys.modules["polyplay.learning.replica"], "RolloutSlots", Spy)
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, groups=2, steps=40, serial=True, run=str(tmp_path / "r"))
     assert told == made[0] * 2  # the slots of two groups are put together into one batch
 

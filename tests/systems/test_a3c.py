@@ -136,7 +136,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
             )
     finally:
         crew.stop()
-    assert said == [f"worker replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
+    assert said == [f"worker episodic_replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
 
 
 def _until(crew: Crew, enough: Any, seconds: float = 120.0) -> None:
@@ -154,7 +154,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew.roles[0].spec = replace(spec, loss=fails)
     crew.start(())
     try:
-        with pytest.raises(WorkerLost, match=r"(?s)worker replica \d raised:.*a bad day"):
+        with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised:.*a bad day"):
             _until(crew, lambda: False, 60.0)
     finally:
         crew.stop()
@@ -195,10 +195,10 @@ def test_in_one_thread_it_repeats_to_the_bit_and_is_not_replayed(tmp_path):
 
 def test_the_figure_and_the_plan_say_what_is_shared():
     figure = diagram("a3c", a3c(optimizer="rmsprop_a3c"), RunOptions())
-    assert "replica × 2" in figure
+    assert "episodic_replica × 2" in figure
     assert "Hogwild(rmsprop_a3c), no lock" in figure
     assert "if lost replace" in figure
-    assert "weights and rmsprop_a3c's square ──► replica" in figure
+    assert "weights and rmsprop_a3c's square ──► episodic_replica" in figure
     crew = Crew(0, steps=1000)
     made = dict(plan.make_plan(crew, wired(crew), RunOptions(steps=1000)).lines)
     assert made["length"].endswith("200 updates of 5")

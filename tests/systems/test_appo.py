@@ -146,7 +146,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "rollout 128 steps, free" in figure
     assert "loss    APPO" in figure
     assert "batch   2 slots × 4 lanes × 128 steps" in figure
-    assert "act ──► Stream: 4 slots × 129 rows × 4 lanes ──► learn" in figure
+    assert "act ──► RolloutQueue: 4 slots × 129 rows × 4 lanes ──► learn" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
     assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]

@@ -144,7 +144,7 @@ def test_its_picture_and_plan_tell_of_the_memory():
     text = diagram("dqn", systems.load("dqn").Config(env="toy:catch", network="mlp"), RunOptions())
     assert "replay  1,000,000 agent steps" in text
     assert "draws   32 transitions: 8 per agent step, uniform" in text
-    assert "ε       Anneal to 0.1" in text
+    assert "ε       LinearEpsilon to 0.1" in text
     crew = Crew(steps=100_000)
     told = plan.make_plan(crew, wired(crew), RunOptions())
     assert told.memory["replay"] > 0

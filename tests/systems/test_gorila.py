@@ -143,7 +143,9 @@ def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_lin
         assert np.isfinite(whole(server)).all()
         assert np.abs(whole(server)).max() < 10
         os.kill(shard.workers[1].runs.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLost, match="worker shard 1 was killed by SIGKILL; the run cannot go on") as e:
+        with pytest.raises(
+            WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"
+        ) as e:
             _until(crew, lambda: False)
         assert "\n" not in str(e.value)
     finally:
@@ -158,22 +160,22 @@ FIGURE = """\
 │ rollout 4 steps, free                             │
 │ replay  1,000,000 agent steps                     │
 │ draws   32 transitions: 8 per agent step, uniform │
-│ ε       Anneal to 0.1                             │
-│ loss    Q                                         │
-│ update  Server(adagrad), 2 shards                 │
+│ ε       LinearEpsilon to 0.1                      │
+│ loss    QLoss                                     │
+│ update  ParameterServer(adagrad), 2 shards        │
 │ drops   losses beyond mean + 4 deviations         │
+│ target  copied every 60,000 updates               │
 │ if lost replace                                   │
 └───────────────────────────────────────────────────┘
 
-┌─ shard × 2 ───────────────────────────────────────┐
+┌─ serve_parameters × 2 ────────────────────────────┐
 │ part    843,603 weights, adagrad's square         │
 │ drops   gradients more than 20 of its updates old │
 │ if lost fail                                      │
 └───────────────────────────────────────────────────┘
 
-bundle ──► gradients, a slice for each part, with the version it was made with ──► shard
-shard ──► 1,687,206 weights, in 2 parts of a version each ──► bundle
-shard ──► target network, every 60,000 updates of the server ──► bundle
+bundle ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters
+serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► bundle
 """
 
 

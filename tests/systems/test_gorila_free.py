@@ -174,7 +174,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
         assert np.isfinite(server.cells.copies).all()
         assert np.abs(server.cells.copies).max() < 10
         os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLost, match="worker shard 1 was killed by SIGKILL; the run cannot go on"):
+        with pytest.raises(WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"):
             _until(crew, lambda: False)
     finally:
         crew.stop()
@@ -217,7 +217,7 @@ FIGURE = """\
 ┌─ act × 4 ─────────────────────┐
 │ envs    ALE/Pong-v5 × 1 lanes │
 │ policy  nature                │
-│ ε       Anneal to 0.1         │
+│ ε       LinearEpsilon to 0.1  │
 │ rollout 4 steps, free         │
 │ if lost replace               │
 └───────────────────────────────┘
@@ -228,27 +228,26 @@ FIGURE = """\
 │ if lost replace                                   │
 └───────────────────────────────────────────────────┘
 
-┌─ learn × 3 ───────────────────────────────┐
-│ policy  nature                            │
-│ batch   32 transitions, 2 ready from each │
-│ loss    Q                                 │
-│ update  Server(adagrad), 2 shards         │
-│ drops   losses beyond mean + 4 deviations │
-│ if lost replace                           │
-└───────────────────────────────────────────┘
+┌─ learn × 3 ────────────────────────────────┐
+│ policy  nature                             │
+│ batch   32 transitions, 2 ready from each  │
+│ loss    QLoss                              │
+│ update  ParameterServer(adagrad), 2 shards │
+│ drops   losses beyond mean + 4 deviations  │
+│ target  copied every 60,000 updates        │
+│ if lost replace                            │
+└────────────────────────────────────────────┘
 
-┌─ shard × 2 ───────────────────────────────────────┐
+┌─ serve_parameters × 2 ────────────────────────────┐
 │ part    843,603 weights, adagrad's square         │
 │ drops   gradients more than 30 of its updates old │
 │ if lost fail                                      │
 └───────────────────────────────────────────────────┘
 
 act ──► RolloutQueue: 16 slots × 5 rows × 1 lanes ──► serve_replay
+learn ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters
+serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► act + learn
 serve_replay ──► SampleQueue: 6 batches of 32 ──► learn
-shard ──► 1,687,206 weights, in 2 parts of a version each ──► act
-learn ──► gradients, a slice for each part, with the version it was made with ──► shard
-shard ──► 1,687,206 weights, in 2 parts of a version each ──► learn
-shard ──► target network, every 60,000 updates of the server ──► learn
 """
 
 

@@ -83,8 +83,8 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(tmp_path):
 def test_its_picture_shows_stream_replay_and_ladder():
     text = picture(env="toy:memory", network="mlp", actors=2)
     assert "draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional" in text
-    assert "ε       Ladder to 0.000655" in text
-    queue = next(line for line in text.splitlines() if line.startswith("act ──► Stream: "))
+    assert "ε       EpsilonLadder to 0.000655" in text
+    queue = next(line for line in text.splitlines() if line.startswith("act ──► RolloutQueue: "))
     assert queue.endswith(" ──► learn")
     assert "learn ──► Params: " in text
 

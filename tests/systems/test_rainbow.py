@@ -47,5 +47,5 @@ def test_a_resumed_run_goes_on_to_the_bit(tmp_path):
 
 
 def test_its_picture_says_how_it_explores():
-    assert "ε       0" in picture(env="toy:catch", network="mlp")
-    assert "ε       Anneal to 0.01" in picture(env="toy:catch", network="mlp", sigma=0.0)
+    assert "ε       " not in picture(env="toy:catch", network="mlp"), "noisy layers explore"
+    assert "ε       LinearEpsilon to 0.01" in picture(env="toy:catch", network="mlp", sigma=0.0)

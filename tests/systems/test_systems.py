@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,14 +224,15 @@ def test_the_figure_is_drawn_from_the_wiring():
 
 
 def test_atari_presets_are_the_pages_own_or_asked_for():
-    own = _wiring.atari_options("ALE/Pong-v5", "baselines")
-    assert own == _wiring.atari_options("ALE/Pong-v5", "impala", "baselines") == atari_preset("baselines")
-    assert _wiring.atari_options("ALE/Pong-v5", "baselines", "dopamine", "terminate") == {
-        **atari_preset("dopamine"),
-        "life_loss": "terminate",
-    }
-    assert _wiring.atari_options("ALE/Pong-v5", "baselines", "auto:plain") == {**own, "pipeline": "plain"}
-    assert _wiring.atari_options("toy:catch", "baselines") == _wiring.atari_options(print, "baselines") == {}
+    config = systems.load("a2c").Config
+
+    def of(env: Any = "ALE/Pong-v5", life_loss: str = "auto", **how: str) -> dict[str, Any]:
+        return _wiring.atari_options(config(env=env, **how), life_loss)
+
+    assert of() == of(atari="baselines") == of(atari="auto") == atari_preset("baselines")
+    assert of(life_loss="terminate", atari="dopamine") == {**atari_preset("dopamine"), "life_loss": "terminate"}
+    assert of(atari="auto:plain") == {**of(), "pipeline": "plain"}
+    assert of("toy:catch") == of(print) == {}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_atari_presets_are_the_pages_own_or_asked_for():
 )
 def test_what_atari_cannot_be_is_one_line(env, asked, said):
     with pytest.raises(UserError, match=said) as e:
-        _wiring.atari_options(env, "baselines", asked)
+        _wiring.atari_options(systems.load("a2c").Config(env=env, atari=asked), "auto")
     assert "\n" not in str(e.value)
 
 
@@ -252,7 +254,7 @@ def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_
     settings = dict(env="ALE/Breakout-v5", atari="accel", network="a3c", serial=True, lanes=2, replicas=1, unroll=2)
     run = polyplay.train("a2c", steps=8, run=str(tmp_path / "run"), tensorboard=False, **settings)
     kept = json.loads((run.directory / "config.json").read_text())
-    assert kept["options"]["atari"] == "accel"
+    assert kept["config"]["atari"] == "accel"
     assert "104, 80" in kept["environment"]["observation"]
     assert polyplay.resume(run.directory, steps=16).summary["steps"] == 16
     assert "104, 80" in polyplay.evaluate(run.directory, episodes=1)["environment"]["observation"]
