@@ -7,17 +7,18 @@ knobs  not used
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polyplay.common import tree
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses.base import LazyMetrics, LossOutput
+from polyplay.nets.dpg import DPGNetwork
 
 FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
 
@@ -51,7 +52,7 @@ class DPGLoss:
         if not 0.0 <= self.rein < torch.inf:
             raise UserError(f"--rein: {self.rein:g} given, allowed: 0 (none) or more")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         goal = targeted(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = batch["weight"].to(goal.dtype) if "weight" in batch else torch.ones_like(goal)
@@ -82,7 +83,7 @@ def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
 
 
 def dpg_outputs(
-    policy: Any, target: Any, batch: Mapping[str, Any], state: Batch | None = None, key: int | None = None
+    policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch | None = None, key: int | None = None
 ) -> Batch:
     """What the loss takes: of s_t, batch["obs"][0], what `policy.learnt` says; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},
     batch["obs"][1], without gradient. state, key: not used, there is neither memory nor noise.

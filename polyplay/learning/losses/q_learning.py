@@ -12,19 +12,30 @@ knobs  not used
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polyplay.common import tree
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import q_targets
-from polyplay.learning.losses.base import REDUCTIONS, REWARDS, LazyMetrics, LossOutput, MaskedMean, squash_rewards
+from polyplay.learning.losses.base import (
+    REDUCTIONS,
+    REWARDS,
+    LazyMetrics,
+    LossOutput,
+    MaskedMean,
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    squash_rewards,
+)
 from polyplay.nets import q_values
+from polyplay.nets.q_network import QNetwork
 
 WEIGHTED = ("loss", "error")
 PRIORITIES = ("ce", "kl")
@@ -50,11 +61,10 @@ class QLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
 
     def __post_init__(self) -> None:
-        _among("reduction", self.reduction, REDUCTIONS)
-        _among("weighted", self.weighted, WEIGHTED)
-        _least("clip", self.clip)
+        check_choice(self, reduction=REDUCTIONS, weighted=WEIGHTED)
+        check_not_negative(self, "clip")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_values.take_action(out["q"], batch["action"])
@@ -90,12 +100,11 @@ class CategoricalLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
-        _among("reduction", self.reduction, REDUCTIONS)
-        _among("priority", self.priority, PRIORITIES)
+        check_choice(self, reduction=REDUCTIONS, priority=PRIORITIES)
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
@@ -137,21 +146,13 @@ class SequenceLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("reduction", REDUCTIONS),
-            ("time", TIMES),
-            ("tail", q_targets.TAILS),
-            ("reward", REWARDS),
-        ):
-            _among(name, getattr(self, name), allowed)
-        for name in ("gamma", "eta"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
-        _least("rescale", self.rescale)
+        check_choice(self, reduction=REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=REWARDS)
+        check_fraction(self, "gamma", "eta")
+        check_not_negative(self, "rescale")
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         rows["reward"] = squash_rewards(rows["reward"], self.reward, self.reward_scale)
@@ -189,9 +190,9 @@ def huber(error: Tensor, bound: Tensor) -> Tensor:
 
 
 def q_outputs(
-    policy: Any,
-    target: Any,
-    batch: Mapping[str, Any],
+    policy: QNetwork,
+    target: QNetwork,
+    batch: Batch,
     state: Batch | None = None,
     double: bool = False,
     burn_in: int | None = None,
@@ -224,11 +225,11 @@ def q_outputs(
 
 
 def _walked(
-    policy: Any, target: Any, batch: Mapping[str, Any], state: Batch, double: bool, burn_in: int, keys: list
+    policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, double: bool, burn_in: int, keys: list
 ) -> Batch:
     """`outputs` of sequences."""
-    rows = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
-    head, body = ({k: tree.map(part, v) for k, v in rows.items()} for part in _parts(burn_in))
+    rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
+    head, body = tree.map(lambda x: x[:burn_in], rows), tree.map(lambda x: x[burn_in:], rows)
     before = state
     if burn_in:
         with torch.no_grad():
@@ -241,11 +242,7 @@ def _walked(
     return out
 
 
-def _parts(at: int) -> tuple[Any, Any]:
-    return lambda x: x[:at], lambda x: x[at:]
-
-
-def _weight(batch: Mapping[str, Any], like: Tensor) -> Tensor:
+def _weight(batch: Batch, like: Tensor) -> Tensor:
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
@@ -255,13 +252,3 @@ def _reduced(each: Tensor, how: str) -> Tensor:
 
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
     return dict(zip(COMMON, (loss, *(x.mean() for x in (q, goal, size, weight))), strict=True))
-
-
-def _among(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise UserError(f"{name} is {given!r}; use one of {', '.join(allowed)}")
-
-
-def _least(name: str, given: float) -> None:
-    if not given >= 0.0:
-        raise UserError(f"{name} is {given}; it must be 0 or more")

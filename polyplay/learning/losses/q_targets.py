@@ -10,12 +10,12 @@ Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.nets.q_values import _shape, expected_value, greedy_action, support, take_action
 
@@ -110,7 +110,7 @@ def unscale(y: Tensor, eps: float = 1e-3) -> Tensor:
 
 @torch.no_grad()
 def sequence_targets(
-    batch: Mapping[str, Any],
+    batch: Batch,
     target: Tensor,
     gamma: float,
     n: int,
