@@ -129,7 +129,7 @@ class Predictor:
 
         Without `renew` the weights may be new at any row. With it (a table of one lane) they change only between
         chunks, by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's
-        first; in the chunk that ends with it nothing is said there: its value is the learner's to say
+        first; the chunk that ends with it has no outputs there: its value is the learner's
         (LearnerSpec.same).
         """
         table = self.table

@@ -212,7 +212,7 @@ class Learner:
 
     def _sums(self, learnt: float, kl: float) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
-        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
+        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one counts for all
         return np.array([learnt, first * control.saves, finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:

@@ -73,7 +73,7 @@ def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: A
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (32,), **net})
     return LearnerSpec(
         policy=policy,
-        loss=loss or Compared(policy_gradient.a2c()),
+        loss=loss or Compared(policy_gradient.A2C()),
         update=update or Local(OptimizerSpec("adam", clip=0.5)),
         hyperparameters=Hyperparameters(learning_rate=2e-3, entropy_cost=0.01),
         total=steps,
@@ -154,7 +154,7 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
 
 def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int = 2, **more: Any) -> Crew:
     envs = Envs("toy:catch", lanes=4, groups=groups, **more)
-    loss = policy_gradient.vtrace(reduction="mean")
+    loss = policy_gradient.VTrace(reduction="mean")
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (16,)})
     net = policy()
     size = param_sizes(net)[1]
@@ -251,7 +251,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
     for reuse in (True, False):
         envs = Envs(Screens, lanes=8, groups=groups, inline=True)
         policy = nets.NetworkFactory("a3c", envs.spec, {"init": "orthogonal"})
-        loss = Compared(policy_gradient.a2c(), rows=-1)
+        loss = Compared(policy_gradient.A2C(), rows=-1)
         hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
         spec = LearnerSpec(
             policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyperparameters, total=8 * 5 * 12.0, acted=True

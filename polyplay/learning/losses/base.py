@@ -68,6 +68,11 @@ class EpochLoss(Loss, Protocol):
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch: ...
 
 
+def importance_weight(batch: Batch, like: Tensor) -> Tensor:
+    """Of what a replay drew; 1 without weights."""
+    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
+
+
 def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
     """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
     scaled = reward * scale

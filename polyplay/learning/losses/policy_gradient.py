@@ -1,8 +1,8 @@
-"""Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, knobs) -> Scored`.
+"""Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
 
-out    policy.unroll(batch, state), or the outputs kept from acting: "logp", "value", "entropy", each [T+1, B]
+out    policy.unroll(batch, state), or the outputs stored while acting: "logp", "value", "entropy", each [T+1, B]
 batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
-knobs  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
+hyperparameters  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
 
 All terms run over valid transitions only (see returns.py): "mean" divides by their number (at least 1), "sum"
 does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
@@ -117,10 +117,6 @@ class VTrace(ActorCriticLoss):
             return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
 
         return LossOutput(scored.loss, LazyMetrics(metrics))
-
-
-a2c = A2C
-vtrace = VTrace
 
 
 def _score(

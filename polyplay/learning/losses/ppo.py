@@ -29,9 +29,9 @@ from polyplay.learning.losses.base import (
 class PPO(ActorCriticLoss):
     """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those said while acting: `prepare`
+    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
-    baselines' ppo2. ε is `clip_range`, with anneal_clip times `knobs.left`, the part of the run that is left.
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.left`, the part of the run that is left.
     Advantages are normalised over each call's rows. Means over valid transitions.
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
@@ -146,7 +146,3 @@ def _surrogate(
         return {**common, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
 
     return LossOutput(total, LazyMetrics(metrics))
-
-
-ppo = PPO
-appo = APPO

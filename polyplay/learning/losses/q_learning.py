@@ -1,10 +1,10 @@
-"""Losses of action values: frozen, picklable callables `loss(out, batch, knobs) -> Scored`, as in losses.py.
+"""Losses of action values: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
 
 out    what `outputs` gives: "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double
        Q-learning "online" of s_{t+n}, both without
 batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
-knobs  not used
+hyperparameters  not used
 
 `LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
 2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
@@ -32,6 +32,7 @@ from polyplay.learning.losses.base import (
     check_choice,
     check_fraction,
     check_not_negative,
+    importance_weight,
     squash_rewards,
 )
 from polyplay.nets import q_values
@@ -68,7 +69,7 @@ class QLoss:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_values.take_action(out["q"], batch["action"])
-        error, weight = goal - q, _weight(batch, goal)
+        error, weight = goal - q, importance_weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
         if self.weighted == "error":
@@ -87,7 +88,7 @@ class QLoss:
 class CategoricalLoss:
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
-    Atoms stand evenly from `low` to `high`; the network says how many. priority: "kl", the Kullback-Leibler divergence
+    Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
     (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
     Raises UserError, ValueError.
     """
@@ -109,7 +110,7 @@ class CategoricalLoss:
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = q_values.take_action(out["q"], batch["action"])
-        each, weight = q_targets.cross_entropy(goal, logits), _weight(batch, goal[:, 0])
+        each, weight = q_targets.cross_entropy(goal, logits), importance_weight(batch, goal[:, 0])
         floor = q_targets.entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = _reduced(weight * each, self.reduction)
@@ -162,7 +163,7 @@ class SequenceLoss:
         over, action = MaskedMean(made.valid), rows["action"][:-1]
         q = over.only(q_values.take_action(out["q"][:-1], action))
         goal = over.only(made.target)
-        error, weight = goal - q, _weight(batch, goal[0])
+        error, weight = goal - q, importance_weight(batch, goal[0])
         each = 0.5 * error.square().sum(0)
         if self.time == "mean":
             each = each / made.valid.sum(0).clamp(min=1)
@@ -175,11 +176,6 @@ class SequenceLoss:
             return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
 
         return LossOutput(loss, LazyMetrics(metrics), q_targets.sequence_priority(size, made.valid, self.eta))
-
-
-q = QLoss
-categorical = CategoricalLoss
-sequence = SequenceLoss
 
 
 def huber(error: Tensor, bound: Tensor) -> Tensor:
@@ -240,10 +236,6 @@ def _walked(
     if double:
         out["online"] = out["q"].detach()
     return out
-
-
-def _weight(batch: Batch, like: Tensor) -> Tensor:
-    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
 def _reduced(each: Tensor, how: str) -> Tensor:

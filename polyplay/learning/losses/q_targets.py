@@ -3,7 +3,7 @@
 What replay gives of a transition s_t → s_{t+n} is its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
 reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended
 in a termination. So a truncation bootstraps from its real last observation, and nobody needs a `done`. Where D = 0 what
-the network says of s_{t+n} is not used, even if it is NaN.
+the network gives for s_{t+n} is not used, even if it is NaN.
 
 Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
 """
@@ -126,7 +126,7 @@ def sequence_targets(
     target, online: q [R, B, A]. eps: None leaves h out.
 
     m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
-    from its real last observation. `tail` says what becomes of the last n − 1 targets, whose windows leave the rows:
+    from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
     Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
