@@ -87,7 +87,7 @@ class Ours:
         torch.manual_seed(asked.seed)
         spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
         self.net, self.target = (set_precision(nets.make_values("nature", spec), asked.precision) for _ in range(2))
-        self.vector, self.loss = FlatParams(self.net), q_learning.q("mean")
+        self.vector, self.loss = FlatParams(self.net), q_learning.QLoss("mean")
         self.optim = optimizers.make_optimizer("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
         self.target.hold()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)

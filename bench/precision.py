@@ -51,7 +51,7 @@ def acting(policy: nets.ActorCritic, n: int) -> Callable[[], object]:
 
 
 def learning(policy: nets.ActorCritic, n: int) -> Callable[[], object]:
-    vector, loss, batch = FlatParams(policy), policy_gradient.vtrace(), rows(policy, (5, n // 5))
+    vector, loss, batch = FlatParams(policy), policy_gradient.VTrace(), rows(policy, (5, n // 5))
     hyperparameters = Hyperparameters(entropy_cost=0.01)
 
     def update() -> None:

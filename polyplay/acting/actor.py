@@ -7,16 +7,15 @@ the lag allows), actions of the parked rows are chosen again if the weights are 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import row_to_device
-from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
+from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
 from polyplay.buffers.rollout_queue import Producer
 from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
@@ -26,6 +25,7 @@ from polyplay.common.tree import Batch
 from polyplay.envs.pool import Pool
 from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.device import to_host
+from polyplay.nets.policy import Policy, TapedPolicy
 
 
 class LaneGroup:
@@ -45,24 +45,24 @@ class LaneGroup:
 class Actor:
     """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can."""
 
-    def __init__(self, ctx: WorkerContext, pool: Pool, policy: Any, out: Producer | RolloutSlots, first_lane: int):
+    def __init__(self, ctx: WorkerContext, pool: Pool, policy: Policy, out: Producer | RolloutSlots, first_lane: int):
         self.ctx, self.pool, self.policy, self.out = ctx, pool, policy, out
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width = pool.lanes // pool.groups
-        self.groups = [self._group(slice(i * self.width, (i + 1) * self.width)) for i in range(pool.groups)]
+        self.groups = list[LaneGroup]()
+        for i in range(pool.groups):
+            lanes = slice(i * self.width, (i + 1) * self.width)
+            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
+            self.groups.append(LaneGroup(lanes, policy.initial(self.width), noise))
         self.restored = False
-        self.explore: Exploration | None = None  # how often to play at random, where the policy leaves that to others
-
-    def _group(self, lanes: slice) -> LaneGroup:
-        noise = LaneUniforms(self.ctx.noise_seed, self.numbers[lanes], self.policy.noise)
-        return LaneGroup(lanes, self.policy.initial(self.width), noise)
+        self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
 
     def rollouts(self, pull: Callable[[int], int | None]) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group, before they are given away; None: nothing yet.
 
-        pull(k) brings the weights for round k, a rollout of every group, and answers their version; None: they are not
+        pull(k) brings the weights for round k, a rollout of every group, and returns their version; None: they are not
         published yet.
         """
         version = yield from self._pull(pull, 0)
@@ -86,30 +86,27 @@ class Actor:
 
     def _slots(self) -> Generator[None, None, list[int]]:
         """An empty slot for each group."""
-        before = time.perf_counter()
         slots: list[int] = []
-        while len(slots) < len(self.groups):
-            slot = self.out.slot()
-            if slot is None:
-                yield None
-            else:
-                slots.append(slot)
-        self.ctx.counters.add("wait", time.perf_counter() - before)
+        with self.ctx.counters.timed("wait"):
+            while len(slots) < len(self.groups):
+                slot = self.out.slot()
+                if slot is None:
+                    yield None
+                else:
+                    slots.append(slot)
         return slots
 
     def _pull(self, pull: Callable[[int], int | None], k: int) -> Generator[None, None, int]:
-        before = time.perf_counter()
-        while (version := pull(k)) is None:
-            yield None
-        self.ctx.counters.add("wait", time.perf_counter() - before)
+        with self.ctx.counters.timed("wait"):
+            while (version := pull(k)) is None:
+                yield None
         return version
 
     def _hold_weights(self) -> None:
         """The weights are new, and stay for a rollout."""
         if hasattr(self.policy, "hold"):
-            before = time.perf_counter()
-            self.policy.hold()
-            self.ctx.counters.add("infer", time.perf_counter() - before)
+            with self.ctx.counters.timed("infer"):
+                self.policy.hold()
 
     def _start(self, group: LaneGroup, slot: int, again: bool, version: int) -> None:
         """Row 0 of the slot is the parked row, acted on again if the weights are new; send the group on."""
@@ -126,14 +123,12 @@ class Actor:
         """Receive, act, write and send until every group is parked on its last row."""
         waiting = sum(not g.parked for g in self.groups)
         while waiting:
-            before = time.perf_counter()
             try:
-                lanes, step = self.pool.recv(self.out.patience)
+                with self.ctx.counters.timed("env"):
+                    lanes, step = self.pool.recv(self.out.patience)
             except TimeoutError:
-                self.ctx.counters.add("env", time.perf_counter() - before)
                 yield None
                 continue
-            self.ctx.counters.add("env", time.perf_counter() - before)
             self.games.count(self.ctx, lanes, step, self.first_lane)
             assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
             group = self.groups[lanes.start // self.width]
@@ -148,30 +143,27 @@ class Actor:
             self.ctx.turn()
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
-        before = time.perf_counter()
-        inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
-        inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
-        if self.explore is not None:
-            inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])
-        self.acts[group.lanes] += 1
-        with torch.no_grad():
-            answer = self.policy.act(as_tensors(inputs), group.state)
-        self.ctx.counters.add("infer", time.perf_counter() - before)
+        with self.ctx.counters.timed("infer"), torch.no_grad():
+            inputs = policy_inputs(step)
+            inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
+            if self.explore is not None:
+                inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])
+            self.acts[group.lanes] += 1
+            outputs, after = self.policy.act(as_tensors(inputs), group.state)
         self.ctx.counters.served(self.width)
-        return answer
+        return outputs, after
 
     def _send(self, group: LaneGroup, outputs: Batch, after: Batch) -> None:
         group.state = after
         group.at += 1
-        before = time.perf_counter()
-        self.pool.send(group.lanes, tree.map(lambda x: x.numpy(), outputs["action"]))
-        self.ctx.counters.add("env", time.perf_counter() - before)
+        with self.ctx.counters.timed("env"):
+            self.pool.send(group.lanes, tree.map(lambda x: x.numpy(), outputs["action"]))
 
     # ------------------------------------------------------------------------------------------- saving
 
     @property
     def between(self) -> bool:
-        """Between two rollouts: every lane waits for its answer."""
+        """Between two rollouts: every lane waits for its action."""
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
@@ -183,14 +175,8 @@ class Actor:
             str(i): {"step": tree.map(to_host, g.step), "state": tree.map(lambda x: x.numpy(), g.state)}
             for i, g in enumerate(self.groups)
         }
-        incarnation = np.array(self.ctx.incarnation)
-        return {
-            "pool": pool,
-            "games": dict(vars(self.games)),
-            "acts": self.acts,
-            "groups": groups,
-            "incarnation": incarnation,
-        }
+        own = {"acts": self.acts, "groups": groups, "incarnation": np.array(self.ctx.incarnation)}
+        return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
         self.pool.load(saved["pool"])
@@ -208,17 +194,17 @@ class Actor:
 class TapeRecorder:
     """A policy that records its activations, for a learner with the same weights (nets.activation_reuse)."""
 
-    def __init__(self, policy: Any, groups: int, T: int):
+    def __init__(self, policy: Policy, groups: int, T: int):
         self.policy, self.groups, self.T = policy, groups, T
         self.tapes: list[Tape] = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.policy, name)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act."""
         self.tapes.append([])
-        return self.policy.act(step, state, self.tapes[-1])
+        return cast("TapedPolicy", self.policy).act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
         """Of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""

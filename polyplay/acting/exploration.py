@@ -3,7 +3,7 @@ noise on real actions is. Imports no torch.
 
 `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and how
 often each acted before.
-A pure function of both, or of what a Joint one's counter tells, so nothing of it has to be saved, and a replaced actor
+A pure function of both, or of a RunSchedule's counts, so nothing of it has to be saved, and a replaced actor
 explores as the one before it did.
 """
 
@@ -57,7 +57,7 @@ class StepCounts(Protocol):
 
 @dataclass(frozen=True)
 class RunSchedule:
-    """A schedule by the agent steps of the whole run, as `counts` tells them, where lanes don't keep step (actors of
+    """A schedule by the agent steps of the whole run, as `counts` has them, where lanes don't keep step (actors of
     Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 

@@ -8,50 +8,64 @@ leave: so each chunk is of one episode, and no transition is lost or comes twice
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
+from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import Adjustable
 from polyplay.common.rng import uniform
-from polyplay.common.tree import Batch
-from polyplay.envs.pool import Envs, Greedy, Lanes
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
+from polyplay.nets.policy import Policy
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
+
+
+class ServicePool(Pool, Protocol):
+    """A pool that answers whoever is ready. Those whose lanes come and go have more: wanted, present, scale, part."""
+
+    @property
+    def ready(self) -> int: ...  # lanes that wait to be served
+    def scale(self, n: int) -> None: ...
+    def part(self, lanes: np.ndarray) -> None: ...  # they leave
 
 
 class AgentTable:
     """A pool, and where each of its lanes stands: shared by all threads that act in it.
 
-    A lane is in one hand at a time, from recv() to send(); so are its cells here.
+    One thread serves a lane at a time, from recv() to send(); its cells here are that thread's meanwhile.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
         self.envs, self.out, self.first_lane = envs, out, first_lane
-        self.pool: Any = None
+        self._pool: ServicePool | None = None
         self.taken = 0
         self._opening = threading.Lock()
-        self._can_recv = threading.Condition()  # of pools that step in send(), which know no second thread
+        self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
 
-    def open(self, ctx: WorkerContext, policy: Any) -> AgentTable:
+    def open(self, ctx: WorkerContext, policy: Policy) -> AgentTable:
         """The first to come opens the pool."""
         with self._opening:
-            if self.pool is None:
+            if self._pool is None:
                 n = self.envs.lanes
                 self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
                 self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
-                self.pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
-                self._waits = self.pool.fixed or hasattr(self.pool, "wanted")
+                self._pool = cast("ServicePool", self.envs.open(ctx.env_seed, lane=self.first_lane))
+                self._waits = self._pool.fixed or hasattr(self._pool, "wanted")
         return self
+
+    @property
+    def pool(self) -> ServicePool:
+        assert self._pool is not None
+        return self._pool
 
     @property
     def served(self) -> int:
@@ -64,10 +78,10 @@ class AgentTable:
     def dial(self, name: str) -> Adjustable:
         """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
         first = self.envs.active or self.envs.lanes
-        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self.pool, "present", first), self._ask)
+        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self._pool, "present", first), self._ask)
 
     def _ask(self, n: int) -> None:
-        if hasattr(self.pool, "scale"):
+        if hasattr(self._pool, "scale"):
             self.pool.scale(n)
 
     def recv(self, timeout: float) -> tuple[Lanes, Batch]:
@@ -81,7 +95,7 @@ class AgentTable:
                 raise TimeoutError
             return self.pool.recv(timeout)
 
-    def send(self, lanes: Lanes, action: Any) -> None:
+    def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
         if self._waits:
             return self.pool.send(lanes, action)
@@ -94,19 +108,19 @@ class AgentTable:
 
     @property
     def queued(self) -> int:
-        """Lanes that waited when a hand came last: those it took, and those it left."""
+        """Lanes that waited when a thread came last: those it took, and those it left."""
         return self.taken + getattr(self.pool, "ready", 0)
 
     def close(self) -> None:
         with self._opening:
-            if self.pool is not None:
-                self.pool.close()
+            if self._pool is not None:
+                self._pool.close()
 
 
 class Predictor:
-    """One thread's hands at a table."""
+    """One thread that serves the lanes of a table."""
 
-    def __init__(self, ctx: WorkerContext, table: AgentTable, policy: Any, version: Callable[[], int]):
+    def __init__(self, ctx: WorkerContext, table: AgentTable, policy: Policy, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
 
@@ -115,20 +129,18 @@ class Predictor:
 
         Without `renew` the weights may be new at any row. With it (a table of one lane) they change only between
         chunks, by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's
-        first; in the chunk that ends with it nothing is said there: its value is the learner's to say
+        first; the chunk that ends with it has no outputs there: its value is the learner's
         (LearnerSpec.same).
         """
-        counters, table = self.ctx.counters, self.table
+        table = self.table
         version = self.version() if renew is None else renew()
         while not self.ctx.leaving:
-            before = time.perf_counter()
             try:
-                lanes, step = table.recv(self.out.patience)
+                with self.ctx.counters.timed("env"):
+                    lanes, step = table.recv(self.out.patience)
             except TimeoutError:
-                counters.add("env", time.perf_counter() - before)
                 yield []
                 continue
-            counters.add("env", time.perf_counter() - before)
             numbers = table.numbers[lanes]
             table.taken = len(numbers)
             table.games.count(self.ctx, numbers, step, table.first_lane)
@@ -147,7 +159,7 @@ class Predictor:
             start = go & (table.slot[numbers] < 0)
             if start.any():
                 yield from self._slots(numbers[start])
-                self._begin(numbers[start], step, outputs, version, state, np.flatnonzero(start))
+                self._begin(numbers[start], version, *(_rows_of(start, x) for x in (step, outputs, state)))
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
@@ -155,37 +167,28 @@ class Predictor:
         return (self.table.slot[numbers] >= 0) & (~go | (self.table.at[numbers] == self.out.T))
 
     def _nothing(self, n: int) -> Batch:
-        """Instead of what a policy says."""
+        """In place of a policy's outputs."""
         return as_tensors(tree.zeros(self.policy.spec(), (n,)))
 
     def _state(self, numbers: np.ndarray) -> Batch:
         return tree.map(lambda x: x[torch.from_numpy(numbers)], self.table.state) if self.table.state else {}
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        before = time.perf_counter()
-        table = self.table
-        inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
-        inputs["noise"] = uniform(
-            self.ctx.noise_seed, numbers + table.first_lane, table.acts[numbers], self.policy.noise
-        )
-        table.acts[numbers] += 1
-        with torch.no_grad():
-            answer = self.policy.act(as_tensors(inputs), state)
-        self.ctx.counters.add("infer", time.perf_counter() - before)
+        with self.ctx.counters.timed("infer"), torch.no_grad():
+            lanes, acts = numbers + self.table.first_lane, self.table.acts[numbers]
+            noise = uniform(self.ctx.noise_seed, lanes, acts, self.policy.noise)
+            self.table.acts[numbers] += 1
+            outputs, after = self.policy.act(as_tensors({**policy_inputs(step), "noise": noise}), state)
         self.ctx.counters.served(len(numbers))
-        return answer
+        return outputs, after
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
         """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
-        if has.all():
-            write_row(self.out.rows, (slot, at), step, outputs, version)
-        elif has.any():
-            pick = np.flatnonzero(has)
-            some, what = tree.map(lambda x: x[pick], step), tree.map(lambda x: x[torch.from_numpy(pick)], outputs)
-            write_row(self.out.rows, (slot[has], at[has]), some, what, version)
+        if has.any():
+            write_row(self.out.rows, (slot[has], at[has]), _rows_of(has, step), _rows_of(has, outputs), version)
         ends = self._ends(numbers, go)
         table.at[numbers] += 1
         if not ends.any():
@@ -204,19 +207,15 @@ class Predictor:
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
         """Empty slots for these lanes; while there are none, the queue being full, nobody here goes on."""
-        before = time.perf_counter()
-        for i in numbers.tolist():
-            while (slot := self.out.slot()) is None:
-                yield []
-            self.table.slot[i] = slot
-        self.ctx.counters.add("wait", time.perf_counter() - before)
+        with self.ctx.counters.timed("wait"):
+            for i in numbers.tolist():
+                while (slot := self.out.slot()) is None:
+                    yield []
+                self.table.slot[i] = slot
 
-    def _begin(self, numbers: Any, step: Batch, outputs: Batch, version: int, state: Batch, pick: np.ndarray) -> None:
-        """The rows in hand are the first of these lanes' new chunks too."""
+    def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
+        """These rows are the first of these lanes' new chunks too."""
         slot = self.table.slot[numbers]
-        if len(pick) < len(step["first"]):
-            step, chosen = tree.map(lambda x: x[pick], step), torch.from_numpy(pick)
-            outputs, state = (tree.map(lambda x: x[chosen], t) for t in (outputs, state))
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
         self.table.at[numbers] = 1
@@ -226,12 +225,17 @@ class Predictor:
         if after:
             at = torch.from_numpy(numbers)
             tree.map(lambda x, y: x.__setitem__(at, y), table.state, after)
-        before = time.perf_counter()
-        action = tree.map(lambda x: x.numpy(), outputs["action"])
-        if leaves.any():
-            table.pool.part(numbers[leaves])
-            stay = ~leaves
-            lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
-        if not leaves.all():
-            table.send(lanes, action)
-        self.ctx.counters.add("env", time.perf_counter() - before)
+        with self.ctx.counters.timed("env"):
+            action = tree.map(lambda x: x.numpy(), outputs["action"])
+            if leaves.any():
+                table.pool.part(numbers[leaves])
+                stay = ~leaves
+                lanes, action = numbers[stay], tree.map(lambda x: x[stay], action)
+            if not leaves.all():
+                table.send(lanes, action)
+
+
+def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
+    """Some lanes' rows, of arrays or tensors; which: bool [lanes]. All are the rows themselves."""
+    pick = np.flatnonzero(which)
+    return rows if which.all() else tree.map(lambda x: x[pick], rows)

@@ -1,17 +1,16 @@
-"""What both acting loops do with a row: let the policy hear it, write it down, count the games."""
+"""What both acting loops do with a row: choose what the policy sees of it, write it, count the games."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
-from polyplay.common.tree import Batch
+from polyplay.common.tree import Batch, Index
+from polyplay.envs.pool import Lanes
 
-POLICY_INPUTS = ("obs", "mask", "reward", "first")  # what a policy hears of a row
+POLICY_INPUTS = ("obs", "mask", "reward", "first")  # what a policy sees of a row
 
 
 def as_tensors(batch: Batch) -> Batch:
@@ -26,7 +25,7 @@ class EpisodeCounter:
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, ctx: WorkerContext, lanes: Any, step: Batch, first_lane: int) -> None:
+    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int) -> None:
         first, over = step["first"], step["over"]
         if first.any():
             # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
@@ -44,7 +43,12 @@ class EpisodeCounter:
         ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
-def write_row(rows: Batch, at: Any, step: Batch, out: Batch, version: int) -> None:
+def policy_inputs(step: Batch) -> Batch:
+    """Of a row; without its noise."""
+    return {k: step[k] for k in POLICY_INPUTS if k in step}
+
+
+def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
     for key in ("obs", "mask"):
         if key in step:
             tree.write(rows[key], at, step[key])

@@ -1,4 +1,4 @@
-"""The workers that act: `act` into a stream or at a agents, `replica` for itself."""
+"""The worker that acts: rollouts into a queue, or as a predictor for lanes that several serve."""
 
 from __future__ import annotations
 
@@ -7,28 +7,38 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 from polyplay.acting.actor import Actor
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import policy_from_cpu
 from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.hogwild import Hogwild
+
+
+class ReadableWeights(Protocol):
+    """Weights that an actor pulls copies of: Params, ParameterServer."""
+
+    def wait(self, atleast: int, reader: int, timeout: float) -> bool: ...
+    def pull(self, vector: FlatParams, have: int = -1) -> int: ...
 
 
 def act(
     ctx: WorkerContext,
     *,
-    policy: Any,
-    out: Any,
-    params: Any,
+    policy: PolicyFactory,
+    out: RolloutQueue | TrainingQueue,
+    params: ReadableWeights | Hogwild,
     envs: Envs | None = None,
     agents: AgentTable | None = None,
     lag: int | None = None,
@@ -42,9 +52,12 @@ def act(
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
     if agents is not None:
+        assert isinstance(params, Hogwild)
         yield from _serve(ctx, agents, policy, params)
         return
     assert envs is not None
+    assert isinstance(out, RolloutQueue)
+    assert not isinstance(params, Hogwild)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     flat, version = FlatParams(net), -1
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
@@ -76,7 +89,7 @@ def act(
         pool.close()
 
 
-def _serve(ctx: WorkerContext, agents: AgentTable, policy: Any, weights: Hogwild) -> Iterator[None]:
+def _serve(ctx: WorkerContext, agents: AgentTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -88,8 +101,7 @@ def _serve(ctx: WorkerContext, agents: AgentTable, policy: Any, weights: Hogwild
         for slot, length in chunks:
             agents.out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
-        ctx.counters.add("depth_sum", agents.queued)
-        ctx.counters.add("depth_count", 1)
+        ctx.counters.depth(agents.queued)
         report_faults(ctx, agents.pool, counts=ctx.index == 0)
         yield
 

@@ -37,6 +37,10 @@ class WorkerCounters:
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
 
+    def timed(self, column: str) -> Stopwatch:
+        """In `with`: the seconds within are added to a column, also where they end in an exception."""
+        return Stopwatch(self, column)
+
     def stamp(self) -> None:
         self.values[0] = time.monotonic()
         self.values[1] += 1
@@ -56,6 +60,11 @@ class WorkerCounters:
         self.add("served", n)
         self.add("calls", 1)
 
+    def depth(self, n: int) -> None:
+        """`n` wait in the queue that the worker looks at."""
+        self.add("depth_sum", n)
+        self.add("depth_count", 1)
+
     def episode(self, ret: float, length: float, lane: int) -> None:
         n = int(self.get("episodes"))
         self.games[n % EPISODES] = (ret, length, lane, time.time())
@@ -67,6 +76,19 @@ class WorkerCounters:
             if i is not None:
                 self.metrics[i, 0] += value
                 self.metrics[i, 1] += 1
+
+
+class Stopwatch:
+    __slots__ = ("began", "column", "counters")
+
+    def __init__(self, counters: WorkerCounters, column: str):
+        self.counters, self.column = counters, column
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.counters.add(self.column, time.perf_counter() - self.began)
 
 
 class Counters(SharedObject):

@@ -26,3 +26,11 @@ class Edge(Protocol):
     def label(self) -> str: ...
     def arrows(self) -> list[Arrow]: ...
     def close(self) -> None: ...  # every wait, now and later, raises Closed
+
+
+class Source(Protocol):
+    """What a learner, or a worker that holds a replay, takes from."""
+
+    @property
+    def edge(self) -> Edge: ...
+    def describe(self) -> list[str]: ...  # a line each for the diagram

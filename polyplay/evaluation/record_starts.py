@@ -28,7 +28,7 @@ from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
 if TYPE_CHECKING:
-    from torch import nn
+    from polyplay.nets.policy import Policy
 
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
@@ -84,7 +84,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     return starts.written(title, "substitute", source, rows)
 
 
-def _starts_of_games(envs: Envs, policy: nn.Module, options: StartsOptions, first: int, lanes: int) -> list[Row]:
+def _starts_of_games(envs: Envs, policy: Policy, options: StartsOptions, first: int, lanes: int) -> list[Row]:
     """Start states number `first` … of as many games at once."""
     from polyplay.acting import play
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
 
 from polyplay.common import tree
+from polyplay.common.bounds import at_least
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
+from polyplay.learning.losses.base import EpochLoss, LossOutput
 from polyplay.nets.device import to_host
+from polyplay.nets.policy import Policy
 
-KEPT = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
+if TYPE_CHECKING:
+    from polyplay.learning.spec import LearnerSpec
+
+COLUMNS = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
+
+
+Score = Callable[[], LossOutput]  # the forward pass of an update
 
 
 @dataclass(frozen=True)
@@ -28,9 +37,7 @@ class Epochs:
     target_kl: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}: {getattr(self, name)} given, allowed: a whole number from 1 up")
+        at_least(self, epochs=1, minibatches=1)
         if not self.target_kl >= 0.0:
             raise UserError(f"--target-kl: {self.target_kl} given, allowed: a number from 0 up (0: never stop)")
 
@@ -57,7 +64,7 @@ class Minibatches:
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
         self.whole = bool(state) or whole
         self.lanes, self.state = rows["first"].shape[1], state
-        self.rows = {k: v for k, v in rows.items() if k in KEPT}
+        self.rows = {k: v for k, v in rows.items() if k in COLUMNS}
         if not whole:
             self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in self.rows.items()} | dict(targets)
         if not self.whole:
@@ -83,23 +90,36 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray) -> Iterator[None]:
-    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
-    spec = learner.spec
-    scale = learner.policy.returns.scale() if getattr(learner.policy, "returns", None) is not None else 1.0
-    parts = Minibatches(batch, state, spec.loss.prepare(batch, scale), version, spec.loss.whole)
-    seed = (learner.ctx.seed, learner.ctx.index, learner.version)
-    for epoch, order_ in enumerate(shuffled_order(parts.places, spec.passes, seed)):
-        for k, at in enumerate(order_):
-            rows, before, versions = parts.take(at)
-            last = epoch == spec.passes.epochs - 1 and k == len(order_) - 1
+class EpochLearner(Protocol):
+    """What `run_epochs` asks of a learner, or of what stands in for one."""
 
-            def score(rows: Batch = rows, before: Batch = before) -> Any:
-                return spec.loss(learner.policy.unroll(rows, before), rows, spec.hyperparameters)
+    spec: LearnerSpec
+    policy: Policy
+
+    def apply_gradient(
+        self, score: Score, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
+    ) -> Generator[None, None, float]: ...
+
+
+def run_epochs(
+    learner: EpochLearner, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
+) -> Iterator[None]:
+    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+    spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
+    assert passes is not None
+    loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
+    parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
+    for epoch, order in enumerate(shuffled_order(parts.places, passes, seed)):
+        for k, at in enumerate(order):
+            rows, before, versions = parts.take(at)
+            last = epoch == passes.epochs - 1 and k == len(order) - 1
+
+            def score(rows: Batch = rows, before: Batch = before) -> LossOutput:
+                return loss(policy.unroll(rows, before), rows, spec.hyperparameters)
 
             learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
             apart = yield from learner.apply_gradient(score, batch, versions, learnt, batch if last else None)
-            if spec.passes.target_kl and apart > spec.passes.target_kl:
-                if not last and hasattr(learner.policy, "observe"):
-                    learner.policy.observe(batch)  # replicas agree on it at their next update
+            if passes.target_kl and apart > passes.target_kl:
+                if not last and hasattr(policy, "observe"):
+                    policy.observe(batch)  # replicas agree on it at their next update
                 return

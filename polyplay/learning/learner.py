@@ -6,39 +6,46 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
 from polyplay.common.tree import Batch
-from polyplay.learning.epochs import run_epochs
+from polyplay.learning.epochs import Score, run_epochs
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.device import enter_device, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy, TapedPolicy
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.update import Sums
 
 
-def unroll_before_last(policy: Any, batch: Batch, state: Batch, tape: Any = None) -> Batch:
+def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
     its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
     """
-    taped = {} if tape is None else {"tape": tape}
-    out = policy.unroll({k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()}, state, **taped)
+    rows = tree.map(lambda x: x[:-1], batch)
+    out = policy.unroll(rows, state) if tape is None else cast("TapedPolicy", policy).unroll(rows, state, tape=tape)
     last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
     last["entropy"] = last["logp"]
     return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
 
 
+WritePart = Callable[[checkpoint.CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
+
+
 class Learner:
-    """One replica of the learner: takes batches, keeps counts, saves itself."""
+    """One replica of the learner: takes batches, counts, saves itself."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec = ctx, spec
@@ -46,13 +53,14 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.vector = spec.update.vector(ctx, self.policy)
         self.update = spec.update.bind(ctx, self.vector)
-        self.target_net: Any = None  # the target network
+        self.target_net: Policy | None = None
+        self.target_params: FlatParams | None = None
         if spec.target:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
-        self.target_params = FlatParams(self.target_net) if spec.target else None
+            self.target_params = FlatParams(self.target_net)
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
-        self.priority: Any = None  # of the rows of the last update, where its loss tells them
+        self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
@@ -66,9 +74,7 @@ class Learner:
         self.version, self.learnt = self.counts.version, self.counts.learnt
         if self.target_params is not None:
             self._first_target()
-        self.target_copies = (
-            self.version // spec.target if spec.target else 0
-        )  # copies to the target network that were due
+        self.target_copies = self._copies_due()
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
             self._trace = open(ctx.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
 
@@ -80,16 +86,20 @@ class Learner:
         left = self.remaining() if left is None else left
         return self.spec.hyperparameters.learning_rate * (left if self.spec.anneal == "linear" else 1.0)
 
-    def step(self, rows: Batch, state: Batch, tape: Any = None) -> Iterator[None]:
+    def _copies_due(self) -> int:
+        """Copies to the target network so far; where weights are shared, others' updates count too."""
+        return self.version // self.spec.target if self.spec.target else 0
+
+    def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
-        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice (nets.recall).
+        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.now = self.remaining()  # the same for all passes
         if "left" in self.spec.hyperparameters.all():
             self.spec.hyperparameters.set("left", self.now)
         if self.spec.passes is not None:
-            yield from run_epochs(self, batch, state, rows["version"])
+            yield from run_epochs(self, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version))
             return
 
         def score() -> LossOutput:
@@ -103,7 +113,7 @@ class Learner:
         yield from self.apply_gradient(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
 
     def step_on_sample(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
-        """One update from a sample of a replay; its `priority` then tells how surprising each was. fresh: agent steps
+        """One update from a sample of a replay; its `priority` is then how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         observe: running statistics learn from it first, where they didn't from what was acted.
         """
@@ -121,12 +131,9 @@ class Learner:
             return scored
 
         yield from self.apply_gradient(score, batch, item["version"].ravel(), fresh, None)
-        due = self.version // self.spec.target if self.spec.target else 0  # others' updates count where shared
-        if self.target_params is not None and due > self.target_copies:
-            self.target_copies = due
-            self.counts.newest()
-            self.target_params.write(self.vector.read())
-            self._hold_target()
+        if self._copies_due() > self.target_copies:
+            self.target_copies = self._copies_due()
+            self._copy_target()
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -137,37 +144,38 @@ class Learner:
             self.target_params.flat[self.target_params.weights :].copy_(self.vector.flat[self.vector.weights :])
 
     def priorities(self) -> np.ndarray | None:
-        """How surprising each item of the last update was, where its loss tells."""
+        """How surprising each item of the last update was, where its loss has that."""
         return None if self.priority is None else to_host(self.priority)
+
+    def _copy_target(self) -> None:
+        """The target network becomes the network as it is now."""
+        assert self.target_params is not None
+        self.counts.newest()
+        self.target_params.write(self.vector.read())
+        self._hold_target()
 
     def _first_target(self) -> None:
         """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
         lost one's place, where that is not as it was made.
         """
-        if self.ctx.resume is not None and not self.ctx.incarnation % 1000:
-            found = checkpoint.open_checkpoint(self.ctx.resume)
-            checkpoint.load_into(self.target_net, found.arrays(f"agents/{self.spec.agent}/target"))
-        else:
-            self.counts.newest()
-            assert self.target_params is not None
-            self.target_params.write(self.vector.read())
+        if self.ctx.resume is None or self.ctx.incarnation % 1000:
+            self._copy_target()
+            return
+        found = checkpoint.open_checkpoint(self.ctx.resume)
+        assert self.target_net is not None
+        checkpoint.load_into(self.target_net, found.arrays(f"agents/{self.spec.agent}/target"))
         self._hold_target()
 
     def _hold_target(self) -> None:
         """The target network has weights that will stay."""
-        if hasattr(self.target_net, "hold"):
-            self.target_net.hold()
+        if (hold := getattr(self.target_net, "hold", None)) is not None:
+            hold()
 
     def apply_gradient(
-        self,
-        score: Callable[[], LossOutput],
-        rows: Batch,
-        versions: np.ndarray,
-        learnt: float,
-        observe: Batch | None,
+        self, score: Score, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
     ) -> Generator[None, None, float]:
         """One update along the gradient of `score()`, and its count. versions: of the weights that acted, a row each;
-        learnt: agent steps to count; observe: rows to learn running statistics from; rows: kept if it is not finite.
+        learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
         Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
         """
         before = time.perf_counter()
@@ -204,7 +212,7 @@ class Learner:
 
     def _sums(self, learnt: float, kl: float) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
-        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one says it for all
+        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one counts for all
         return np.array([learnt, first * control.saves, finishing, kl, 1.0], np.float64)
 
     def _heed(self, sums: Sums) -> None:
@@ -212,7 +220,9 @@ class Learner:
         self.saving = self.agreed > self.saves
         self.done = bool(sums[2]) or self.learnt >= self.spec.total
 
-    def _count(self, versions: Any, metrics: Any, loss: float, norm: float, rate: float, sums: Sums) -> None:
+    def _count(
+        self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
+    ) -> None:
         lags = self.counts.add(sums[0]) - versions
         self.version, self.learnt = self.counts.version, self.counts.learnt
         counters = self.ctx.counters
@@ -226,13 +236,7 @@ class Learner:
             show.answer(self.vector, self.version)
         if self._trace is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
-            row = {
-                "update": self.version,
-                "loss": loss,
-                "grad_norm": norm,
-                "lag_mean": mean,
-                "lag_max": worst,
-            }
+            row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
             self._trace.write(json.dumps(row) + "\n")
         self._heed(sums)
 
@@ -249,44 +253,41 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def still(self) -> Any:
+    def still(self) -> AbstractContextManager[None]:
         """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
-        still = getattr(self.update, "still", contextlib.nullcontext)
-        return still() if self.saver else contextlib.nullcontext()
+        return self.update.still() if self.saver else contextlib.nullcontext()
 
-    def save(
-        self, more: Callable[[checkpoint.CheckpointPart], None] = lambda part: None, at: int | None = None
-    ) -> None:
+    def save(self, more: WritePart = lambda part: None, at: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too.
         """
         with self.still():
             self._save(more, at)
 
-    def _save(self, more: Callable[[checkpoint.CheckpointPart], None], at: int | None) -> None:
+    def _save(self, more: WritePart, at: int | None) -> None:
         ctx, version = self.ctx, self.counts.newest()
         self.version, self.learnt = version if at is None else at, self.counts.learnt
         self.saves, self.saved = self.agreed, self.version
         if ctx.directory is None or not self.saver:
             return
-        before = time.perf_counter()
-        try:
-            part = checkpoint.CheckpointPart(ctx.directory, self.version)
-            if ctx.index == 0:
-                agent = f"agents/{self.spec.agent}"
-                named = {k: to_host(v) for k, v in self.policy.state_dict().items()}
-                part.arrays(f"{agent}/policy", named)
-                part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
-                if self.target_net is not None:
-                    part.arrays(f"{agent}/target", {k: to_host(v) for k, v in self.target_net.state_dict().items()})
-                counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
-                part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
-            more(part)
-            ctx.counters.set("saved", self.version + 1)
-        except OSError as e:
-            ctx.counters.set("saved", -(self.version + 1))
-            ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
-        ctx.counters.add("wait", time.perf_counter() - before)
+        with ctx.counters.timed("wait"):
+            try:
+                part = checkpoint.CheckpointPart(ctx.directory, self.version)
+                if ctx.index == 0:
+                    self._write(part, f"agents/{self.spec.agent}")
+                more(part)
+                ctx.counters.set("saved", self.version + 1)
+            except OSError as e:
+                ctx.counters.set("saved", -(self.version + 1))
+                ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
+
+    def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
+        part.arrays(f"{agent}/policy", _weights(self.policy))
+        part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+        if self.target_net is not None:
+            part.arrays(f"{agent}/target", _weights(self.target_net))
+        counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
+        part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
@@ -300,16 +301,21 @@ class Learner:
             self.spec.hyperparameters.set(name, saved["hyperparameters"][name])
 
 
+def _weights(policy: Policy) -> dict[str, np.ndarray]:
+    return {k: to_host(v) for k, v in policy.state_dict().items()}
+
+
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
     state = optimizer.state_dict()["state"].get(0, {})
     return {k: np.array(to_host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
-    if not arrays:  # before the first update there was nothing to keep
+    if not arrays:  # before the first update there is none
         return
     saved = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
     statistics = optimizers.optimizer_state(optimizer)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
+    loaded = optimizers.optimizer_state(optimizer)
     for name, tensor in statistics.items():  # perhaps in shared memory: there they stay
-        optimizers.optimizer_state(optimizer)[name] = tensor.copy_(optimizers.optimizer_state(optimizer)[name])
+        loaded[name] = tensor.copy_(loaded[name])

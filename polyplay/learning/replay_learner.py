@@ -1,11 +1,7 @@
-"""Learning from what is kept: remember rollouts, then make as many updates as the replay's ratio asks for.
-
-Imports no torch: memories in workers of their own (remembering) share the half of it.
-"""
+"""Learning from a replay: insert rollouts, then make as many updates as the replay's ratio asks for."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReplayLearner:
-    """A learner's own memory. It makes the updates that it owes (replay.pacing) before more is remembered."""
+    """A learner's own replay. It makes the updates that are due (replay.rate_limiter) before more is inserted."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, replay: Replay):
         self.ctx, self.learner, self.replay = ctx, learner, replay
@@ -39,35 +35,31 @@ class ReplayLearner:
             self._load()
 
     def insert(self, rows: Batch, state: Batch, lane: int = 0) -> float:
-        """See keep."""
-        before = time.perf_counter()
-        self.learner.observe({"obs": rows["obs"]})
-        steps = insert_rollout(self.buffer, rows, state, lane)
-        self.ctx.counters.add("replay", time.perf_counter() - before)
-        return steps
+        """See insert_rollout."""
+        with self.ctx.counters.timed("replay"):
+            self.learner.observe({"obs": rows["obs"]})
+            return insert_rollout(self.buffer, rows, state, lane)
 
     def update(self, steps: float) -> Iterator[None]:
-        """One update. fresh: agent steps to count with it, see Learner.step_on_sample."""
-        before = time.perf_counter()
-        item = self.buffer.sample(importance_exponent(self.replay, self.learner.remaining()))
-        self.ctx.counters.add("replay", time.perf_counter() - before)
+        """One update. steps: agent steps to count with it, see Learner.step_on_sample."""
+        with self.ctx.counters.timed("replay"):
+            item = self.buffer.sample(importance_exponent(self.replay, self.learner.remaining()))
         yield from self.learner.step_on_sample(item, steps)
         priority = self.learner.priorities()
         if priority is not None:
-            before = time.perf_counter()
-            self.buffer.update_priorities(item["id"], priority)
-            self.ctx.counters.add("replay", time.perf_counter() - before)
+            with self.ctx.counters.timed("replay"):
+                self.buffer.update_priorities(item["id"], priority)
         self.updates += 1
         if self.updates % REPORT == 0:
             report_replay(self.ctx, self.buffer)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """Remember a rollout, and make what is owed; where nothing is, only its agent steps are counted."""
+        """Insert a rollout, and make the updates that are due; where none is, only its agent steps are counted."""
         steps = self.insert(rows, state)
-        owed = self.buffer.due
-        if not owed:
+        due = self.buffer.due
+        if not due:
             yield from self.learner.rest(steps)
-        for i in range(owed):
+        for i in range(due):
             yield from self.update(steps if i == 0 else 0.0)
 
     # ------------------------------------------------------------------------------------------------ saving

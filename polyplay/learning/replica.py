@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 
@@ -23,6 +24,7 @@ from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
 from polyplay.learning.replay_learner import ReplayLearner
 from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.policy import Policy
 
 
 def replica(
@@ -48,7 +50,8 @@ def replica(
         collate = collator_for(slots_of, envs.groups, place)
         recorder = None
         if ctx.reuse and spec.acted and getattr(learner.policy, "recalls", False):
-            policy = recorder = TapeRecorder(policy, envs.groups, T)
+            recorder = TapeRecorder(policy, envs.groups, T)
+            policy = cast("Policy", recorder)
         actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
         actor.explore = explore
         if "pool" in saved:

@@ -1,13 +1,13 @@
 """The learning loop, written once, and where batches come from: a RolloutQueue, a training queue, the learner's own
-replay of a RolloutQueue, or memories in workers of their own.
+replay of a RolloutQueue, or replays in workers of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,17 +19,22 @@ from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.buffers.training_queue import TrainingBatches
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Source
 from polyplay.common.tree import Batch
 from polyplay.learning.collate import collator_for
-from polyplay.learning.learner import Learner
+from polyplay.learning.learner import Learner, WritePart
 from polyplay.learning.replay_learner import ReplayLearner
 from polyplay.nets.device import page_lock
 from polyplay.weights.params import Params
 
+B = TypeVar("B")
+Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
+Nothing = tuple[()]
+
 
 @dataclass(frozen=True)
 class ReplayOfRollouts:
-    """What crosses into a learner that keeps what its actors do: their stream, and the replay it is drawn from."""
+    """What crosses into a learner with a replay of its own: its actors' queue, and the replay."""
 
     queue: RolloutQueue
     replay: Replay
@@ -50,7 +55,7 @@ class ReplayOfRollouts:
 class RolloutSource:
     """The learner's end of a RolloutQueue, whose actors hold copies of its weights."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, source: RolloutBatches | ReplayOfRollouts, params: Params):
+    def __init__(self, source: RolloutBatches | ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
         self.queue, self.first = source.queue, ctx.index == 0
         self.alone = self.queue.consumers == 1
@@ -63,11 +68,10 @@ class RolloutSource:
             self.publish()
 
     def publish(self) -> None:
-        self.params.publish(
-            self.learner.vector, self.learner.version, self.slots // (self.queue.producers * self.queue.groups)
-        )
+        rounds = self.slots // (self.queue.producers * self.queue.groups)
+        self.params.publish(self.learner.vector, self.learner.version, rounds)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[Rollout | None]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         assert isinstance(self.source, RolloutBatches)
         length = spec.total if spec.anneal == "linear" else 0.0
@@ -75,21 +79,17 @@ class RolloutSource:
         join = collator_for(queue, self.source.n, self.learner.device)
         return self.source.consumer(ctx.index, sum(self.taken[ctx.index :: queue.consumers]), log, join)
 
-    def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
+    def step(self, batch: Rollout) -> Iterator[None]:
         self.learner.counts.newest()  # where others change the weights too
         yield from self.learner.step(*batch)
         assert UNWRITTEN not in batch[0]["version"]
         self.slots += self.source.n * self.queue.consumers
         if self.first:
             self.publish()
-            self.count_depth()
+            self.ctx.counters.depth(self.queue.depth)
 
-    def count_depth(self) -> None:
-        self.ctx.counters.add("depth_sum", self.queue.depth)
-        self.ctx.counters.add("depth_count", 1)
-
-    def save(self, more: Callable[[CheckpointPart], None] = lambda part: None) -> Iterator[None]:
-        """The learner with what its actors hold and what is in flight. Nothing to do where that was done."""
+    def save(self, more: WritePart = lambda part: None) -> Iterator[None]:
+        """The learner with what its actors have and what is in flight. Nothing to do where that was done."""
         if self.learner.saved == self.learner.version:
             return
         lost = yield from actor_checkpoint.wait_for_actors(self.ctx, self.queue, self.learner.version)
@@ -102,22 +102,22 @@ class RolloutSource:
 
 
 class ReplaySource:
-    """The end of a RolloutQueue where everything is kept, and drawn again and again. As many updates as the replay's
-    ratio asks for; actors wait while more is owed, and the learner waits while nothing is.
+    """The end of a RolloutQueue whose rollouts go into a replay. As many updates as its ratio asks for; actors wait
+    while more are due, and the learner waits while none is.
     """
 
     alone = True
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, source: ReplayOfRollouts, params: Params):
-        self.rollouts = RolloutSource(ctx, learner, source, params)
+    def __init__(self, source: ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
+        self.rollouts = RolloutSource(source, ctx, learner, params)
         self.ctx, self.learner, self.queue = ctx, learner, source.queue
         self.replay_learner = ReplayLearner(ctx, learner, source.replay)
         self.actor = 0  # whose rollout was taken last
         if self.queue.consumers > 1:
             raise ValueError("one learner draws from one replay")
 
-    def batches(self) -> Iterator[Any]:
-        """Rollouts to keep; (): draw; None: nothing came for a while."""
+    def batches(self) -> Iterator[Rollout | Nothing | None]:
+        """Rollouts to insert; (): draw; None: nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, log=self._note)
         while True:
             yield () if self.replay_learner.buffer.due else next(rollouts)
@@ -125,12 +125,12 @@ class ReplaySource:
     def _note(self, slots: list[int]) -> None:
         self.actor = slots[0] // self.queue.share
 
-    def step(self, batch: tuple[Batch, Batch] | tuple[()]) -> Iterator[None]:
+    def step(self, batch: Rollout | Nothing) -> Iterator[None]:
         if batch:
             rows, state = batch
             steps = self.replay_learner.insert(rows, state, self.actor * self.queue.lanes)
             self.rollouts.slots += 1
-            self.rollouts.count_depth()
+            self.ctx.counters.depth(self.queue.depth)
             yield from self.learner.rest(steps)
         else:
             yield from self.replay_learner.update(0.0)
@@ -141,13 +141,13 @@ class ReplaySource:
 
 
 class SampleSource:
-    """A learner's end of memories that are workers of their own; learner 0 speaks with them for all.
+    """A learner's end of replays that are workers of their own; learner 0 reports to them for all.
 
     Learners that average gradients rest and end together, and so only with an update. Of those that don't wait for each
-    other (a parameter server's) every one sees by itself that the run is over, also where no tray comes.
+    other (a parameter server's) every one sees by itself that the run is over, also where no batch comes.
     """
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, source: SampleQueue, params: Params | None):
+    def __init__(self, source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
         self.ctx, self.learner, self.samples, self.params = ctx, learner, source, params
         self.reader, self.first = source.reader(ctx.index), ctx.index == 0
         self.alone = source.learners == 1 or learner.spec.update.apart
@@ -161,34 +161,33 @@ class SampleSource:
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 
-    def batches(self) -> Iterator[Any]:
-        """Trays; (): no tray came for a while, but learner 0 has agent steps to count; None: nothing came."""
+    def batches(self) -> Iterator[int | Nothing | None]:
+        """Slots; (): none came for a while, but learner 0 has agent steps to count; None: nothing came."""
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
 
-    def step(self, slot: int | tuple[()]) -> Iterator[None]:
+    def step(self, slot: int | Nothing) -> Iterator[None]:
         learner, steps = self.learner, self.samples.fresh() if self.first else 0.0
         if isinstance(slot, tuple):
             yield from learner.rest(steps)
             return
         item = self.samples.item(slot)
-        yield from learner.step_on_sample(item, steps, observe=True)  # the memories have no network that could
+        yield from learner.step_on_sample(item, steps, observe=True)  # replay workers have no network
         self.reader.give(slot, learner.priorities())
         if self.first:
             self._publish()
-            self.ctx.counters.add("depth_sum", self.samples.waiting)
-            self.ctx.counters.add("depth_count", 1)
+            self.ctx.counters.depth(self.samples.waiting)
 
     def save(self) -> Iterator[None]:
-        """The learner with its memories, their actors and what is in flight. Nothing to do where that was done."""
+        """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
         if learner.saved == learner.counts.newest():
             return
         if not self.first or self.ctx.directory is None:
             learner.save()
             return
-        with learner.still():  # what memories write fits the weights, whoever else learns
+        with learner.still():  # what replays write fits the weights, whoever else learns
             yield from self._save(learner.counts.newest())
 
     def _save(self, version: int) -> Iterator[None]:
@@ -205,21 +204,20 @@ class SampleSource:
 
 
 class TrainingSource:
-    """A trainer's end of a training queue: those who act use the weights themselves, and hold nothing worth keeping."""
+    """A trainer's end of a training queue: those who act use the weights themselves, and have nothing to save."""
 
     alone = True
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, source: TrainingBatches):
+    def __init__(self, source: TrainingBatches, ctx: WorkerContext, learner: Learner, params: None):
         self.ctx, self.learner, self.source = ctx, learner, source
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[Rollout | None]:
         return self.source.consumer()
 
-    def step(self, batch: tuple[Batch, Batch]) -> Iterator[None]:
+    def step(self, batch: Rollout) -> Iterator[None]:
         yield from self.learner.step(*batch)
         self.ctx.counters.served(int(np.count_nonzero(~batch[0]["first"][1:])))
-        self.ctx.counters.add("depth_sum", self.source.queue.depth)
-        self.ctx.counters.add("depth_count", 1)
+        self.ctx.counters.depth(self.source.queue.depth)
 
     def save(self) -> Iterator[None]:
         if self.learner.saved != self.learner.version:
@@ -227,37 +225,23 @@ class TrainingSource:
         yield
 
 
-class OpenSource(Protocol):
+class OpenSource(Protocol[B]):
     """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
 
     alone: bool
 
-    def batches(self) -> Iterator[Any]: ...  # what `step` takes; None: nothing came for a while
-    def step(self, batch: Any) -> Iterator[None]: ...
+    def batches(self) -> Iterator[B | None]: ...  # None: nothing came for a while
+    def step(self, batch: B, /) -> Iterator[None]: ...
     def save(self) -> Iterator[None]: ...
 
 
 @singledispatch
-def open_source(source: Any, ctx: WorkerContext, learner: Learner, params: Any) -> OpenSource:
+def open_source(source: Source, ctx: WorkerContext, learner: Learner, params: Params | None) -> OpenSource[Any]:
     """A learner's end of what its role takes from. Other kinds of sources register theirs here."""
     raise TypeError(f"no learner takes from a {type(source).__name__}")
 
 
-@open_source.register
-def _(source: RolloutBatches, ctx: WorkerContext, learner: Learner, params: Params) -> OpenSource:
-    return RolloutSource(ctx, learner, source, params)
-
-
-@open_source.register
-def _(source: ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params) -> OpenSource:
-    return ReplaySource(ctx, learner, source, params)
-
-
-@open_source.register
-def _(source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None) -> OpenSource:
-    return SampleSource(ctx, learner, source, params)
-
-
-@open_source.register
-def _(source: TrainingBatches, ctx: WorkerContext, learner: Learner, params: None) -> OpenSource:
-    return TrainingSource(ctx, learner, source)
+open_source.register(RolloutBatches)(RolloutSource)
+open_source.register(ReplayOfRollouts)(ReplaySource)
+open_source.register(SampleQueue)(SampleSource)
+open_source.register(TrainingBatches)(TrainingSource)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch
 from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses.base import Loss
+from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.update import Update
 
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """What a learner is to do, besides wiring: network, loss, update, knobs, how long, how the rate falls."""
+    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long, how the rate falls."""
 
-    policy: Callable[[], Any]
+    policy: PolicyFactory
     loss: Loss
     update: Update
     hyperparameters: Hyperparameters
@@ -25,7 +25,7 @@ class LearnerSpec:
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
     passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
-    acted: bool = False  # the last row's value is what was said while acting: one row less to unroll (see `unrolled`)
+    acted: bool = False  # the last row's value was stored while acting: one row less to unroll
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay

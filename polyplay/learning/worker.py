@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.edges import Source
 from polyplay.learning.learner import Learner
 from polyplay.learning.sources import open_source
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.params import Params
 
 
-def learn(ctx: WorkerContext, *, source: Any, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
+def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
     """Take batches from a source (see open_source), update, and publish the weights where others hold copies."""
     learner = Learner(ctx, spec)
     feed = open_source(source, ctx, learner, params)

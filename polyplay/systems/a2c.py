@@ -76,7 +76,8 @@ def build(c: Config, crew: Crew) -> System:
     features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
     policy = NetworkFactory(c.network, envs.spec, features)
     loss = A2C(
-        *(c.gamma, c.lam, c.value_cost),
+        *(c.gamma, c.lam),
+        value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage,
         reward=c.reward,
         reward_scale=c.reward_scale,

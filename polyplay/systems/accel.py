@@ -96,7 +96,7 @@ def build(c: Config, crew: Crew) -> System:
     steppers = max(1, cores() // replicas)
     envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    loss: Loss = A2C(c.gamma, c.lam, c.value_cost, normalize_advantage=c.normalize_advantage, reward="sign")
+    loss: Loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign", normalize_advantage=c.normalize_advantage)
     passes = None
     if c.algo == "ppo":
         surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")

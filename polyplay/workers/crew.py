@@ -1,6 +1,6 @@
 """The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
-A worker is a generator function `work(me, **kw)`; every `yield` is a turn taken. Processes and threads just run it;
+A worker is a generator function `work(ctx, **arguments)`; every `yield` is a turn taken. Processes and threads run it;
 `serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
 """
 
@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,12 +24,13 @@ from polyplay.common.context import SEATS, RoleSize, WorkerContext, next_incarna
 from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
-from polyplay.workers.process import KINDS, CloudPickled, as_process, as_thread, no_main, prepare, tune
+from polyplay.workers.process import KINDS, Call, CloudPickled, Work, as_process, as_thread, no_main, prepare, tune
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
-ROWS = 64  # of the meter: workers a crew can have at once
+ROWS = 64  # of the counters: workers a crew can have at once
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -38,10 +40,10 @@ class WorkerHandle:
     ctx: WorkerContext
     role: Role
     runs: Any  # Process, Thread, or the generator itself when serial
-    pipe: Any = None  # what it says: (kind, text)
+    pipe: Connection | None = None  # its messages: (kind, text)
     done: bool = False
     until: float = 0.0  # when a leaving one's time is up
-    spared: bool = False  # it is lost on purpose (havoc)
+    spared: bool = False  # it is lost on purpose (fault_injection)
 
 
 class Crew:
@@ -68,7 +70,7 @@ class Crew:
         self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
         self.frames, self.steps, self.where = frames, steps, where or Placement()
         self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
-        self.precision, self.reuse, self.control = precision, reuse, RunControl()  # of networks: nets.precision; see Me
+        self.precision, self.reuse, self.control = precision, reuse, RunControl()  # see WorkerContext
         self.roles = list[Role]()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
@@ -76,13 +78,13 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------- wiring
 
-    def total(self, envs: Any, budget: int) -> float:
+    def total(self, envs: Envs, budget: int) -> float:
         """Agent steps to learn from: what the run was asked for, else `budget` frames."""
         return self.steps if self.steps is not None else (self.frames or budget) / envs.spec.frames_per_step
 
     def add(
         self,
-        work: Callable[..., Iterator[None]],
+        work: Work,
         /,
         n: int = 1,
         *,
@@ -150,7 +152,7 @@ class Crew:
         ends = {w.runs.sentinel: w for w in self._workers() if not w.done and hasattr(w.runs, "sentinel")}
         for ready in connection.wait([*pipes, *ends], timeout):
             if ready in pipes:
-                self._listen(pipes[ready])
+                self._read(pipes[ready])
             elif ready in ends:
                 self._ended(ends[ready])
         return self.done
@@ -161,7 +163,7 @@ class Crew:
         return bool(learners) and all(w.done for w in learners)
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Of the meter; `past`: also those of workers that have left."""
+        """Of the counters; `past`: also those of workers that have left."""
         return [ctx.row for ctx in role.past.values()] if past else [w.ctx.row for w in role.workers.values()]
 
     def savers(self) -> list[int]:
@@ -197,7 +199,7 @@ class Crew:
     def _workers(self) -> list[WorkerHandle]:
         return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
 
-    def _objects(self, what: str, value: Any = None) -> None:
+    def _objects(self, what: str, value: object = None) -> None:
         """Close, or set an attribute of, every object that workers share."""
         shared = {id(v): v for r in self.roles for v in (*r.edges().values(), r.agents, *r.settings.values())}
         for thing in shared.values():
@@ -231,25 +233,23 @@ class Crew:
             patience=0.0 if self.serial else 0.1,
         )
         role.past[index] = ctx
-        kw = role.arguments(index)
+        call: Call = ctx, role.work, role.arguments(index)
         worker = role.workers[index] = WorkerHandle(ctx, role, None)
         if self.serial:
             ctx.say = self.say
-            worker.runs = role.work(ctx, **kw)
+            worker.runs = role.work(ctx, **call[2])
             return
         worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
         if role.on == "thread":
-            worker.runs = threading.Thread(target=as_thread, args=(ctx, role.work, kw, theirs), daemon=True)
+            worker.runs = threading.Thread(target=as_thread, args=(call, theirs), daemon=True)
             worker.runs.start()
-        else:
-            with no_main():
-                context = multiprocessing.get_context("forkserver")
-                name = f"polyplay {role.name} {index}"
-                worker.runs = context.Process(
-                    target=as_process, args=(CloudPickled((ctx, role.work, kw)), theirs), name=name
-                )
-                worker.runs.start()
-            theirs.close()
+            return
+        with no_main():
+            process = multiprocessing.get_context("forkserver").Process
+            name = f"polyplay {role.name} {index}"
+            worker.runs = process(target=as_process, args=(CloudPickled(call), theirs), name=name)
+            worker.runs.start()
+        theirs.close()
 
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -268,7 +268,15 @@ class Crew:
                     raise WorkerLost(_lost(worker, traceback.format_exc())) from None
         return self.done
 
-    def _listen(self, worker: WorkerHandle) -> None:
+    def _read_rest(self, worker: WorkerHandle) -> None:
+        """All that a worker sent before it ended."""
+        assert worker.pipe is not None
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._read(worker)
+        worker.pipe.close()
+
+    def _read(self, worker: WorkerHandle) -> None:
+        assert worker.pipe is not None
         try:
             kind, text = worker.pipe.recv()
         except (EOFError, OSError):
@@ -284,9 +292,8 @@ class Crew:
             self.say(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """A process is gone. What it said last comes first; one that said nothing was killed."""
-        while not worker.pipe.closed and worker.pipe.poll():
-            self._listen(worker)
+        """A process is gone. Its last message comes first; one without was killed."""
+        self._read_rest(worker)
         if worker.done or worker.ctx.index in worker.role.leaving:
             worker.done = True
             return
@@ -299,7 +306,6 @@ class Crew:
             raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
         self.say("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
-        worker.pipe.close()
         worker.runs.close()
         self._start(role, worker.ctx.index)
 
@@ -330,9 +336,7 @@ class Crew:
             worker.runs.join()
         if worker.runs.is_alive():
             return False
-        while not worker.pipe.closed and worker.pipe.poll():
-            self._listen(worker)
-        worker.pipe.close()
+        self._read_rest(worker)
         if process:
             worker.runs.close()
         return True

@@ -1,10 +1,10 @@
 """Evaluation beside training: a worker of its own plays full games with the weights of then, every so many frames.
 
-It asks the learner for its weights (params.Show): one copy at the learner's next update. So it is the same in every
-system, whether weights travel through Params, stay in a replica or lie in shared memory; no checkpoint need be written
-for it, which a replay would make large; and a score belongs to exactly one version of the weights. Games are played
-with the same seed each time, in environments of its own; training goes on meanwhile, and what came due while games were
-played is left out.
+It asks the learner for its weights (weights.on_request): one copy at the learner's next update. So it is the same in
+every system, whether weights travel through Params, stay in a replica or lie in shared memory; no checkpoint need be
+written for it, which a replay would make large; and a score belongs to exactly one version of the weights. Games are
+played with the same seed each time, in environments of its own; training goes on meanwhile, and what came due while
+games were played is left out.
 """
 
 from __future__ import annotations
@@ -12,24 +12,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from polyplay.acting import play
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.common.files import Row
 from polyplay.common.statistics import mean_interval
+from polyplay.envs.pool import Envs
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams
 
 REST = 0.1  # seconds between two looks at the counters
 
 
 def evaluator(
-    ctx: WorkerContext, *, games: Any, policy: Any, asked: play.PlayOptions, protocol: str, every: int, steps: int
+    ctx: WorkerContext,
+    *,
+    games: Envs,
+    policy: PolicyFactory,
+    asked: play.PlayOptions,
+    protocol: str,
+    every: int,
+    steps: int,
 ) -> Iterator[None]:
-    """Wait for the next multiple of `every` frames, take the weights, play, tell; and so on."""
+    """Wait for the next multiple of `every` frames, take the weights, play, report; and so on."""
     net = build_network(policy, ctx.seed)
     vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
@@ -62,7 +71,7 @@ def _steps(ctx: WorkerContext, before: int) -> int:
     return before + int(ctx.all_counters.column("steps").sum())
 
 
-def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> dict[str, Any]:
+def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> Row:
     returns = [g.ret for g in sorted(played, key=lambda g: g.number)]
     return {
         **at,
@@ -77,13 +86,13 @@ def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, 
     }
 
 
-def _best(ctx: WorkerContext, net: Any, row: dict[str, Any]) -> bool:
-    """Keep the weights if no evaluation was better; whether they were kept."""
+def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
+    """Save the weights if no evaluation was better; whether they were saved."""
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)
     old = {} if where is None else checkpoint.manifest(where)["counters"]
-    same = old.get("protocol") == row["protocol"]  # scores of another protocol say nothing
+    same = old.get("protocol") == row["protocol"]  # scores of another protocol do not compare
     if same and old["episodic_return_mean"] >= row["episodic_return_mean"]:
         return False
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}

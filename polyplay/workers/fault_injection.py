@@ -1,7 +1,7 @@
-"""What `chaos` says, done to a running crew: kill, stop, let go on; and what became of it, in chaos.jsonl and a report.
+"""Carries out the rules of `--chaos` on a running crew: kill, stop, let go on. chaos.jsonl and a report have results.
 
 All of it happens in the main process between two looks at the crew. Workers know nothing of it: what is counted is read
-from the meter and from shared memory. Imports no torch.
+from the counters and from shared memory. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polyplay.common.files import JsonLines, Row
 from polyplay.workers.fault_rules import FaultRule, FaultSchedule, applies_to
@@ -148,7 +148,7 @@ class FaultInjector:
         with contextlib.suppress(OSError):  # a full disk: the summary still has the counts
             self._file.write({**now, **row})
 
-    # ------------------------------------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------------------------------------ reports
 
     def report(self, behind: int | None = None) -> Row:
         """What was done and what became of it; closes the file. behind: agent steps since the newest checkpoint, where
@@ -168,12 +168,9 @@ class FaultInjector:
 
 
 def unfinished_work(worker: WorkerHandle) -> Row | None:
-    """What a dead worker had not handed over, where what its role writes into (`out`) can tell."""
-    out: Any = worker.role.out
-    if not hasattr(out, "unfinished"):
-        return None
-    rollouts, steps = out.unfinished(worker.ctx.index)
-    return {"rollouts": rollouts, "steps": steps}
+    """What a dead worker had not handed over, where what its role writes into (`out`) knows."""
+    unfinished = getattr(worker.role.out, "unfinished", None)
+    return None if unfinished is None else dict(zip(("rollouts", "steps"), unfinished(worker.ctx.index), strict=True))
 
 
 def _summed(events: list[Fault]) -> Row:

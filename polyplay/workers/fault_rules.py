@@ -1,4 +1,4 @@
-"""Faults on purpose: what `--chaos` says, and when it strikes whom. Pure but for `check`; `havoc` does it.
+"""Faults on purpose: the rules of `--chaos`, and which worker each takes when. Pure; fault_injection carries them out.
 
     --chaos kill=act:30,hang=learn:60:5,slow=act:4
 

@@ -1,4 +1,4 @@
-"""How a worker begins, as a thread or a process, and what it tells the crew last.
+"""How a worker begins, as a thread or a process, and what it reports to the crew last.
 
 A pipe to the main process carries pairs (kind, text): "warning", "unsaved" and "decision" at any time, and at the end
 "done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
@@ -15,22 +15,25 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError
 
 _PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
+Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
+Call = tuple[WorkerContext, Work, dict[str, object]]
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
 class CloudPickled:
     """Pickled with cloudpickle while the process is started, so that users' factories and shared blocks both travel."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Call):
         self.value = value
 
     def __reduce__(self) -> tuple:
@@ -39,10 +42,11 @@ class CloudPickled:
         return _unpack, (cloudpickle.dumps(self.value),)
 
 
-def _unpack(data: bytes) -> Any:
+def _unpack(data: bytes) -> Call:
     import cloudpickle
 
-    return cloudpickle.loads(data)
+    call: Call = cloudpickle.loads(data)
+    return call
 
 
 @contextlib.contextmanager
@@ -64,42 +68,38 @@ def prepare() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
 
 
-def _run(ctx: WorkerContext, work: Callable[..., Any], kw: dict[str, Any]) -> tuple[str, str]:
+def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tuple[str, str]:
     try:
-        turns = work(ctx, **kw)
+        turns = work(ctx, **arguments)
         for _ in turns:
             ctx.turn()
             if ctx.leaving and not ctx.drains:
-                turns.close()
+                cast("Generator[None, None, None]", turns).close()
                 break
     except Closed:
         return "closed", ""
-    except UserError as e:
-        return "user", str(e)
-    except EnvFailure as e:
-        return "env", str(e)
-    except NotFinite as e:
-        return "finite", str(e)
-    except Exception:
-        return "error", traceback.format_exc()
+    except Exception as e:
+        known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
+        return (known[0], str(e)) if known else ("error", traceback.format_exc())
     return "done", ""
 
 
-def as_thread(ctx: WorkerContext, work: Callable, kw: dict[str, Any], pipe: Any) -> None:
+def as_thread(call: Call, pipe: Connection) -> None:
+    ctx, work, arguments = call
     ctx.say = lambda kind, text: pipe.send((kind, text))
     with contextlib.suppress(OSError):
-        pipe.send(_run(ctx, work, kw))
+        pipe.send(_run(ctx, work, arguments))
 
 
-def as_process(cargo: Any, pipe: Any) -> None:
+def as_process(call: Call, pipe: Connection) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
         signal.signal(ignored, signal.SIG_IGN)
     _end_with_parent()
-    ctx, work, kw = cargo
+    ctx, work, arguments = call
     _name(f"pp-{ctx.role}")
     ctx.say = lambda kind, text: pipe.send((kind, text))
     tune(ctx.threads)
-    last = _run(ctx, work, kw)
+    last = _run(ctx, work, arguments)
     with contextlib.suppress(OSError):
         pipe.send(last)
     pipe.close()
@@ -112,7 +112,7 @@ def _name(title: str) -> None:
 
 
 def tune(threads: int) -> None:
-    """Compute threads of this process, and an allocator that keeps what it has."""
+    """Compute threads of this process, and an allocator that reuses freed memory."""
     import torch
 
     torch.set_num_threads(threads)
@@ -157,7 +157,8 @@ def _end_though_stopped() -> None:
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    server: Any = forkserver._forkserver
-    held, server._forkserver_alive_fd, server._forkserver_address = server._forkserver_alive_fd, None, None
+    server = vars(forkserver._forkserver)
+    held = server["_forkserver_alive_fd"]
+    server |= {"_forkserver_alive_fd": None, "_forkserver_address": None}
     if held is not None:
         os.close(held)

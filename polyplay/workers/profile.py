@@ -10,26 +10,27 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Generator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import POLICY_INPUTS
+from polyplay.acting.rows import policy_inputs
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
 from polyplay.envs.random_actions import action_sampler
-from polyplay.learning.epochs import run_epochs
+from polyplay.learning.epochs import Score, run_epochs
 from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
-from polyplay.nets.activation_reuse import join_tapes
+from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.factory import build_network
-from polyplay.nets.policy import TapedPolicy
+from polyplay.nets.policy import PolicyFactory, TapedPolicy
 from polyplay.weights.flat import FlatParams
 
 BLOCK = 0.02  # CPU seconds measured at once
@@ -69,13 +70,13 @@ class CostProfile:
     def __init__(
         self,
         envs: Envs,
-        policy: Callable[[], Any],
-        spec: Any,
+        policy: PolicyFactory,
+        spec: LearnerSpec,
         precision: str = "float32",
         reuse: bool = False,
         clock: Callable[[], float] = time.process_time,
     ):
-        """reuse: what was computed while acting is not computed again while learning (nets.recall)."""
+        """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
         self.clock = clock
         torch.set_num_threads(1)
         self.envs, self.spec = envs, spec
@@ -85,7 +86,6 @@ class CostProfile:
         self.optimizer = spec.update.optim.make(self.vector.parameter)
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-6
-        self.ctx, self.version = SimpleNamespace(seed=0, index=0), 0  # what `several` asks of a learner
 
     def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""
@@ -122,39 +122,33 @@ class CostProfile:
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
         passes = self.spec.passes is not None
-        rows = self._rows((T + (passes or self.reuse), B))  # there the last row only says a value
+        rows = self._rows((T + (passes or self.reuse), B))  # there the last row is for its value alone
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
         tape = self._tape(batch, state, T) if self.reuse else None
 
         def score() -> LossOutput:
-            out = (
-                self.policy.unroll(batch, state)
-                if tape is None
-                else unroll_before_last(self.policy, batch, state, tape)
-            )
+            out = unroll_before_last(self.policy, batch, state, tape) if tape else self.policy.unroll(batch, state)
             return self.spec.loss(out, batch, self.spec.hyperparameters)
 
         def update() -> None:
             if passes:
-                for _ in run_epochs(self, batch, state, rows["version"]):
-                    pass
-                return
-            for _ in self.apply_gradient(score):
-                pass
+                deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
+            else:
+                deque(self.apply_gradient(score), 0)
 
         return cpu_cost(update, seconds, self.clock)
 
-    def _tape(self, batch: Batch, state: Batch, T: int) -> Any:
+    def _tape(self, batch: Batch, state: Batch, T: int) -> Tape:
         """What acting in rows 0..T-1 leaves to learning."""
-        tapes: list[Any] = [[] for _ in range(T)]
+        tapes: list[Tape] = [[] for _ in range(T)]
         with torch.no_grad():
             for t, tape in enumerate(tapes):
-                row = {k: tree.map(lambda x, t=t: x[t], batch[k]) for k in POLICY_INPUTS if k in batch}
+                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
                 _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
         return join_tapes(tapes)
 
-    def apply_gradient(self, score: Callable[[], LossOutput], *_: Any) -> Generator[None, None, float]:
-        """An update as `several` asks its learner for one, of nothing but what must be computed."""
+    def apply_gradient(self, score: Score, *_: object) -> Generator[None, None, float]:
+        """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""
         scored = score()
         self.vector.zero_grad()
         scored.loss.backward()
@@ -163,7 +157,7 @@ class CostProfile:
         yield
         return 0.0
 
-    def _rows(self, shape: tuple[int, ...]) -> Any:
+    def _rows(self, shape: tuple[int, ...]) -> Batch:
         """Rows of noise; every action is legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask), shape)

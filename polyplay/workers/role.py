@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from polyplay.buffers.replay import Replay
 from polyplay.common.context import RoleSize, WorkerContext
 from polyplay.common.edges import Edge, End
 from polyplay.envs.pool import Envs
+from polyplay.workers.process import Work
 
 if TYPE_CHECKING:
     from polyplay.acting.exploration import Exploration
     from polyplay.acting.predictor import AgentTable
     from polyplay.learning.spec import LearnerSpec
+    from polyplay.nets.policy import PolicyFactory
+    from polyplay.workers.crew import WorkerHandle
 
 OnLoss = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
@@ -24,18 +27,10 @@ Kind = Literal["process", "thread"]
 class Each:
     """A value made per worker, in the main process: each(lambda i: …)."""
 
-    make: Callable[[int], Any]
+    make: Callable[[int], object]
 
 
 each = Each
-
-
-class Source(Protocol):
-    """What a learner, or a worker that holds a replay, takes from."""
-
-    @property
-    def edge(self) -> Edge: ...
-    def describe(self) -> list[str]: ...  # a line each for the diagram
 
 
 @dataclass
@@ -43,7 +38,7 @@ class Role:
     """What every worker of a role holds, by name; `settings` are all other arguments of `work`."""
 
     name: str
-    work: Callable[..., Iterator[None]]
+    work: Work
     n: int
     on_loss: OnLoss
     learner: bool  # decides when the run is done, and saves
@@ -53,7 +48,7 @@ class Role:
     threads: int  # compute threads of each worker, 0: its share
     envs: Envs | None = None
     agents: AgentTable | None = None  # lanes that several workers serve
-    policy: Callable[[], Any] | None = None
+    policy: PolicyFactory | None = None
     source: Any = None  # a Source
     out: Any = None  # an Edge
     params: Any = None  # the weights that it publishes, if it learns, or reads
@@ -64,8 +59,8 @@ class Role:
     explore: Exploration | None = None
     server: Any = None  # a parameter server that it serves
     settings: dict[str, Any] = field(default_factory=dict)
-    workers: dict[int, Any] = field(default_factory=dict)  # WorkerHandle by seat
-    leaving: dict[int, Any] = field(default_factory=dict)
+    workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
+    leaving: dict[int, WorkerHandle] = field(default_factory=dict)
     most: int = 0  # workers there is room for
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
@@ -81,14 +76,15 @@ class Role:
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""
-        held: dict[End, Any] = {
+        held = {
             "out": self.out,
             "source": getattr(self.source, "edge", None),
             "publish" if self.learner else "params": self.params,
             "update": self.spec and self.spec.update,
             "server": self.server,
         }
-        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+        shared = {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+        return cast("dict[End, Edge]", shared)
 
     @property
     def apart(self) -> bool:

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.machine import cores
+
+if TYPE_CHECKING:
+    from polyplay.envs.pool import Envs
+    from polyplay.learning.spec import LearnerSpec
+    from polyplay.nets.policy import PolicyFactory
+    from polyplay.workers.crew import Crew
+    from polyplay.workers.role import Role
 
 FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there is room for
 NEAR = 0.97  # of the best rate
@@ -62,7 +68,9 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1) -> int:
     return next(n for n in choices if actor_rate(costs, n, among, learners) >= enough)
 
 
-def choose_actors(crew: Any, envs: Any, policy: Callable[[], Any], spec: Any, T: int, batch: int, learners: int) -> int:
+def choose_actors(
+    crew: Crew, envs: Envs, policy: PolicyFactory, spec: LearnerSpec, T: int, batch: int, learners: int
+) -> int:
     """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
@@ -71,16 +79,13 @@ def choose_actors(crew: Any, envs: Any, policy: Callable[[], Any], spec: Any, T:
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
         return fewest_actors(learners)
     if not crew.where.on_cpu:
-        return (
-            fewest_actors(learners)
-            if crew.where.actors_on == "device"
-            else max(fewest_actors(learners), min(free, MOST))
-        )
+        least = fewest_actors(learners)
+        return least if crew.where.actors_on == "device" else max(least, min(free, MOST))
     try:
         found = measure_costs(envs, policy, spec, T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
-    except Exception as e:  # the worker whose network it is will tell of it
+    except Exception as e:  # the worker whose network it is will raise it
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
         return fewest_actors(learners)
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
@@ -88,7 +93,7 @@ def choose_actors(crew: Any, envs: Any, policy: Callable[[], Any], spec: Any, T:
     return best_actors(found, cores(), learners)
 
 
-def measure_costs(envs: Any, policy: Callable[[], Any], spec: Any, T: int, B: int, precision: str) -> RowCosts:
+def measure_costs(envs: Envs, policy: PolicyFactory, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
     import torch
 
@@ -105,9 +110,9 @@ def measure_costs(envs: Any, policy: Callable[[], Any], spec: Any, T: int, B: in
         torch.set_num_threads(before)
 
 
-def threads_of(role: Any, crew: Any) -> int:
+def threads_of(role: Role, crew: Crew) -> int:
     """Compute threads of each of a role's workers: never more runnable than cores; two threads on one forward pass give
-    only 1.5 times. Roles that say how many they want have them, the others share what is left; but all have the same
+    only 1.5 times. Roles with a number of their own have it, the others share what is left; but all have the same
     where the run is traced, so that one thread can repeat it to the bit.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly

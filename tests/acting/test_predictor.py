@@ -39,7 +39,7 @@ ROOM = 6
 class Register:
     """A loss that writes down every transition it is given."""
 
-    inner: Any = field(default_factory=policy_gradient.a2c)
+    inner: Any = field(default_factory=policy_gradient.A2C)
     seen: list = field(default_factory=list, hash=False, compare=False)
     off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
     metrics: ClassVar[tuple[str, ...]] = ("loss",)

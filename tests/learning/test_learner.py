@@ -48,7 +48,7 @@ def _task(update=None, total: float = 1e9, **more) -> LearnerSpec:
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     return LearnerSpec(
         more.pop("policy", POLICY),
-        more.pop("loss", policy_gradient.a2c()),
+        more.pop("loss", policy_gradient.A2C()),
         update or Local(OPTIM),
         hyperparameters,
         total,
@@ -171,7 +171,7 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
         gradients = []
         for out in (whole, short):
             policy.zero_grad()
-            policy_gradient.a2c(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
+            policy_gradient.A2C(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
@@ -188,7 +188,7 @@ def test_metrics_of_every_third_update_are_reported_if_so_asked():
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = _task(policy=policy, loss=q_learning.q("mean"), outputs=q_learning.q_outputs, target=5)
+    spec = _task(policy=policy, loss=q_learning.QLoss("mean"), outputs=q_learning.q_outputs, target=5)
     learner, rng = Learner(_me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,7 +65,7 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
 
 def replay_learner(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> ReplayLearner:
     told: list[Any] = []
-    counters = SimpleNamespace(losses=told.append, add=lambda *a: None)
+    counters = SimpleNamespace(losses=told.append, timed=lambda column: nullcontext())
     ctx: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, counters=counters)
     made = ReplayLearner(
         ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})

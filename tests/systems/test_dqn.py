@@ -91,7 +91,7 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)
-    assert crew.roles[0].spec.loss == q_learning.q("sum", replicas=2)
+    assert crew.roles[0].spec.loss == q_learning.QLoss("sum", replicas=2)
 
 
 def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):

@@ -181,7 +181,7 @@ POLICY = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
 def _learners(total: float, n: int = 2, update: Hogwild | None = None, **ctx) -> tuple[list[Learner], LearnerSpec]:
     update = update or Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, hyperparameters, total)
+    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
     return [Learner(_me(i, n, **ctx), spec) for i in range(n)], spec
 
 
@@ -222,7 +222,7 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     update = Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)
-    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
+    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
     ctx = _me(1, 2)
     found: list = []
     waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
@@ -240,7 +240,7 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
             alone,
             LearnerSpec(
                 POLICY,
-                policy_gradient.a2c(),
+                policy_gradient.A2C(),
                 Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2),
                 spec.hyperparameters,
                 1.0,

@@ -277,7 +277,7 @@ def test_versions_count_from_those_of_the_run_that_goes_on():
 def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any):
     update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_gradient.a2c(), update, hyperparameters, total)
+    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
     ends = [Learner(_me(i, n, **ctx), spec) for i in range(n)]
     for end in ends:
         end.counts.newest()

@@ -88,7 +88,7 @@ def test_rules_that_cannot_be_are_one_line(given: Any, said):
 def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
     server = ParameterServer(OPTIM, *param_sizes(POLICY()), workers=1, shards=2, outliers=OutlierRule(k=3.0, warm_up=6))
     spec = LearnerSpec(
-        POLICY, policy_gradient.a2c(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
+        POLICY, policy_gradient.A2C(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
     )
     learner = Learner(_me(), spec)
     parts = [ParameterShard(server, k) for k in range(2)]

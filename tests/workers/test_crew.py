@@ -236,10 +236,10 @@ def test_stopping_ends_every_worker_at_its_next_turn():
 MAIN = textwrap.dedent("""
     import sys, time
     sys.path.insert(0, {tests!r})
-    from tests.workers from tests.workers import test_crew as t
+    from tests.workers import test_crew as t
     from polyplay.workers.crew import Crew
     from polyplay.common.shared_memory import SharedBlock
-    block = Block(1024)
+    block = SharedBlock(1024)
     crew = Crew()
     crew.add(t.forever, n=2, learner=True, block=block)
     crew.start()

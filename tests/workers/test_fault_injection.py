@@ -200,7 +200,7 @@ KILLED = textwrap.dedent("""
     T, LANES, LIVES = 4, 2, 120
     draw = random.Random(3)
     rows = row_spec(Field((500,), "float32"), {"action": Field((), "int64")})
-    stream = Stream(rows, {"h": Field((8,), "float32")}, T, LANES, slots=3)
+    stream = RolloutQueue(rows, {"h": Field((8,), "float32")}, T, LANES, slots=3)
     stream.patience = 0.01
 
     def act(life, dies):

@@ -15,9 +15,10 @@ from polyplay.runs import options
 def test_cores_are_those_asked_for(tmp_path):
     """In a process of its own: it binds itself."""
     code = (
-        "import os, polyplay; from polyplay import systems, run, config; from polyplay.workers.crew import cores\n"
-        "options = config.RunOptions(cores=1)\n"
-        "page = systems.load('a2c'); crew = run.new_crew(options)\n"
+        "from polyplay import systems; from polyplay.common.machine import cores\n"
+        "from polyplay.runs import load, options\n"
+        "options = options.RunOptions(cores=1)\n"
+        "page = systems.load('a2c'); crew = load.crew_of(options)\n"
         "print(cores(), page.build(page.Config(env='toy:catch', network='mlp'), crew).resolved)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -97,7 +97,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
         asked.append((envs.lanes, T, B, precision))
         return RowCosts(1e-3, 1e-3, 1.0)
 
-    monkeypatch.setattr(sizing, "measure", measure)
+    monkeypatch.setattr(sizing, "measure_costs", measure)
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     for more, options, n in (
         ({}, {"serial": True}, 2),
@@ -142,7 +142,7 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
     def broken(*_: Any) -> RowCosts:
         raise RuntimeError("shapes do not fit\nat all")
 
-    monkeypatch.setattr(sizing, "measure", broken)
+    monkeypatch.setattr(sizing, "measure_costs", broken)
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     wired, crew = build("impala", {"unroll": 5})
     assert wired.resolved == {"actors": 2}
@@ -152,9 +152,9 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
 def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     """Smaller ones are planned with the actors that were found."""
     asked = []
-    monkeypatch.setattr(sizing, "measure", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
+    monkeypatch.setattr(sizing, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(sizing, "cores", lambda: 6)
-    monkeypatch.setattr(memory_estimate, "limit", lambda: 6_000_000_000)
+    monkeypatch.setattr(memory_estimate, "memory_limit", lambda: 6_000_000_000)
     with pytest.raises(UserError, match="what fits: --"):
         polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
     assert len(asked) == 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 
 REDUCTIONS = ("mean", "sum")
@@ -54,8 +57,20 @@ class Loss(Protocol):
 
     @property
     def metrics(self) -> tuple[str, ...]: ...
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters, /) -> LossOutput: ...
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput: ...
+
+class EpochLoss(Loss, Protocol):
+    """One for several passes over a batch: `prepare` makes what all passes share, of rows [T+1, B]."""
+
+    @property
+    def whole(self) -> bool: ...  # lanes stay whole in minibatches
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch: ...
+
+
+def importance_weight(batch: Batch, like: Tensor) -> Tensor:
+    """Of what a replay drew; 1 without weights."""
+    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
 def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
@@ -68,19 +83,37 @@ def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Ten
     return scaled.sign() if how == "sign" else scaled
 
 
-def transitions_of(loss: Any, out: Mapping[str, Any], batch: Mapping[str, Any]) -> returns.Transitions:
-    """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
-    steps = returns.transitions(batch, loss.gamma)
-    shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
-    shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
-    if any(s != shapes["batch reward"] for s in shapes.values()):
-        raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
-    scale: float | Tensor = loss.reward_scale
-    if loss.reward == "scale":
-        if "reward_scale" not in out:
-            raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
-        scale = scale * out["reward_scale"]
-    return steps._replace(reward=squash_rewards(steps.reward, loss.reward, scale))
+@dataclass(frozen=True)
+class ActorCriticLoss:
+    """The settings that losses of actor-critics share. Raises UserError for those out of range."""
+
+    gamma: float = 0.99
+    lam: float = 1.0
+    _: KW_ONLY
+    value_cost: float = 0.5
+    normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
+    reward: str = "clip"
+    reward_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "gamma", "lam")
+        check_not_negative(self, "value_cost")
+        check_above_zero(self, "reward_scale")
+        check_choice(self, reward=REWARDS)
+
+    def transitions(self, out: Batch, batch: Batch) -> returns.Transitions:
+        """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
+        steps = returns.transitions(batch, self.gamma)
+        shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
+        shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
+        if any(s != shapes["batch reward"] for s in shapes.values()):
+            raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+        scale: float | Tensor = self.reward_scale
+        if self.reward == "scale":
+            if "reward_scale" not in out:
+                raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+            scale = scale * out["reward_scale"]
+        return steps._replace(reward=squash_rewards(steps.reward, self.reward, scale))
 
 
 def common_metrics(
@@ -127,17 +160,25 @@ def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tenso
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
-def check_settings(loss: Any) -> None:
-    """Raises UserError for a loss's settings out of range."""
-    for name in ("gamma", "lam"):
-        given = getattr(loss, name)
-        if not 0.0 <= given <= 1.0:
-            raise UserError(f"{name} is {given}; it must be between 0 and 1")
-    if not loss.value_cost >= 0.0:
-        raise UserError(f"value_cost is {loss.value_cost}; it must be 0 or more")
-    if not loss.reward_scale > 0.0:
-        raise UserError(f"reward_scale is {loss.reward_scale}; it must be above 0")
-    for name, allowed in (("reduction", REDUCTIONS), ("reward", REWARDS)):
-        given = getattr(loss, name)
-        if given not in allowed:
-            raise UserError(f"{name} is {given!r}; use one of {', '.join(allowed)}")
+def check_fraction(loss: object, *names: str) -> None:
+    for name in names:
+        if not 0.0 <= getattr(loss, name) <= 1.0:
+            raise UserError(f"{name} is {getattr(loss, name)}; it must be between 0 and 1")
+
+
+def check_not_negative(loss: object, *names: str) -> None:
+    for name in names:
+        if not getattr(loss, name) >= 0.0:
+            raise UserError(f"{name} is {getattr(loss, name)}; it must be 0 or more")
+
+
+def check_above_zero(loss: object, *names: str) -> None:
+    for name in names:
+        if not getattr(loss, name) > 0.0:
+            raise UserError(f"{name} is {getattr(loss, name)}; it must be above 0")
+
+
+def check_choice(loss: object, **allowed: tuple[str, ...]) -> None:
+    for name, choices in allowed.items():
+        if getattr(loss, name) not in choices:
+            raise UserError(f"{name} is {getattr(loss, name)!r}; use one of {', '.join(choices)}")

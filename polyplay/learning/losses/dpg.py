@@ -1,23 +1,24 @@
-"""The loss of deterministic policies: a frozen callable `loss(out, batch, knobs) -> Scored`, as in values.py.
+"""The loss of deterministic policies: a frozen callable `loss(out, batch, hyperparameters) -> LossOutput`.
 
 out    what `outputs` gives of two `nets.Deterministic`
 batch  transitions of a replay's `sample()`, as tensors: "return", "discount" [B], "weight" [B] (1 where there is none)
-knobs  not used
+hyperparameters  not used
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polyplay.common import tree
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses.base import LazyMetrics, LossOutput
+from polyplay.learning.losses.base import LazyMetrics, LossOutput, importance_weight
+from polyplay.nets.dpg import DPGNetwork
 
 FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
 
@@ -51,10 +52,10 @@ class DPGLoss:
         if not 0.0 <= self.rein < torch.inf:
             raise UserError(f"--rein: {self.rein:g} given, allowed: 0 (none) or more")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         goal = targeted(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
-        weight = batch["weight"].to(goal.dtype) if "weight" in batch else torch.ones_like(goal)
+        weight = importance_weight(batch, goal)
         critic = (weight * 0.5 * error.square()).mean()
         bound = self.clip or torch.inf
         actor = -(out["slope"].clamp(-bound, bound) * out["best"]).sum(1).mean()
@@ -71,7 +72,7 @@ class DPGLoss:
 
 @torch.no_grad()
 def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 what the network says is not used, even if it is NaN.
+    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN.
 
     Raises ValueError for shapes that do not fit.
     """
@@ -82,9 +83,9 @@ def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
 
 
 def dpg_outputs(
-    policy: Any, target: Any, batch: Mapping[str, Any], state: Batch | None = None, key: int | None = None
+    policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch | None = None, key: int | None = None
 ) -> Batch:
-    """What the loss takes: of s_t, batch["obs"][0], what `policy.learnt` says; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},
+    """What the loss takes: of s_t, batch["obs"][0], `policy.learnt`; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},
     batch["obs"][1], without gradient. state, key: not used, there is neither memory nor noise.
     """
     now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))

@@ -1,8 +1,8 @@
-"""Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, knobs) -> Scored`.
+"""Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
 
-out    policy.unroll(batch, state), or the outputs kept from acting: "logp", "value", "entropy", each [T+1, B]
+out    policy.unroll(batch, state), or the outputs stored while acting: "logp", "value", "entropy", each [T+1, B]
 batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
-knobs  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
+hyperparameters  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
 
 All terms run over valid transitions only (see returns.py): "mean" divides by their number (at least 1), "sum"
 does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
@@ -12,32 +12,34 @@ before costs, whatever the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.learning.losses.base import (
     COMMON,
+    REDUCTIONS,
+    ActorCriticLoss,
     LazyMetrics,
     LossOutput,
     MaskedMean,
     at_least_float32,
-    check_settings,
+    check_choice,
     common_metrics,
     normalize_advantages,
-    transitions_of,
 )
 
 BASELINES = ("acted", "present")
 
 
 @dataclass(frozen=True)
-class A2C:
+class A2C(ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
@@ -49,25 +51,18 @@ class A2C:
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    gamma: float = 0.99
-    lam: float = 1.0
-    value_cost: float = 0.5
     reduction: str = "mean"
-    normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
-    reward: str = "clip"
-    reward_scale: float = 1.0
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
     baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
     metrics: ClassVar[tuple[str, ...]] = COMMON
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if self.baseline not in BASELINES:
-            raise UserError(f"baseline is {self.baseline!r}; use one of {', '.join(BASELINES)}")
+        super().__post_init__()
+        check_choice(self, reduction=REDUCTIONS, baseline=BASELINES)
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
-        steps = transitions_of(self, out, batch)
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+        steps = self.transitions(out, batch)
         over = MaskedMean(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
@@ -78,7 +73,7 @@ class A2C:
 
 
 @dataclass(frozen=True)
-class VTrace:
+class VTrace(ActorCriticLoss):
     """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
@@ -87,22 +82,17 @@ class VTrace:
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    gamma: float = 0.99
     rho: float | None = 1.0
     c: float | None = 1.0
     rho_pg: float | None = 1.0
-    lam: float = 1.0
-    value_cost: float = 0.5
     reduction: str = "sum"
-    normalize_advantage: bool = False
-    reward: str = "clip"
-    reward_scale: float = 1.0
     value_half: bool = True
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
+        check_choice(self, reduction=REDUCTIONS)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -110,8 +100,8 @@ class VTrace:
         if (self.rho is not None) and (self.c is None or self.c > self.rho):
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
-        steps = transitions_of(self, out, batch)
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+        steps = self.transitions(out, batch)
         over = MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
@@ -129,18 +119,14 @@ class VTrace:
         return LossOutput(scored.loss, LazyMetrics(metrics))
 
 
-a2c = A2C
-vtrace = VTrace
-
-
 def _score(
     loss: A2C | VTrace,
-    out: Mapping[str, Any],
-    batch: Mapping[str, Any],
+    out: Batch,
+    batch: Batch,
     over: MaskedMean,
     advantage: Tensor,
     target: Tensor,
-    hyperparameters: Any,
+    hyperparameters: Hyperparameters,
 ) -> LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
     advantage, target = over.only(advantage), over.only(target)

@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from polyplay.common.errors import UserError
+from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.learning.losses.base import (
     COMMON,
+    ActorCriticLoss,
     LazyMetrics,
     LossOutput,
     MaskedMean,
     at_least_float32,
-    check_settings,
+    check_above_zero,
     common_metrics,
     normalize_advantages,
     squash_rewards,
-    transitions_of,
 )
 
 
 @dataclass(frozen=True)
-class PPO:
+class PPO(ActorCriticLoss):
     """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those said while acting: `prepare`
+    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
-    baselines' ppo2. ε is `clip_range`, with anneal_clip times `knobs.left`, the part of the run that is left.
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.left`, the part of the run that is left.
     Advantages are normalised over each call's rows. Means over valid transitions.
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    gamma: float = 0.99
     lam: float = 0.95
     clip_range: float = 0.1
     anneal_clip: bool = True
     value_clip: bool = False
+    _: KW_ONLY
     value_cost: float = 1.0
-    normalize_advantage: bool = False
-    reward: str = "clip"
-    reward_scale: float = 1.0
-    reduction: ClassVar[str] = "mean"
     whole: ClassVar[bool] = False  # minibatches may take lanes apart
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clip_fraction", "clip_range")
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not self.clip_range > 0.0:
-            raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
+        super().__post_init__()
+        check_above_zero(self, "clip_range")
 
-    def prepare(self, batch: Mapping[str, Any], scale: float | Tensor = 1.0) -> Batch:
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(batch, self.gamma)
         reward = squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
         advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
         names = ("advantage", "target", "valid", "logp", "value")
         shapes = {k: list(batch[k].shape) for k in names} | {f"out {k}": list(out[k].shape) for k in ("logp", "value")}
@@ -75,7 +69,7 @@ class PPO:
 
 
 @dataclass(frozen=True)
-class APPO:
+class APPO(ActorCriticLoss):
     """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
     et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
     and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
@@ -83,31 +77,26 @@ class APPO:
     UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    gamma: float = 0.99
     lam: float = 0.95
     clip_range: float = 0.1
     value_clip: bool = False
-    value_cost: float = 0.5
+    _: KW_ONLY
     normalize_advantage: bool = True
-    reward: str = "clip"
-    reward_scale: float = 1.0
-    reduction: ClassVar[str] = "mean"
     whole: ClassVar[bool] = True
 
     metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not self.clip_range > 0.0:
-            raise UserError(f"clip_range is {self.clip_range}; it must be above 0")
+        super().__post_init__()
+        check_above_zero(self, "clip_range")
 
-    def prepare(self, batch: Mapping[str, Any], scale: float | Tensor = 1.0) -> Batch:
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
         return {"valid": returns.transitions(batch, self.gamma).valid}
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         """out and batch: rows [T+1, B], as those of losses.VTrace."""
-        steps = transitions_of(self, out, batch)
+        steps = self.transitions(out, batch)
         over, value = MaskedMean(steps.valid), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
@@ -127,13 +116,13 @@ class APPO:
 
 def _surrogate(
     loss: PPO | APPO,
-    out: Mapping[str, Any],
-    acted: Mapping[str, Any],
+    out: Batch,
+    acted: Batch,
     over: MaskedMean,
     advantage: Tensor,
     target: Tensor,
     reach: float,
-    hyperparameters: Any,
+    hyperparameters: Hyperparameters,
 ) -> LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
     advantage, target = over.only(advantage), over.only(target)
@@ -153,11 +142,7 @@ def _surrogate(
 
     def metrics() -> dict[str, Tensor]:
         clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-        told = common_metrics(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
-        return {**told, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
+        common = common_metrics(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
+        return {**common, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
 
     return LossOutput(total, LazyMetrics(metrics))
-
-
-ppo = PPO
-appo = APPO

@@ -1,10 +1,10 @@
-"""Losses of action values: frozen, picklable callables `loss(out, batch, knobs) -> Scored`, as in losses.py.
+"""Losses of action values: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
 
 out    what `outputs` gives: "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double
        Q-learning "online" of s_{t+n}, both without
 batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
-knobs  not used
+hyperparameters  not used
 
 `LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
 2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
@@ -12,19 +12,31 @@ knobs  not used
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polyplay.common import tree
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import q_targets
-from polyplay.learning.losses.base import REDUCTIONS, REWARDS, LazyMetrics, LossOutput, MaskedMean, squash_rewards
+from polyplay.learning.losses.base import (
+    REDUCTIONS,
+    REWARDS,
+    LazyMetrics,
+    LossOutput,
+    MaskedMean,
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    importance_weight,
+    squash_rewards,
+)
 from polyplay.nets import q_values
+from polyplay.nets.q_network import QNetwork
 
 WEIGHTED = ("loss", "error")
 PRIORITIES = ("ce", "kl")
@@ -50,15 +62,14 @@ class QLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
 
     def __post_init__(self) -> None:
-        _among("reduction", self.reduction, REDUCTIONS)
-        _among("weighted", self.weighted, WEIGHTED)
-        _least("clip", self.clip)
+        check_choice(self, reduction=REDUCTIONS, weighted=WEIGHTED)
+        check_not_negative(self, "clip")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_values.take_action(out["q"], batch["action"])
-        error, weight = goal - q, _weight(batch, goal)
+        error, weight = goal - q, importance_weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
         if self.weighted == "error":
@@ -77,7 +88,7 @@ class QLoss:
 class CategoricalLoss:
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
-    Atoms stand evenly from `low` to `high`; the network says how many. priority: "kl", the Kullback-Leibler divergence
+    Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
     (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
     Raises UserError, ValueError.
     """
@@ -90,17 +101,16 @@ class CategoricalLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
-        _among("reduction", self.reduction, REDUCTIONS)
-        _among("priority", self.priority, PRIORITIES)
+        check_choice(self, reduction=REDUCTIONS, priority=PRIORITIES)
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = q_values.take_action(out["q"], batch["action"])
-        each, weight = q_targets.cross_entropy(goal, logits), _weight(batch, goal[:, 0])
+        each, weight = q_targets.cross_entropy(goal, logits), importance_weight(batch, goal[:, 0])
         floor = q_targets.entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = _reduced(weight * each, self.reduction)
@@ -137,21 +147,13 @@ class SequenceLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("reduction", REDUCTIONS),
-            ("time", TIMES),
-            ("tail", q_targets.TAILS),
-            ("reward", REWARDS),
-        ):
-            _among(name, getattr(self, name), allowed)
-        for name in ("gamma", "eta"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
-        _least("rescale", self.rescale)
+        check_choice(self, reduction=REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=REWARDS)
+        check_fraction(self, "gamma", "eta")
+        check_not_negative(self, "rescale")
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
-    def __call__(self, out: Mapping[str, Any], batch: Mapping[str, Any], hyperparameters: Any) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         rows["reward"] = squash_rewards(rows["reward"], self.reward, self.reward_scale)
@@ -161,7 +163,7 @@ class SequenceLoss:
         over, action = MaskedMean(made.valid), rows["action"][:-1]
         q = over.only(q_values.take_action(out["q"][:-1], action))
         goal = over.only(made.target)
-        error, weight = goal - q, _weight(batch, goal[0])
+        error, weight = goal - q, importance_weight(batch, goal[0])
         each = 0.5 * error.square().sum(0)
         if self.time == "mean":
             each = each / made.valid.sum(0).clamp(min=1)
@@ -176,11 +178,6 @@ class SequenceLoss:
         return LossOutput(loss, LazyMetrics(metrics), q_targets.sequence_priority(size, made.valid, self.eta))
 
 
-q = QLoss
-categorical = CategoricalLoss
-sequence = SequenceLoss
-
-
 def huber(error: Tensor, bound: Tensor) -> Tensor:
     """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf, of a shape that fits."""
     size = error.abs()
@@ -189,9 +186,9 @@ def huber(error: Tensor, bound: Tensor) -> Tensor:
 
 
 def q_outputs(
-    policy: Any,
-    target: Any,
-    batch: Mapping[str, Any],
+    policy: QNetwork,
+    target: QNetwork,
+    batch: Batch,
     state: Batch | None = None,
     double: bool = False,
     burn_in: int | None = None,
@@ -224,11 +221,11 @@ def q_outputs(
 
 
 def _walked(
-    policy: Any, target: Any, batch: Mapping[str, Any], state: Batch, double: bool, burn_in: int, keys: list
+    policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, double: bool, burn_in: int, keys: list
 ) -> Batch:
     """`outputs` of sequences."""
-    rows = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
-    head, body = ({k: tree.map(part, v) for k, v in rows.items()} for part in _parts(burn_in))
+    rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
+    head, body = tree.map(lambda x: x[:burn_in], rows), tree.map(lambda x: x[burn_in:], rows)
     before = state
     if burn_in:
         with torch.no_grad():
@@ -241,27 +238,9 @@ def _walked(
     return out
 
 
-def _parts(at: int) -> tuple[Any, Any]:
-    return lambda x: x[:at], lambda x: x[at:]
-
-
-def _weight(batch: Mapping[str, Any], like: Tensor) -> Tensor:
-    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
-
-
 def _reduced(each: Tensor, how: str) -> Tensor:
     return each.sum() if how == "sum" else each.mean()
 
 
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
     return dict(zip(COMMON, (loss, *(x.mean() for x in (q, goal, size, weight))), strict=True))
-
-
-def _among(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise UserError(f"{name} is {given!r}; use one of {', '.join(allowed)}")
-
-
-def _least(name: str, given: float) -> None:
-    if not given >= 0.0:
-        raise UserError(f"{name} is {given}; it must be 0 or more")

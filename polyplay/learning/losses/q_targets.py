@@ -3,19 +3,19 @@
 What replay gives of a transition s_t → s_{t+n} is its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
 reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended
 in a termination. So a truncation bootstraps from its real last observation, and nobody needs a `done`. Where D = 0 what
-the network says of s_{t+n} is not used, even if it is NaN.
+the network gives for s_{t+n} is not used, even if it is NaN.
 
 Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.nets.q_values import _shape, expected_value, greedy_action, support, take_action
 
@@ -110,7 +110,7 @@ def unscale(y: Tensor, eps: float = 1e-3) -> Tensor:
 
 @torch.no_grad()
 def sequence_targets(
-    batch: Mapping[str, Any],
+    batch: Batch,
     target: Tensor,
     gamma: float,
     n: int,
@@ -126,7 +126,7 @@ def sequence_targets(
     target, online: q [R, B, A]. eps: None leaves h out.
 
     m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
-    from its real last observation. `tail` says what becomes of the last n − 1 targets, whose windows leave the rows:
+    from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
     Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.

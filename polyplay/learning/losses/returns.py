@@ -11,11 +11,12 @@ Rewards and values share one unit (that of the reward given); time is counted in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from polyplay.common.tree import Batch
 
 
 class Transitions(NamedTuple):
@@ -33,7 +34,7 @@ class Advantages(NamedTuple):
     target: Tensor
 
 
-def transitions(batch: Mapping[str, Any], gamma: float) -> Transitions:
+def transitions(batch: Batch, gamma: float) -> Transitions:
     """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
 
     `gamma` is the discount per agent step. Truncation needs no flag here: its row's V is the bootstrap.

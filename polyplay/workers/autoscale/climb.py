@@ -136,7 +136,7 @@ class HillClimb:
         return reading.rows if self.within(reading) else -reading.lag
 
     def refresh(self) -> Generator[ConfigTrial, RateReading, None]:
-        """Look at A again. What it says counts alone if it is far from what was known: something else has changed."""
+        """Look at A again. It counts alone if it is far from what was known: something else has changed."""
         reading = yield from self.look(self.here, self.window)
         if self.looks and self.far(reading):
             reading = yield from self.look(self.here, self.window)  # the first may have been an accident

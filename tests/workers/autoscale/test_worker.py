@@ -16,7 +16,6 @@ from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import UserError
 from polyplay.runs.session import Session
-from polyplay.systems import impala
 from polyplay.workers.autoscale.climb import climb
 from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, RateReading
 from polyplay.workers.autoscale.worker import Totals, decision_row, describe_decision, reading_between, schedule
@@ -280,29 +279,3 @@ def test_dials_share_the_places_of_a_crew():
 
 
 CATCH = dict(env="toy:catch", network="mlp", lanes=4, batch=8, unroll=4, slots=2, optimizer="adam")
-
-
-def test_impala_learns_on_while_its_actors_come_and_go(tmp_path):
-    """Room for three: one leaves in mid-rollout, two come; a checkpoint does not wait for those that are gone."""
-    crew = Crew(serial=True, steps=10**9, room={"act": 3}, directory=tmp_path)
-    impala.build(impala.Config(actors=2, **CATCH), crew)
-    acting, learning = crew.roles
-    dial = crew.dial(acting, 1, 3)
-    crew.start()
-    queue, updates = acting.out, lambda: crew.counters.column("updates").sum()
-    assert (queue.producers, queue.slots) == (3, 6)
-    for n in (1, 3, 2):
-        dial.set(n)
-        assert until(crew, lambda n=n: dial.get() == n)
-        before, rollouts = updates(), [queue.made(p) for p in range(3)]
-        assert until(crew, lambda before=before: updates() > before + 4)
-        grew = [queue.made(p) > was for p, was in enumerate(rollouts)]
-        assert grew == [p < n for p in range(3)]
-    dial.set(1)
-    assert until(crew, lambda: dial.get() == 1)
-    (row,) = crew.rows(learning)
-    began = time.monotonic()
-    crew.control.save()
-    assert until(crew, lambda: crew.counters.column("saved")[row] > 0)
-    assert time.monotonic() - began < 8.0, "actors that have left were awaited"
-    crew.stop()
