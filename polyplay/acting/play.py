@@ -142,12 +142,12 @@ def _choose(
     return action, after
 
 
-class System(Protocol):
+class PlayableSystem(Protocol):
     @property
     def policy(self) -> PolicyFactory: ...
 
 
-def load_policy(system: System, path: Path, agent: int = 0) -> Policy:
+def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     policy = system.policy()
     checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent)))
     return policy
