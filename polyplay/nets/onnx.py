@@ -73,7 +73,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
-    fields = policy_inputs(policy, spec)
+    fields = exported_inputs(policy, spec)
     lanes: int | str = "any"
     try:
         model = _graph(policy, fields, dynamic=True)
@@ -100,7 +100,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     return {"file": str(file), "bytes": len(data), **report, "checked": checked}
 
 
-def policy_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
+def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
     """All that a policy may take in a step, by name."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
