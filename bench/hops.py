@@ -52,6 +52,8 @@ BESIDE = {
     "ReplayBuffer.update_priorities",
     "Memory.feedback",
     "as_tensors",
+    "Collator.done",
+    "Joiner.done",
     "torches",
     "copy_kernels",
     "copying",

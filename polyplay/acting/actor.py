@@ -15,7 +15,7 @@ import torch
 
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import row_to_device
-from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
+from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
 from polyplay.buffers.rollout_queue import Producer
 from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
@@ -144,7 +144,7 @@ class Actor:
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"), torch.no_grad():
-            inputs = policy_inputs(step)
+            inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
             inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
             if self.explore is not None:
                 inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from polyplay.learning.spec import LearnerSpec
 
 COLUMNS = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
-
-
-Score = Callable[[], LossOutput]  # the forward pass of an update
 
 
 @dataclass(frozen=True)
@@ -96,8 +93,9 @@ class EpochLearner(Protocol):
     spec: LearnerSpec
     policy: Policy
 
+    def score(self, rows: Batch, state: Batch) -> LossOutput: ...
     def apply_gradient(
-        self, score: Score, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
+        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
     ) -> Generator[None, None, float]: ...
 
 
@@ -113,12 +111,10 @@ def run_epochs(
         for k, at in enumerate(order):
             rows, before, versions = parts.take(at)
             last = epoch == passes.epochs - 1 and k == len(order) - 1
-
-            def score(rows: Batch = rows, before: Batch = before) -> LossOutput:
-                return loss(policy.unroll(rows, before), rows, spec.hyperparameters)
-
             learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
-            apart = yield from learner.apply_gradient(score, batch, versions, learnt, batch if last else None)
+            apart = yield from learner.apply_gradient(
+                learner.score(rows, before), batch, versions, learnt, batch if last else None
+            )
             if passes.target_kl and apart > passes.target_kl:
                 if not last and hasattr(policy, "observe"):
                     policy.observe(batch)  # replicas agree on it at their next update

@@ -18,7 +18,7 @@ from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
 from polyplay.common.tree import Batch
-from polyplay.learning.epochs import Score, run_epochs
+from polyplay.learning.epochs import run_epochs
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.activation_reuse import Tape
@@ -102,15 +102,20 @@ class Learner:
             yield from run_epochs(self, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version))
             return
 
-        def score() -> LossOutput:
+        with self.ctx.counters.timed("learn"):
             acted = self.spec.acted
             out = unroll_before_last(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
             if self.spec.same:
                 batch["value"] = out["value"].detach()
-            return self.spec.loss(out, batch, self.spec.hyperparameters)
-
+            scored = self.spec.loss(out, batch, self.spec.hyperparameters)
         valid = ~rows["first"][1:]
-        yield from self.apply_gradient(score, batch, rows["version"][:-1][valid], float(np.count_nonzero(valid)), batch)
+        versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
+        yield from self.apply_gradient(scored, batch, versions, learnt, batch)
+
+    def score(self, rows: Batch, state: Batch) -> LossOutput:
+        """The loss of rows [T+1, B] by the present weights; for `run_epochs`."""
+        with self.ctx.counters.timed("learn"):
+            return self.spec.loss(self.policy.unroll(rows, state), rows, self.spec.hyperparameters)
 
     def step_on_sample(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
         """One update from a sample of a replay; its `priority` is then how surprising each was. fresh: agent steps
@@ -123,14 +128,12 @@ class Learner:
             self.observe({"obs": batch["obs"]})
         self.now = self.remaining()
 
-        def score() -> LossOutput:
-            assert self.spec.outputs is not None
+        assert self.spec.outputs is not None
+        with self.ctx.counters.timed("learn"):
             out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
             scored = self.spec.loss(out, batch, self.spec.hyperparameters)
-            self.priority = scored.priority
-            return scored
-
-        yield from self.apply_gradient(score, batch, item["version"].ravel(), fresh, None)
+        self.priority = scored.priority
+        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
         if self._copies_due() > self.target_copies:
             self.target_copies = self._copies_due()
             self._copy_target()
@@ -172,23 +175,21 @@ class Learner:
             hold()
 
     def apply_gradient(
-        self, score: Score, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
+        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
     ) -> Generator[None, None, float]:
-        """One update along the gradient of `score()`, and its count. versions: of the weights that acted, a row each;
+        """One update along the gradient of a loss, and its count. versions: of the weights that acted, a row each;
         learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
         Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
         """
-        before = time.perf_counter()
-        scored = score()
         if self.update.gate is not None and not self.update.gate(float(scored.loss.detach())):
             yield from self.rest(learnt)
             return 0.0
-        self.vector.zero_grad()
-        scored.loss.backward()
-        if observe is not None and hasattr(self.policy, "observe"):
-            self.policy.observe(observe)
-        rate = self.rate(self.now)
-        self.ctx.counters.add("learn", time.perf_counter() - before)
+        with self.ctx.counters.timed("learn"):
+            self.vector.zero_grad()
+            scored.loss.backward()
+            if observe is not None and hasattr(self.policy, "observe"):
+                self.policy.observe(observe)
+            rate = self.rate(self.now)
         watched = self.spec.passes is not None and self.spec.passes.target_kl > 0.0
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
         before, waited = time.perf_counter(), self.update.waited

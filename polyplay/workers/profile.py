@@ -24,7 +24,7 @@ from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs
 from polyplay.envs.random_actions import action_sampler
-from polyplay.learning.epochs import Score, run_epochs
+from polyplay.learning.epochs import run_epochs
 from polyplay.learning.learner import unroll_before_last
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.spec import LearnerSpec
@@ -126,15 +126,11 @@ class CostProfile:
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
         tape = self._tape(batch, state, T) if self.reuse else None
 
-        def score() -> LossOutput:
-            out = unroll_before_last(self.policy, batch, state, tape) if tape else self.policy.unroll(batch, state)
-            return self.spec.loss(out, batch, self.spec.hyperparameters)
-
         def update() -> None:
             if passes:
                 deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
             else:
-                deque(self.apply_gradient(score), 0)
+                deque(self.apply_gradient(self.score(batch, state, tape)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 
@@ -147,9 +143,13 @@ class CostProfile:
                 _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
         return join_tapes(tapes)
 
-    def apply_gradient(self, score: Score, *_: object) -> Generator[None, None, float]:
+    def score(self, rows: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """See Learner.score."""
+        out = unroll_before_last(self.policy, rows, state, tape) if tape else self.policy.unroll(rows, state)
+        return self.spec.loss(out, rows, self.spec.hyperparameters)
+
+    def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
         """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""
-        scored = score()
         self.vector.zero_grad()
         scored.loss.backward()
         torch.linalg.vector_norm(self.vector.grad)
