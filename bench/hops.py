@@ -53,6 +53,8 @@ BESIDE = {
     "Memory.feedback",
     "as_tensors",
     "Collator.done",
+    "Learner.apply_gradient",
+    "Learner._copies_due",
     "Joiner.done",
     "torches",
     "copy_kernels",

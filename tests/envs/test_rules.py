@@ -15,7 +15,7 @@ from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken
 
-DOCS = Path(__file__).parents[2] / "docs" / "your_environment.md"
+DOCS = Path(__file__).parents[2] / "docs" / "start" / "your_environment.md"
 
 
 def test_a_message_names_its_rule_and_can_be_read_again():

@@ -96,7 +96,7 @@ RULES = ["climb", *(pytest.param(rule, marks=LONG) for rule in ("annealing", "re
 def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
     from polyplay.workers.autoscale import worker
 
-    quick = {"climb": worker.climb, "annealing": worker.annealing, "released": worker.released}[rule]
+    quick = {"climb": worker.climb, "annealing": worker.annealing, "released": worker.released_rule}[rule]
     monkeypatch.setattr("polyplay.systems.ga3c.rule", lambda name, lag: hurried(quick))
     settings = {"schedule": rule, "agents": 4, "predictors": 1, "trainers": 1}
     run = polyplay.train("ga3c", env="CartPole-v1", steps=12_000, run=str(tmp_path / "run"), **{**FAST, **settings})

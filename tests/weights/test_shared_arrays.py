@@ -54,7 +54,7 @@ def test_labels_say_what_crosses():
 
 def test_titles_say_how_a_learner_updates():
     titles = ["Local(adam)", "AllReduce(adam) of 2", "Hogwild(adam), no lock"]
-    assert [u.title() for u in UPDATES] == [*titles, "Chunked(adam), 3 parts", "Server(adam), 4 shards"]
+    assert [u.title() for u in UPDATES] == [*titles, "Chunked(adam), 3 parts", "ParameterServer(adam), 4 shards"]
 
 
 @pytest.mark.parametrize(
