@@ -63,6 +63,10 @@ class AgentTable:
         return self
 
     @property
+    def is_open(self) -> bool:
+        return self._pool is not None
+
+    @property
     def pool(self) -> ServicePool:
         assert self._pool is not None
         return self._pool

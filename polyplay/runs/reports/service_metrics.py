@@ -97,7 +97,7 @@ class ServiceMetrics:
 
     def _agents(self, acting: list[int]) -> Metrics:
         """Of crews whose agents share tables that predictors serve."""
-        roles = [role for role in self.crew.roles if role.agents and role.agents.pool is not None]
+        roles = [role for role in self.crew.roles if role.agents and role.agents.is_open]
         if not roles:
             return {}
         pools = [role.agents.pool for role in roles if role.agents]
