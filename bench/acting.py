@@ -40,7 +40,7 @@ def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[It
     actor = Actor(ctx, pool, policy, producer, 0)
 
     def rollouts() -> Iterator[None]:
-        for slots in actor.rollouts(version=lambda: next(versions)):
+        for slots in actor.rollouts(lambda k: next(versions)):
             for slot in slots or ():
                 producer.commit(slot)
             next(batches)
