@@ -57,7 +57,9 @@ def weights(run) -> dict[str, np.ndarray]:
     ],
 )
 def test_it_learns_catch(algo, sync, on, tmp_path):
-    settings = {**CATCH, **(PPO if algo == "ppo" else {}), "sync": sync, "on": on}
+    slower = {"learning_rate": 3e-3}  # in chunks, 2 of 8 runs with CATCH's rate did not learn
+    settings = {**CATCH, **(slower if sync == "chunked" else {}), **(PPO if algo == "ppo" else {})}
+    settings |= {"sync": sync, "on": on}
     run = polyplay.train("accel", run=str(tmp_path / "run"), steps=60_000, until_return=0.5, **settings)
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
