@@ -189,8 +189,8 @@ class StateMail:
         from safetensors.numpy import save as pack
 
         data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
-        os.ftruncate(self.block.fd, 0)
         os.pwrite(self.block.fd, data, 0)
+        os.ftruncate(self.block.fd, len(data))  # never to 0: a process that begins may be mapping the block now
 
     def take(self) -> Batch:
         from safetensors.numpy import load as unpack

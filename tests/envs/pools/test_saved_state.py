@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 
@@ -206,3 +207,22 @@ def test_only_the_generator_that_is_known():
     assert one.integers(0, 9, 5, dtype=np.int32).tolist() == other.integers(0, 9, 5, dtype=np.int32).tolist()
     with pytest.raises(Unsaveable, match="MT19937"):
         generator_state(np.random.Generator(np.random.MT19937(1)))
+
+
+def test_a_process_may_open_the_mail_while_a_state_is_written(monkeypatch):
+    mail = saved_state.StateMail()
+    mapped = []
+
+    def watched(call):
+        def first_map_then_call(*given):
+            mapped.append(mmap.mmap(mail.block.fd, mail.block.nbytes))  # as a process does that begins
+            return call(*given)
+
+        return first_map_then_call
+
+    monkeypatch.setattr(os, "pwrite", watched(os.pwrite))
+    monkeypatch.setattr(os, "ftruncate", watched(os.ftruncate))
+    for n in (100, 3):
+        mail.put({"x": np.arange(n)})
+        np.testing.assert_array_equal(mail.take()["x"], np.arange(n))
+    assert len(mapped) == 4
