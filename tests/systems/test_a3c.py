@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,6 +20,7 @@ from polyplay.runs.options import RunOptions
 from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.systems.trained import kill_one_by_one, until
 
 NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 1.0, "tensorboard": False, "report_every": 0.5}
 CATCH = {**NET, "env": "toy:catch", "workers": 2, "unroll": 9, "lam": 0.95, "learning_rate": 2e-3, "anneal": "constant"}
@@ -119,31 +116,8 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, optimizer="adam", eps=1e-5)
-    update, role = crew.roles[0].spec.update, crew.roles[0]
-    crew.start(())
-    try:
-        _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
-        for index in (0, 1):
-            before = int(update.arrays()[3][index, 0])
-            os.kill(role.workers[index].runs.pid, signal.SIGKILL)
-            _until(crew, lambda i=index: role.lost == i + 1)
-            vector, statistics = (x.copy() for x in update.arrays()[:2])
-            assert np.abs(vector).max() < 10
-            assert statistics.any()
-            _until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
-            assert (
-                int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= update.arrays()[3][:, 0].sum() - 50
-            )
-    finally:
-        crew.stop()
+    kill_one_by_one(crew)
     assert said == [f"worker episodic_replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
-
-
-def _until(crew: Crew, enough: Any, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not enough():
-        assert time.monotonic() < until, "it did not come to that"
-        crew.poll(0.02)
 
 
 @pytest.mark.parametrize("on", ["thread", "process"])
@@ -155,7 +129,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew.start(())
     try:
         with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised:.*a bad day"):
-            _until(crew, lambda: False, 60.0)
+            until(crew, lambda: False, 60.0)
     finally:
         crew.stop()
 

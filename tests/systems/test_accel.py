@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 import polyplay
@@ -22,6 +18,7 @@ from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
 from polyplay.weights.chunked import Chunked
 from polyplay.workers.crew import Crew
+from tests.systems.trained import goes_on_to_the_bit, kill_one_by_one, same_weights, updates
 
 NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "tensorboard": False, "report_every": 0.5}
 NET |= {"anneal": "constant", "normalize_advantage": True}
@@ -35,14 +32,6 @@ def accel(**settings: Any) -> Any:
 
 def wired(crew: Crew, **settings: Any) -> Any:
     return systems.load("accel").build(accel(**settings), crew)
-
-
-def updates(run) -> list[dict]:
-    return [json.loads(line) for line in (run.directory / "updates.jsonl").read_text().splitlines()]
-
-
-def weights(run) -> dict[str, np.ndarray]:
-    return checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +85,8 @@ def test_replicas_stay_equal_to_the_bit_and_lag_is_the_passes(algo, tmp_path):
     assert [row["lag_mean"] for row in rows] == [row["lag_max"] for row in rows], "of both groups"
     again = polyplay.train("accel", serial=True, run=str(tmp_path / "again"), **settings)
     assert updates(again) == rows
-    one, two = weights(run), weights(polyplay.train("accel", on="thread", run=str(tmp_path / "apart"), **settings))
-    assert all(np.array_equal(one[k], two[k]) for k in one), "whoever came first"
+    apart = polyplay.train("accel", on="thread", run=str(tmp_path / "apart"), **settings)
+    assert same_weights(run, apart), "whoever came first"
 
 
 def test_groups_change_nothing_but_who_waits(tmp_path):
@@ -114,15 +103,7 @@ def test_groups_change_nothing_but_who_waits(tmp_path):
 
 @pytest.mark.parametrize("algo", [{}, PPO], ids=["a2c", "ppo"])
 def test_in_step_a_run_goes_on_to_the_bit(algo, tmp_path):
-    settings = {**CATCH, **algo, "trace": True, "serial": True}
-    whole = polyplay.train("accel", run=str(tmp_path / "whole"), steps=2_048, **settings)
-    half = polyplay.train("accel", run=str(tmp_path / "half"), steps=1_024, **settings)
-    before = len(updates(half))
-    more = polyplay.resume(half.directory, steps=2_048)
-    assert before < len(updates(more)) == len(updates(whole))
-    assert updates(more) == updates(whole)
-    one, two = weights(more), weights(whole)
-    assert all(np.array_equal(one[k], two[k]) for k in one)
+    goes_on_to_the_bit("accel", tmp_path, 2_048, **{**CATCH, **algo})
 
 
 def test_in_chunks_it_goes_on_from_its_counts_with_new_games(tmp_path, capfd):
@@ -156,32 +137,12 @@ def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
     wired(crew, sync="chunked", optimizer="adam", eps=1e-5)
-    role: Any = crew.roles[0]
-    update: Chunked = role.spec.update
-    crew.start(())
-    try:
-        _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
-        for index in (0, 1):
-            before = int(update.arrays()[3][index, 0])
-            os.kill(role.workers[index].runs.pid, signal.SIGKILL)
-            _until(crew, lambda i=index: role.lost == i + 1)
-            vector, statistics = (x.copy() for x in update.arrays()[:2])
-            assert np.abs(vector).max() < 10
-            assert statistics.any()
-            _until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
-    finally:
-        crew.stop()
+    update: Chunked = crew.roles[0].spec.update
+    kill_one_by_one(crew)
     assert said == [f"worker replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
     *_, counters, done = update.arrays()
     assert done.max() - done.min() <= 4, "of the two that died in an update, and of two at the end, some chunks"
     assert abs(int(done.min()) - int(counters[:, 0].sum())) <= 4
-
-
-def _until(crew: Crew, enough: Any, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not enough():
-        assert time.monotonic() < until, "it did not come to that"
-        crew.poll(0.02)
 
 
 def test_the_figure_and_the_plan_say_what_is_done():

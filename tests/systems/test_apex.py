@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.systems.trained import until
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
 NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 10.0, "learning_rate": 2e-3}
@@ -75,13 +75,6 @@ def started(**settings: Any) -> tuple[Crew, list[str]]:
     system = wired(crew, **settings)
     crew.start(system.metrics)
     return crew, said
-
-
-def until(crew: Crew, condition: Any, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        crew.poll(0.05)
 
 
 def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():

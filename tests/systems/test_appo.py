@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import numpy as np
 import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
 from polyplay.runs import memory_estimate, plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.systems.trained import goes_on_to_the_bit, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant"}
 CATCH = {**NET, "env": "toy:catch", "actors": 2, "lanes": 8, "batch": 16, "unroll": 9, "epochs": 2, "minibatches": 2}
@@ -25,14 +23,6 @@ CATCH |= {"learning_rate": 5e-3, "clip_range": 0.2}
 
 def appo(**settings: Any) -> Any:
     return systems.load("appo").Config(**{"env": "toy:catch", "network": "mlp", **settings})
-
-
-def updates(run) -> list[dict]:
-    return [json.loads(line) for line in (run.directory / "updates.jsonl").read_text().splitlines()]
-
-
-def weights(run) -> dict[str, np.ndarray]:
-    return checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
 
 
 @pytest.mark.parametrize(
@@ -117,15 +107,7 @@ def test_rounds_count_batches_whatever_their_updates(wiring, lag, tmp_path):
 
 
 def test_at_lag_0_a_run_goes_on_to_the_bit(tmp_path):
-    settings = {**CATCH, "lag": 0, "trace": True, "serial": True}
-    whole = polyplay.train("appo", run=str(tmp_path / "whole"), steps=2_000, **settings)
-    half = polyplay.train("appo", run=str(tmp_path / "half"), steps=1_000, **settings)
-    before = len(updates(half))
-    more = polyplay.resume(half.directory, steps=2_000)
-    assert before < len(updates(more)) == len(updates(whole))
-    assert updates(more) == updates(whole)
-    one, two = weights(more), weights(whole)
-    assert all(np.array_equal(one[k], two[k]) for k in one)
+    goes_on_to_the_bit("appo", tmp_path, 2_000, **CATCH, lag=0)
 
 
 @pytest.mark.parametrize("lag", [1, -1])

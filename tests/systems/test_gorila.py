@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from polyplay.runs import memory_estimate, plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.systems.trained import until
 from tests.weights.test_parameter_server import whole
 
 NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "eps": 1e-5}
@@ -120,13 +120,6 @@ def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)
 
 
-def _until(crew: Crew, enough: Any, seconds: float = 600.0) -> None:
-    until = time.monotonic() + seconds
-    while not enough():
-        assert time.monotonic() < until, "it did not come to that"
-        crew.poll(0.02)
-
-
 def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_line():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
@@ -135,18 +128,18 @@ def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_lin
     server = shard.server
     crew.start(())
     try:
-        _until(crew, lambda: server.cells.learner[:, 0].min() > 20)
+        until(crew, lambda: server.cells.learner[:, 0].min() > 20)
         before = int(server.cells.learner[0, 0])
         os.kill(bundle.workers[0].runs.pid, signal.SIGKILL)
-        _until(crew, lambda: bundle.lost == 1)
-        _until(crew, lambda: server.cells.learner[0, 0] > before + 20)
+        until(crew, lambda: bundle.lost == 1)
+        until(crew, lambda: server.cells.learner[0, 0] > before + 20)
         assert np.isfinite(whole(server)).all()
         assert np.abs(whole(server)).max() < 10
         os.kill(shard.workers[1].runs.pid, signal.SIGKILL)
         with pytest.raises(
             WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"
         ) as e:
-            _until(crew, lambda: False)
+            until(crew, lambda: False)
         assert "\n" not in str(e.value)
     finally:
         crew.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.weights.parameter_server import HOLD
 from polyplay.workers.crew import Crew
+from tests.systems.trained import until
 
 NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "eps": 1e-5}
 PACE: Any = {"lanes": 4, "unroll": 5, "batch": 64, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
@@ -125,22 +125,15 @@ def _begun(**more: Any) -> tuple[Crew, Any, Seen]:
     return crew, role.params, seen
 
 
-def _until(crew: Crew, enough: Any, seconds: float = 600.0) -> None:
-    until = time.monotonic() + seconds
-    while not enough():
-        assert time.monotonic() < until, "it did not come to that"
-        crew.poll(0.02)
-
-
 def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_resumed_run(tmp_path):
     crew, server, seen = _begun(directory=tmp_path)
     actors = roles(crew)["act"]
-    _until(crew, lambda: server.learnt > 900)
+    until(crew, lambda: server.learnt > 900)
     crew._start(actors, 1)  # in a lost one's place
     had = len(seen.told)
-    _until(crew, lambda: len(seen.told) > had + 50)
+    until(crew, lambda: len(seen.told) > had + 50)
     crew.control.save()
-    _until(crew, lambda: crew.counters is not None and crew.counters.column("saved").max() > 0)
+    until(crew, lambda: crew.counters is not None and crew.counters.column("saved").max() > 0)
     version = int(crew.counters.column("saved").max()) - 1  # type: ignore[union-attr]
     path = checkpoint.complete(tmp_path, version, {})
     learnt = checkpoint.open_checkpoint(path).json("agents/0/learner")["learnt"]
@@ -152,7 +145,7 @@ def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_r
     assert found[0] == 1.0
     assert found[had:].max() <= 1.0 - 0.95 * (900 - 2 * 250) / 3_000 + 1e-6
     again, _, seen = _begun(resume=path, resumes=1)
-    _until(again, lambda: len(seen.told) > 50)
+    until(again, lambda: len(seen.told) > 50)
     again.stop()
     assert seen.told[0] == pytest.approx(1.0 - 0.95 * (learnt - 2 * 250) / 3_000, abs=1e-5)
 
@@ -165,17 +158,17 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     crew.start(system.metrics)
     pushed = server.cells.learner[:, 0]
     try:
-        _until(crew, lambda: pushed.min() > 10)
+        until(crew, lambda: pushed.min() > 10)
         for name in ("learn", "act", "serve_replay"):
             os.kill(by[name].workers[0].runs.pid, signal.SIGKILL)
-        _until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "serve_replay")))
+        until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "serve_replay")))
         before, steps = pushed.copy(), server.learnt
-        _until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
+        until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
         assert np.isfinite(server.cells.copies).all()
         assert np.abs(server.cells.copies).max() < 10
         os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"):
-            _until(crew, lambda: False)
+            until(crew, lambda: False)
     finally:
         crew.stop()
     assert sum("a new one takes its place" in text for text in said) == 3
@@ -186,7 +179,7 @@ def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
     """Learner 0 lets them stand still while memories write; who takes its place lets them go on."""
     crew, server, _ = _begun(directory=tmp_path)
     learners = roles(crew)["learn"]
-    _until(crew, lambda: server.version > 10)
+    until(crew, lambda: server.version > 10)
     saver = learners.workers[0].runs  # held, lest it be closed as it should be
     crew.control.save()
     turns = 0
@@ -196,7 +189,7 @@ def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
         next(crew._workers()[turns % len(crew._workers())].runs)
     before = server.version
     crew._start(learners, 0)
-    _until(crew, lambda: server.version > before + 10)
+    until(crew, lambda: server.version > before + 10)
     assert not server.cells.head[HOLD]
     crew.stop()
     saver.close()

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
-import numpy as np
 import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.systems.trained import goes_on_to_the_bit, same_weights, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant", "normalize_advantage": True}
 CATCH = {**NET, "env": "toy:catch", "lanes": 16, "unroll": 16, "learning_rate": 3e-3, "clip_range": 0.2}
-
-
-def updates(run) -> list[dict]:
-    return [json.loads(line) for line in (run.directory / "updates.jsonl").read_text().splitlines()]
 
 
 SERIAL = pytest.param({"serial": True}, marks=pytest.mark.long)
@@ -55,21 +49,11 @@ def test_replicas_stay_equal_to_the_bit_and_lag_is_told(tmp_path):
     again = polyplay.train("ppo", serial=True, run=str(tmp_path / "again"), **settings)
     assert updates(again) == rows
     apart = polyplay.train("ppo", on="thread", run=str(tmp_path / "apart"), **settings)
-    kept = [checkpoint.open_checkpoint(checkpoint.newest(r.directory, print)) for r in (run, apart)]
-    one, two = (k.arrays("agents/0/policy") for k in kept)
-    assert all(np.array_equal(one[k], two[k]) for k in one)
+    assert same_weights(run, apart)
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):
-    settings = {**CATCH, "replicas": 1, "serial": True, "trace": True}
-    whole = polyplay.train("ppo", run=str(tmp_path / "whole"), steps=2_048, **settings)
-    half = polyplay.train("ppo", run=str(tmp_path / "half"), steps=1_024, **settings)
-    before = len(updates(half))
-    more = polyplay.resume(half.directory, steps=2_048)
-    assert before < len(updates(more)) == len(updates(whole))
-    assert updates(more) == updates(whole)
-    steps = [row["update"] for row in updates(more)]
-    assert all(b == a + 1 for a, b in pairwise(steps))
+    goes_on_to_the_bit("ppo", tmp_path, 2_048, **CATCH, replicas=1)
 
 
 def test_rate_and_clip_range_fall_from_rollout_to_rollout(tmp_path):

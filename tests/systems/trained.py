@@ -1,0 +1,73 @@
+"""What tests of systems ask of a run that was trained, and of a crew that runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import polyplay
+from polyplay.common import checkpoint
+from polyplay.common.files import read_lines
+from polyplay.workers.crew import Crew
+
+
+def updates(run: polyplay.Run) -> list[dict]:
+    return list(read_lines(run.directory / "updates.jsonl"))
+
+
+def weights(run: polyplay.Run) -> dict[str, np.ndarray]:
+    return checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
+
+
+def same_weights(one: polyplay.Run, two: polyplay.Run) -> bool:
+    first, second = weights(one), weights(two)
+    return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
+
+
+def goes_on_to_the_bit(system: str, tmp_path: Path, steps: int, **settings: Any) -> None:
+    """A run that is cut in half and resumed does what the uncut one does: each update, and the last weights."""
+    settings |= {"trace": True, "serial": True}
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=steps, **settings)
+    half = polyplay.train(system, run=str(tmp_path / "half"), steps=steps // 2, **settings)
+    before = len(updates(half))
+    more = polyplay.resume(half.directory, steps=steps)
+    assert before < len(updates(more)) == len(updates(whole))
+    assert updates(more) == updates(whole)
+    numbers = [row["update"] for row in updates(more)]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert same_weights(more, whole)
+
+
+def until(crew: Crew, condition: Callable[[], Any], seconds: float = 600.0) -> None:
+    """Go on as a session does until `condition`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        crew.poll(0.02)
+
+
+def kill_one_by_one(crew: Crew) -> None:
+    """Kill the two workers that share a vector of weights, one after the other: each is replaced and goes on."""
+    role: Any = crew.roles[0]
+    update = role.spec.update
+    crew.start(())
+    try:
+        until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
+        for index in (0, 1):
+            before = int(update.arrays()[3][index, 0])
+            os.kill(role.workers[index].runs.pid, signal.SIGKILL)
+            until(crew, lambda i=index: role.lost == i + 1)
+            vector, statistics = (x.copy() for x in update.arrays()[:2])
+            assert np.abs(vector).max() < 10
+            assert statistics.any()
+            until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
+            total = update.arrays()[3][:, 0].sum()
+            assert int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= total - 50
+    finally:
+        crew.stop()
