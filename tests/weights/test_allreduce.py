@@ -12,8 +12,7 @@ from torch import nn
 from polyplay import nets
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import Counters
+from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
@@ -23,25 +22,15 @@ from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.update import Local, OptimizerSpec
+from tests.weights.ends import finish, line, me, nine_in_turn
 
 OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
-
-
-def _me(index: int = 0, n: int = 1, seed: int = 4, **more) -> WorkerContext:
-    return WorkerContext(
-        "learn", index, n, index, seed=seed, all_counters=Counters(4, ("loss",)), control=RunControl(), **more
-    )
-
-
-def _finish(steps) -> None:
-    for _ in steps:
-        pass
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
     vector = FlatParams(nn.Linear(3, 1))
     before = vector.flat.clone()
-    bound = Local(OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(_me(), vector)
+    bound = Local(OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)).bind(me(), vector)
     vector.grad.copy_(torch.tensor([3.0, 0.0, 4.0, 0.0]))
     steps = bound(1e6, np.zeros(3))
     with pytest.raises(StopIteration) as end:
@@ -58,18 +47,11 @@ def test_an_unknown_optimiser_is_refused_while_wiring():
 # ---------------------------------------------------------------------------------------------------------- Hogwild
 
 
-def _line(at: float) -> nn.Module:
-    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    for p in net.parameters():
-        nn.init.constant_(p, at)
-    return net
-
-
 def _hogwild(optim: OptimizerSpec, workers: int = 2, copy: bool = True, net: nn.Module | None = None):
     """The update, its workers' vectors and what is bound to them; modules differ, so worker 0's must be everyone's."""
-    update = Hogwild(optim, *param_sizes(net or _line(0.0)), workers, copy)
-    modules = [net or _line(0.5), *(_line(9.0 + i) for i in range(1, workers))]
-    made = [_join(update, _me(i, workers), module) for i, module in enumerate(modules)]
+    update = Hogwild(optim, *param_sizes(net or line(0.0)), workers, copy)
+    modules = [net or line(0.5), *(line(9.0 + i) for i in range(1, workers))]
+    made = [_join(update, me(i, workers), module) for i, module in enumerate(modules)]
     return update, [m[0] for m in made], [m[1] for m in made]
 
 
@@ -80,25 +62,18 @@ def _join(update: Hogwild, ctx: WorkerContext, module: nn.Module):
     return vector, bound
 
 
-def _gradients(n: int, size: int) -> list[torch.Tensor]:
-    return [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(n)]
-
-
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
 def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, copy):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     update, vectors, bound = _hogwild(optim, 3, copy)
-    alone = FlatParams(_line(0.5))
-    local = Local(optim).bind(_me(), alone)
-    for i, gradient in enumerate(_gradients(9, alone.weights)):
-        vectors[i % 3].grad.copy_(gradient)
-        alone.grad.copy_(gradient)
-        _finish(bound[i % 3](0.1, np.zeros(3)))
-        _finish(local(0.1, np.zeros(3)))
-        assert bound[i % 3].counts.add(5) == i
+
+    def push(i: int) -> int:
+        finish(bound[i](0.1, np.zeros(3)))
+        return bound[i].counts.add(5)
+
+    alone = nine_in_turn(optim, vectors, push)
     assert np.allclose(update.arrays()[0], alone.read(), atol=1e-6)
-    assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     assert [b.counts.version for b in bound] == [9, 9, 9]
     assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
     assert update.arrays()[3].tolist() == [[3, 15]] * 3, "each wrote its own cells"
@@ -110,7 +85,7 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
     held = vectors[1].flat.clone()
     vectors[0].grad.fill_(1.0)
-    _finish(bound[0](0.1, np.zeros(3)))
+    finish(bound[0](0.1, np.zeros(3)))
     bound[0].counts.add(5)
     assert torch.equal(vectors[1].flat, held)
     assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
@@ -123,17 +98,17 @@ def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
     update, vectors, bound = _hogwild(OptimizerSpec("adam", eps=0.1))
     for i in range(4):
         vectors[i % 2].grad.fill_(1.0 + i)
-        _finish(bound[i % 2](0.1, np.zeros(3)))
+        finish(bound[i % 2](0.1, np.zeros(3)))
         bound[i % 2].counts.add(5)
     before = [x.copy() for x in update.arrays()]
     assert before[1].any()
-    vector, again = _join(update, _me(0, 2, incarnation=1), _line(-3.0))
+    vector, again = _join(update, me(0, 2, incarnation=1), line(-3.0))
     assert not again.counts.fresh
     assert all(np.array_equal(x, y) for x, y in zip(update.arrays(), before, strict=True))
     assert again.counts.newest() == 4
     assert np.array_equal(vector.read(), before[0])
     vector.grad.fill_(1.0)
-    _finish(again(0.1, np.zeros(3)))
+    finish(again(0.1, np.zeros(3)))
     assert again.counts.add(5) == 4
     assert float(again.step) == 5.0, "Adam's count is that of all workers"
 
@@ -146,7 +121,7 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
     loss = two(x).square().sum()  # its graph holds the weights,
     one(x).sum().backward()
     assert not vectors[1].grad.any()
-    _finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
+    finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
     loss.backward()  # no error
     assert vectors[1].grad.any()
     assert np.shares_memory(vectors[0].read(), update.arrays()[0])
@@ -160,9 +135,9 @@ def test_what_every_worker_observed_is_in_the_shared_buffers():
         bound[i].counts.newest()
         vectors[i].module[1].running_mean += by
     for b in bound:
-        _finish(b(0.0, np.zeros(3)))
+        finish(b(0.0, np.zeros(3)))
     assert update.arrays()[0][mean].tolist() == [4.0] * 3
-    _finish(bound[0](0.0, np.zeros(3)))
+    finish(bound[0](0.0, np.zeros(3)))
     assert update.arrays()[0][mean].tolist() == [4.0] * 3, "counted once"
 
 
@@ -170,7 +145,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
     update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
     before = [x.copy() for x in update.arrays()[:2]]
     vectors[1].grad.fill_(float("nan"))
-    _finish(bound[1](0.1, np.zeros(3)))
+    finish(bound[1](0.1, np.zeros(3)))
     assert all(np.array_equal(x, y) for x, y in zip(update.arrays()[:2], before, strict=True))
 
 
@@ -182,7 +157,7 @@ def _learners(total: float, n: int = 2, update: Hogwild | None = None, **ctx) ->
     update = update or Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
-    return [Learner(_me(i, n, **ctx), spec) for i in range(n)], spec
+    return [Learner(me(i, n, **ctx), spec) for i in range(n)], spec
 
 
 def _rows(seed: int, version: int, T: int = 4) -> dict:
@@ -204,36 +179,36 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
     held = [learner.counts.newest() for learner in (one, two)]
     assert held == [0, 0]
     for i in range(3):
-        _finish(one.step(_rows(i, version=i), {}))
+        finish(one.step(_rows(i, version=i), {}))
     assert one.ctx.counters.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
-    _finish(two.step(_rows(9, version=0), {}))
+    finish(two.step(_rows(9, version=0), {}))
     assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
     assert two.ctx.counters.get("updates") == 4
     for i in range(6):
         assert not two.done
-        _finish(two.step(_rows(i, version=4), {}))
+        finish(two.step(_rows(i, version=4), {}))
     assert two.done
     assert two.rate() == 0.0
-    _finish(one.step(_rows(1, version=3), {}))
+    finish(one.step(_rows(1, version=3), {}))
     assert one.done, "though it learnt from 16 of 44 steps itself"
 
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     update = Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)
     spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
-    ctx = _me(1, 2)
+    ctx = me(1, 2)
     found: list = []
     waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
     waits.start()
     waits.join(0.1)
     assert not found
-    first = Learner(_me(0, 2, seed=7), spec)
+    first = Learner(me(0, 2, seed=7), spec)
     waits.join(30)
     found[0].counts.newest()
     assert torch.equal(found[0].vector.flat, first.vector.flat)
-    alone = _me(1, 2)
+    alone = me(1, 2)
     alone.control.halt()
     with pytest.raises(Closed):
         Learner(
@@ -252,21 +227,21 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
     (one, two), spec = _learners(total=1e9, directory=tmp_path)
     for i in range(3):
         for learner in (one, two):
-            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
     two.save()
     assert not list(tmp_path.iterdir())
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
     kept = [x.copy() for x in spec.update.arrays()[:2]]
-    _finish(two.step(_rows(5, version=6), {}))
+    finish(two.step(_rows(5, version=6), {}))
     again = Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), 2)
     (third, fourth), _ = _learners(1e9, update=again, resume=path)
     assert np.array_equal(again.arrays()[0][: param_sizes(POLICY())[0]], one.vector.read()[: param_sizes(POLICY())[0]])
     assert np.array_equal(again.arrays()[1], kept[1])
     assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (6, 24.0, 0.0)
-    _finish(fourth.step(_rows(5, version=6), {}))
+    finish(fourth.step(_rows(5, version=6), {}))
     assert fourth.version == 7
     assert fourth.ctx.counters.get("updates") == 1, "of this run"
-    replaced = Learner(_me(0, 2, incarnation=1, resume=path), fourth.spec)
+    replaced = Learner(me(0, 2, incarnation=1, resume=path), fourth.spec)
     assert replaced.version == 7
     assert replaced.counts.newest() == 7

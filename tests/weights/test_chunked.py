@@ -14,16 +14,15 @@ from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
-from tests.weights.test_allreduce import POLICY, _finish, _gradients, _line, _me, _rows
-
-PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+from polyplay.weights.flat import param_sizes
+from polyplay.weights.update import OptimizerSpec
+from tests.weights.ends import PLAIN, finish, line, me, nine_in_turn
+from tests.weights.test_allreduce import POLICY, _rows
 
 
 def joined(update: Chunked, index: int, at: float, **more: Any):
     """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
-    ctx, module = _me(index, update.workers, **more), _line(at)
+    ctx, module = me(index, update.workers, **more), line(at)
     vector = update.vector(ctx, module)
     bound: Any = update.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
@@ -31,7 +30,7 @@ def joined(update: Chunked, index: int, at: float, **more: Any):
 
 
 def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
-    update = Chunked(optim, *param_sizes(_line(0.0)), workers, chunks)
+    update = Chunked(optim, *param_sizes(line(0.0)), workers, chunks)
     ends = [joined(update, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
     for _, bound in ends:
         bound.counts.newest()
@@ -40,7 +39,7 @@ def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
 
 def push(bound: Any, rows: int = 5) -> int:
     """One whole update and its count; the version that it met."""
-    _finish(bound(0.1, np.zeros(3)))
+    finish(bound(0.1, np.zeros(3)))
     return bound.counts.add(rows)
 
 
@@ -49,16 +48,9 @@ def push(bound: Any, rows: int = 5) -> int:
 def test_workers_in_turn_on_the_central_vector_are_one_learner(name, chunks):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     update, vectors, bound = made(optim, 3, chunks)
-    alone = FlatParams(_line(0.5))
-    local = Local(optim).bind(_me(), alone)
-    for i, gradient in enumerate(_gradients(9, alone.weights)):
-        vectors[i % 3].grad.copy_(gradient)
-        alone.grad.copy_(gradient)
-        assert push(bound[i % 3]) == i
-        _finish(local(0.1, np.zeros(3)))
+    alone = nine_in_turn(optim, vectors, lambda i: push(bound[i]))
     central, _, _, counters, done = update.arrays()
     assert np.allclose(central, alone.read(), atol=1e-6)
-    assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     assert np.array_equal(vectors[2].read(), central), "who was last leaves with what there is"
     assert [b.counts.version for b in bound] == [9, 9, 9]
     assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
@@ -108,7 +100,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
         assert (vector[parts[1]] != held[parts[1]]).all(), "renewed per chunk"
     assert bound[0].waited > 0.0
     other.release(0)
-    _finish(steps)
+    finish(steps)
     assert done.tolist() == [1, 1, 1]
     assert np.array_equal(vectors[0].read(), central)
     assert (central[: update.weights] != before[: update.weights]).all()
@@ -132,7 +124,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
     before = [x.copy() for x in (*update.arrays()[:2], update.arrays()[4])]
     vectors[1].grad.fill_(1.0)
     vectors[1].grad[-1] = wrong
-    _finish(bound[1](0.1, np.zeros(3)))
+    finish(bound[1](0.1, np.zeros(3)))
     assert all(np.array_equal(x, y) for x, y in zip((*update.arrays()[:2], update.arrays()[4]), before, strict=True))
     assert [update.locks.holder(i) for i in range(3)] == [-1] * 3
 
@@ -211,7 +203,7 @@ def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
             acted[i] = (told.copied[i].copy(), bound[i].counts.newest())
             done[i] += 1
     for i, steps in running.items():
-        _finish(steps)
+        finish(steps)
         bound[i].counts.add(5)
     assert [len(x) for x in told.log] == update.arrays()[4].tolist()
     assert len({tuple(sorted(x)) for x in told.log}) == 1, "every chunk had every update once"
@@ -262,8 +254,8 @@ def test_alone_every_update_meets_the_version_that_was_acted_with():
 
 
 def test_versions_count_from_those_of_the_run_that_goes_on():
-    update = Chunked(PLAIN, *param_sizes(_line(0.0)), 2)
-    ctx, module = _me(0, 2), _line(0.5)
+    update = Chunked(PLAIN, *param_sizes(line(0.0)), 2)
+    ctx, module = me(0, 2), line(0.5)
     bound: Any = update.bind(ctx, update.vector(ctx, module))
     bound.counts.begin(40, 1000.0)
     assert bound.counts.newest() == 40
@@ -278,7 +270,7 @@ def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any
     update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
-    ends = [Learner(_me(i, n, **ctx), spec) for i in range(n)]
+    ends = [Learner(me(i, n, **ctx), spec) for i in range(n)]
     for end in ends:
         end.counts.newest()
     return ends, spec
@@ -287,18 +279,18 @@ def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any
 def test_lag_annealing_and_the_end_follow_all_workers_together():
     (one, two), _ = learners(total=40.0)
     for i in range(3):
-        _finish(one.step(_rows(i, version=one.counts.newest()), {}))
+        finish(one.step(_rows(i, version=one.counts.newest()), {}))
     assert one.ctx.counters.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
-    _finish(two.step(_rows(9, version=two.counts.newest()), {}))
+    finish(two.step(_rows(9, version=two.counts.newest()), {}))
     assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
     for i in range(6):
         assert not two.done
-        _finish(two.step(_rows(i, version=two.counts.newest()), {}))
+        finish(two.step(_rows(i, version=two.counts.newest()), {}))
     assert two.ctx.counters.get("lag_max") == 3
     assert two.done
-    _finish(one.step(_rows(1, version=one.counts.newest()), {}))
+    finish(one.step(_rows(1, version=one.counts.newest()), {}))
     assert one.ctx.counters.get("lag_max") == 7
     assert one.done, "though it learnt from 16 of 44 steps itself"
 
@@ -309,19 +301,19 @@ def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(nam
     (one, two), spec = learners(1e9, update=Chunked(optim, *param_sizes(POLICY()), 2), directory=tmp_path)
     for i in range(3):
         for learner in (one, two):
-            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
-    _finish(one.step(_rows(4, version=one.counts.newest()), {}))  # its copy is the central vector then
+            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+    finish(one.step(_rows(4, version=one.counts.newest()), {}))  # its copy is the central vector then
     two.save()
     assert not list(tmp_path.iterdir()), "worker 0 saves for all"
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
     kept = [x.copy() for x in spec.update.arrays()[:2]]
-    _finish(two.step(_rows(5, version=two.counts.newest()), {}))
+    finish(two.step(_rows(5, version=two.counts.newest()), {}))
     again = Chunked(optim, *param_sizes(POLICY()), 2)
     (third, fourth), _ = learners(1e9, update=again, resume=path)
     assert all(np.array_equal(x, y) for x, y in zip(again.arrays()[:2], kept, strict=True))
     assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
-    _finish(fourth.step(_rows(5, version=7), {}))
+    finish(fourth.step(_rows(5, version=7), {}))
     assert fourth.version == 8
     if name == "adam":
         assert float(fourth.update.optimizers[0][1]) == 8.0
@@ -331,13 +323,13 @@ def test_who_takes_a_lost_ones_place_resets_nothing():
     (one, two), spec = learners(1e9)
     for i in range(4):
         for learner in (one, two):
-            _finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
     before = [x.copy() for x in spec.update.arrays()]
-    replaced = Learner(_me(0, 2, incarnation=1), spec)
+    replaced = Learner(me(0, 2, incarnation=1), spec)
     assert replaced.counts.newest() == 8
     assert all(np.array_equal(x, y) for x, y in zip(spec.update.arrays(), before, strict=True))
     assert np.array_equal(replaced.vector.read(), before[0])
-    _finish(replaced.step(_rows(5, version=8), {}))
+    finish(replaced.step(_rows(5, version=8), {}))
     assert replaced.ctx.counters.get("lag_max") == 0
     assert float(replaced.update.optimizers[2][1]) == 9.0, "Adam's count is that of all workers"
 

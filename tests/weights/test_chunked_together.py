@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -10,30 +9,15 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from polyplay.weights.chunked import Chunked
 from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import OptimizerSpec
-from tests.weights.test_allreduce import _finish, _me
-
-FORK = multiprocessing.get_context("fork")
-PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
-
-
-SIZE = 30_011
-
-
-class Wide(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(SIZE))
+from tests.weights.ends import FORK, PLAIN, Wide, finish, me
 
 
 def _work(update: Chunked, index: int, times: int, control: Any = None) -> float:
     """`times` updates by +1·(index+1)·lr/ε; seconds that it waited for a chunk."""
-    ctx = _me(index, update.workers)
+    ctx = me(index, update.workers)
     vector = update.vector(ctx, Wide())
     bound: Any = update.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
@@ -42,7 +26,7 @@ def _work(update: Chunked, index: int, times: int, control: Any = None) -> float
     bound.counts.newest()
     for _ in range(times):
         vector.grad.fill_(-(index + 1.0))
-        _finish(bound(1.0, np.zeros(3)))
+        finish(bound(1.0, np.zeros(3)))
         bound.counts.add(2)
     return bound.waited
 
@@ -78,13 +62,13 @@ def test_no_update_of_processes_is_lost():
 
 def _die(update: Chunked, index: int) -> None:
     """Updates until it is killed in the middle of a chunk."""
-    ctx = _me(index, update.workers)
+    ctx = me(index, update.workers)
     vector = update.vector(ctx, Wide())
     bound: Any = update.bind(ctx, vector)
     bound.counts.newest()
     bound.optimizers[1][0].step = lambda: time.sleep(600)
     vector.grad.fill_(-1.0)
-    _finish(bound(1.0, np.zeros(3)))
+    finish(bound(1.0, np.zeros(3)))
 
 
 def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():

@@ -19,14 +19,12 @@ from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, W
 from polyplay.weights.parameter_shard import ParameterShard
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
-from tests.weights.test_allreduce import _finish, _gradients, _line, _me
-
-PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+from tests.weights.ends import PLAIN, finish, gradients, line, me
 
 
 def joined(server: ParameterServer, index: int, at: float, **more: Any):
     """A learner's vector and its end; modules differ, so learner 0's must be everyone's."""
-    ctx, module = _me(index, server.workers, **more), _line(at)
+    ctx, module = me(index, server.workers, **more), line(at)
     vector = server.vector(ctx, module)
     bound: Any = server.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
@@ -35,7 +33,7 @@ def joined(server: ParameterServer, index: int, at: float, **more: Any):
 
 
 def made(optim: OptimizerSpec, workers: int = 2, shards: int = 2, **more: Any):
-    server = ParameterServer(optim, *param_sizes(_line(0.0)), workers, shards, **more)
+    server = ParameterServer(optim, *param_sizes(line(0.0)), workers, shards, **more)
     ends = [joined(server, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
     return server, [v for v, _ in ends], [b for _, b in ends], [ParameterShard(server, k) for k in range(shards)]
 
@@ -50,7 +48,7 @@ def leave(bound: Any) -> None:
     """Push into free slots, with no shard at work."""
     steps = bound(1.0, np.zeros(3))
     next(steps)
-    _finish(steps)
+    finish(steps)
 
 
 def push(bound: Any, parts: list[ParameterShard], rate: float = 0.1) -> int:
@@ -67,13 +65,13 @@ def push(bound: Any, parts: list[ParameterShard], rate: float = 0.1) -> int:
 def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shards):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     server, vectors, bound, parts = made(optim, 3, shards)
-    alone = FlatParams(_line(0.5))
-    local = Local(optim).bind(_me(), alone)
-    for i, gradient in enumerate(_gradients(9, alone.weights)):
+    alone = FlatParams(line(0.5))
+    local = Local(optim).bind(me(), alone)
+    for i, gradient in enumerate(gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
         alone.grad.copy_(gradient)
         assert push(bound[i % 3], parts) == i, "no staleness: it was made with all before it"
-        _finish(local(0.1, np.zeros(3)))
+        finish(local(0.1, np.zeros(3)))
     assert np.allclose(whole(server)[: server.weights], alone.read()[: alone.weights], atol=1e-6)
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     assert server.cells.shard[:, 0].tolist() == [9] * shards
@@ -183,7 +181,7 @@ def test_nobody_sees_a_torn_part():
     stop, seen = threading.Event(), []
 
     def read() -> None:
-        vector = FlatParams(_line(0.0))
+        vector = FlatParams(line(0.0))
         while not stop.is_set():
             held = server.fetch(vector, np.full(2, -1))
             flat = vector.read()
@@ -234,7 +232,7 @@ def test_statistics_of_inputs_are_those_of_all_learners_rows(learners):
     server, draw = ParameterServer(PLAIN, *param_sizes(net()), learners), np.random.default_rng(1)
     ends = []
     for i in range(learners):
-        ctx, module = _me(i, learners), net()
+        ctx, module = me(i, learners), net()
         bound: Any = server.bind(ctx, server.vector(ctx, module))
         bound.counts.begin(0, 0.0)
         ends.append((module[0], bound))
@@ -294,12 +292,12 @@ def test_a_gradient_that_is_not_finite_reaches_no_shard():
 
 
 def test_it_stands_in_params_place_for_who_acts():
-    server = ParameterServer(PLAIN, *param_sizes(_line(0.0)), 1, 3)
+    server = ParameterServer(PLAIN, *param_sizes(line(0.0)), 1, 3)
     assert not server.wait(0, 0, 0.0)
     _, bound = joined(server, 0, 0.5)
     parts = [ParameterShard(server, k) for k in range(3)]
     assert server.wait(0, 0, 0.0)
-    actor = FlatParams(_line(3.0))
+    actor = FlatParams(line(3.0))
     held = server.pull(actor)
     assert held == 0
     assert np.array_equal(actor.read(), whole(server))
@@ -322,7 +320,7 @@ def test_whoever_waits_is_told_that_all_is_over():
     server.close()
     steps = bound[0](0.1, np.zeros(3))
     with pytest.raises(Closed):
-        _finish(steps)
+        finish(steps)
     with pytest.raises(Closed):
         server.pull(vectors[0])
 

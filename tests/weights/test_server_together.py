@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -11,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from polyplay import nets
 from polyplay.acting.worker import act
@@ -29,31 +26,21 @@ from polyplay.weights.parameter_server import TAKEN, WRITTEN, ParameterServer
 from polyplay.weights.parameter_shard import serve_parameters
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
-from tests.weights.test_allreduce import _me
+from tests.weights.ends import FORK, PLAIN, Wide, me
 from tests.weights.test_parameter_server import whole
-
-FORK = multiprocessing.get_context("fork")
-PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
-SIZE = 30_011
-
-
-class Wide(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(SIZE))
 
 
 def _serve(server: ParameterServer, k: int) -> None:
     """A shard until the server is closed."""
     try:
-        for _ in serve_parameters(_me(k, server.shards), server=server):
+        for _ in serve_parameters(me(k, server.shards), server=server):
             pass
     except Closed:
         pass
 
 
 def _end(server: ParameterServer, index: int) -> Any:
-    ctx = _me(index, server.workers)
+    ctx = me(index, server.workers)
     bound: Any = server.bind(ctx, server.vector(ctx, Wide()))
     bound.counts.begin(0, 0.0)
     while not bound.counts.ready:

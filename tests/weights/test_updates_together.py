@@ -14,17 +14,18 @@ from polyplay.weights import optimizers
 from polyplay.weights.allreduce import AllReduce
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
-from tests.weights.test_allreduce import OPTIM, _finish, _me
+from tests.weights.ends import finish, me
+from tests.weights.test_allreduce import OPTIM
 
 
 def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     parts = [torch.randn(3, 40, generator=torch.Generator().manual_seed(i)) for i in range(5)]  # update, size
     nets_ = [nn.Linear(39, 1) for _ in range(3)]
     reduce = AllReduce(OptimizerSpec("rmsprop_torch", eps=1.0), 3, param_sizes(nets_[0])[1])
-    vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(nets_)]
+    vectors = [reduce.vector(me(i, 3), n) for i, n in enumerate(nets_)]
     for v in vectors:
         v.flat.fill_(0.5)
-    bound = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)]
+    bound = [reduce.bind(me(i, 3), v) for i, v in enumerate(vectors)]
     totals: dict[int, list] = {i: [] for i in range(3)}
 
     def work(i: int) -> None:
@@ -48,23 +49,23 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
     assert torch.equal(vectors[0].flat, vectors[2].flat)
     alone = FlatParams(nn.Linear(39, 1))
     alone.flat.fill_(0.5)
-    local = Local(OptimizerSpec("rmsprop_torch", eps=1.0)).bind(_me(), alone)
+    local = Local(OptimizerSpec("rmsprop_torch", eps=1.0)).bind(me(), alone)
     for update in range(5):
         alone.grad.copy_(parts[update].sum(0) / 3)
-        _finish(local(0.1, np.zeros(3)))
+        finish(local(0.1, np.zeros(3)))
     assert torch.allclose(alone.flat, vectors[0].flat, atol=1e-6)
 
 
 def test_floating_buffers_are_averaged_with_the_gradient():
     norms = [nn.BatchNorm1d(4) for _ in range(2)]
     reduce = AllReduce(OPTIM, 2, param_sizes(norms[0])[1])
-    vectors = [reduce.vector(_me(i, 2), n) for i, n in enumerate(norms)]
-    bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
+    vectors = [reduce.vector(me(i, 2), n) for i, n in enumerate(norms)]
+    bound = [reduce.bind(me(i, 2), v) for i, v in enumerate(vectors)]
     norms[0].running_mean.fill_(1.0)
     norms[1].running_mean.fill_(3.0)
     for v in vectors:
         v.grad.copy_(torch.arange(8.0))
-    threads = [threading.Thread(target=lambda b=b: _finish(b(0.1, np.zeros(3)))) for b in bound]
+    threads = [threading.Thread(target=lambda b=b: finish(b(0.1, np.zeros(3)))) for b in bound]
     for t in threads:
         t.start()
     for t in threads:
@@ -78,10 +79,10 @@ def test_floating_buffers_are_averaged_with_the_gradient():
 def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     """Agreeing changes no weight, and what comes after it is as if it had not been."""
     update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
-    vectors = [update.vector(_me(i, n), nn.Linear(39, 1)) for i in range(n)]
+    vectors = [update.vector(me(i, n), nn.Linear(39, 1)) for i in range(n)]
     for v in vectors:
         v.flat.fill_(0.5)
-    bound = [update.bind(_me(i, n), v) for i, v in enumerate(vectors)]
+    bound = [update.bind(me(i, n), v) for i, v in enumerate(vectors)]
     heard: dict[int, list] = {i: [] for i in range(n)}
 
     def ended(steps):
@@ -118,11 +119,11 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
     """Weights, statistics and norm are those of one optimiser of everything."""
     what = OptimizerSpec(name, eps=1e-3, clip=clip)
     reduce, layers = AllReduce(what, 3, weights), [nn.Linear(weights - 1, 1) for _ in range(3)]
-    vectors = [reduce.vector(_me(i, 3), n) for i, n in enumerate(layers)]
+    vectors = [reduce.vector(me(i, 3), n) for i, n in enumerate(layers)]
     alone = FlatParams(nn.Linear(weights - 1, 1))
     for v in (*vectors, alone):
         v.flat.fill_(0.5)
-    bound, local = [reduce.bind(_me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(_me(), alone)
+    bound, local = [reduce.bind(me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(me(), alone)
     ends: dict[int, float] = {}
 
     def work(i: int, gradient: torch.Tensor) -> None:
@@ -157,9 +158,9 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
 
 def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loaded(tmp_path):
     reduce = AllReduce(OPTIM, 2, 40)
-    early = reduce.vector(_me(0, 2, resume=tmp_path), nn.Linear(39, 1))
+    early = reduce.vector(me(0, 2, resume=tmp_path), nn.Linear(39, 1))
     early.flat.fill_(0.5)  # as loading does
-    late = reduce.vector(_me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
+    late = reduce.vector(me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
     assert late.flat.eq(0.5).all()
     assert layer.weight.eq(0.5).all()
 
@@ -167,17 +168,17 @@ def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loa
 def test_a_vector_that_another_made_is_refused():
     reduce = AllReduce(OPTIM, 2, 40)
     with pytest.raises(ValueError, match="not one that this AllReduce made"):
-        reduce.bind(_me(0, 2), FlatParams(nn.Linear(39, 1)))
+        reduce.bind(me(0, 2), FlatParams(nn.Linear(39, 1)))
 
 
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
     reduce = AllReduce(OptimizerSpec("adam"), 2, 100)
-    vectors = [reduce.vector(_me(i, 2), nn.Linear(99, 1)) for i in range(2)]
+    vectors = [reduce.vector(me(i, 2), nn.Linear(99, 1)) for i in range(2)]
     for v in vectors:
         v.flat.fill_(0.5)
-    bound = [reduce.bind(_me(i, 2), v) for i, v in enumerate(vectors)]
+    bound = [reduce.bind(me(i, 2), v) for i, v in enumerate(vectors)]
     vectors[1].grad[99] = float("nan")  # of replica 1's part
-    threads = [threading.Thread(target=lambda b=b: _finish(b(0.1, np.zeros(3)))) for b in bound]
+    threads = [threading.Thread(target=lambda b=b: finish(b(0.1, np.zeros(3)))) for b in bound]
     for t in threads:
         t.start()
     for t in threads:
@@ -187,9 +188,9 @@ def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
 
 def test_all_reduce_that_waits_can_be_told_to_stop():
     reduce = AllReduce(OPTIM, 2, 40)
-    bound = reduce.bind(_me(0, 2), reduce.vector(_me(0, 2), nn.Linear(39, 1)))
+    bound = reduce.bind(me(0, 2), reduce.vector(me(0, 2), nn.Linear(39, 1)))
     steps = bound(0.1, np.zeros(3))
     next(steps)
     reduce.close()
     with pytest.raises(Closed):
-        _finish(steps)
+        finish(steps)
