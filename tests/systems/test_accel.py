@@ -46,8 +46,8 @@ def wired(crew: Crew, **settings: Any) -> Any:
     ],
 )
 def test_it_learns_catch(algo, sync, on, tmp_path):
-    slower = {"learning_rate": 3e-3}  # in chunks, 2 of 8 runs with CATCH's rate did not learn
-    settings = {**CATCH, **(slower if sync == "chunked" else {}), **(PPO if algo == "ppo" else {})}
+    chunked = {"learning_rate": 3e-3, "entropy_cost": 0.05}  # with CATCH's, 1 run in 10 plays one way before it is good
+    settings = {**CATCH, **(chunked if sync == "chunked" else {}), **(PPO if algo == "ppo" else {})}
     settings |= {"sync": sync, "on": on}
     run = polyplay.train("accel", run=str(tmp_path / "run"), steps=60_000, until_return=0.5, **settings)
     assert run.exit_code == 0
