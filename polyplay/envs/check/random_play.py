@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 import zlib
+from contextlib import closing
 from multiprocessing.connection import Connection
 
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
-from polyplay.envs.check.trial import CLOCK, TrialFacts, TrialOrder
+from polyplay.envs.check.trial import TrialFacts, TrialOrder, allow
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.lane import START
-from polyplay.envs.pools.worker import settle
 from polyplay.envs.random_actions import action_sampler
 
 
@@ -30,38 +29,33 @@ def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
     return steps / max(took, 1e-9)
 
 
-def measure_pool(answer: Connection, clock: SharedBlock, trace: SharedBlock, envs: Envs, seconds: float) -> None:
+def measure_pool(answer: Connection, clock: np.ndarray, envs: Envs, seconds: float) -> float:
     """The pace of a pool of Polyplay's own, in a process for it."""
-    settle(trace)
-    clock.array(CLOCK, np.float64)[:] = time.monotonic() + START + seconds, 2, 0, START + seconds
-    pool = envs.open(0)
-    answer.send(("facts", steps_per_second(pool, seconds)))
-    pool.close()
+    allow(clock, 2, 0, START + seconds)
+    with closing(envs.open(0)) as pool:
+        return steps_per_second(pool, seconds)
 
 
-def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder, envs: Envs) -> None:
+def run_pool_trial(answer: Connection, clock: np.ndarray, order: TrialOrder, envs: Envs) -> TrialFacts:
     """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
-    settle(trace)
-    times = clock.array(CLOCK, np.float64)
-    times[:] = time.monotonic() + START, 0, 0, START
-    start = time.perf_counter()
-    job = order.job
+    job, start = order.job, time.perf_counter()
     pool = envs.open(job.seed, job.lane)
     facts = TrialFacts(build=time.perf_counter() - start)
     draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + order.seconds
     lanes, row = pool.recv()
     while True:
-        times[:] = time.monotonic() + job.step_timeout, 2, facts.steps, job.step_timeout
+        allow(clock, 2, facts.steps, job.step_timeout)
         for rule, text in row_flaws(envs, row, over):
             answer.send(("broke", (rule, f"step {facts.steps}: {text}")))
-        facts.prints.append(zlib.crc32(b"".join(np.ascontiguousarray(a).tobytes() for _, a in tree.leaves(row))))
+        facts.prints.append(zlib.crc32(b"".join(a.tobytes() for _, a in tree.leaves(row))))
         over = bool(row["over"][0])
         facts.resets += int(row["first"][0])
         length = 0 if row["first"][0] else length + 1
         if over:
             facts.ends.append((length, bool(row["terminated"][0])))
         if facts.steps >= order.steps or time.monotonic() > until:
-            break
+            pool.close()
+            return facts
         start = time.perf_counter()
         pool.send(lanes, draw(1, row.get("mask")))
         lanes, row = pool.recv()
@@ -69,19 +63,14 @@ def run_pool_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, o
         facts.steps += int(not row["first"][0])
         facts.step_sum += took
         facts.step_most = max(facts.step_most, took)
-    times[0] = 0.0
-    answer.send(("facts", facts))
-    pool.close()
 
 
 def row_flaws(envs: Envs, row: Batch, over: bool) -> list[tuple[str, str]]:
     """(rule, text) of what is wrong with the row of a lane whose row before was `over`."""
     found = []
     for (path, want), (_, have) in zip(tree.leaves(envs.spec.obs), tree.leaves(row["obs"]), strict=True):
-        if have.shape[1:] != want.shape:
-            found.append(("shape", f"{path} declared {list(want.shape)}, given {list(have.shape[1:])}"))
-        if have.dtype != want.dtype:
-            found.append(("dtype", f"{path} declared {want.dtype}, given {have.dtype}"))
+        pairs = (("shape", list(want.shape), list(have.shape[1:])), ("dtype", want.dtype, have.dtype))
+        found += [(rule, f"{path} declared {a}, given {b}") for rule, a, b in pairs if a != b]
         if have.dtype.kind == "f" and not np.isfinite(have).all():
             found.append(("finite", f"{path} holds values that are not finite"))
     if not np.isfinite(row["reward"]).all():

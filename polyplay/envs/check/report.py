@@ -7,6 +7,7 @@ as many processes as there are cores.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from polyplay.common.errors import EnvFailure, UserError
@@ -53,13 +54,13 @@ def check_env(
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = checker.first()
-    again = other = None
+    again = other = TrialResult(facts=TrialFacts())  # not made
     if first.whole and first.facts.steps:
         again, other = checker.trial(0), checker.trial(1)
-    trials = [t for t in (first, again, other) if t is not None]
-    broke = {rule: text for t in reversed(trials) for rule, text in t.broke.items()}
-    findings = [finding(rule, broke, first, again, other, step_timeout) for rule in RULES]
-    card = card_of(first, checker.own)
+    trials = first, again, other
+    broke = other.broke | again.broke | first.broke
+    findings = [finding(rule, broke, trials, step_timeout) for rule in RULES]
+    card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
         broke = {}
@@ -77,12 +78,7 @@ class EnvChecker:
     @property
     def own(self) -> bool:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        if self.envs.title.startswith(("ALE/", "toy:", "envpool:")):
-            return True
-        try:
-            return self.envs.spec.vector
-        except UserError:
-            return False
+        return self.envs.title.startswith(("ALE/", "toy:", "envpool:")) or self.envs.spec.vector
 
     def first(self) -> TrialResult:
         """Of lane 0. Raises UserError: no such environment."""
@@ -101,10 +97,8 @@ class EnvChecker:
         maker = b"" if self.own else pickled_factory(envs)
         job = LaneJob(maker, envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
         order = TrialOrder(job, self.steps, self.seconds)
-        if self.own:
-            tried = run_watched(random_play.run_pool_trial, order, envs)
-        else:
-            tried = run_watched(trial.run_trial, order)
+        play = (random_play.run_pool_trial, order, envs) if self.own else (trial.run_trial, order)
+        tried = run_watched(*play)
         tried.card = {**envs.spec.describe}
         return tried
 
@@ -117,15 +111,11 @@ class EnvChecker:
             tried = run_watched(random_play.measure_pool, envs, seconds)
             broke |= tried.broke
             return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
-        pool = None
         try:
-            pool = envs.open(self.seed)
-            rate = random_play.steps_per_second(pool, seconds)
+            with closing(envs.open(self.seed)) as pool:
+                rate = random_play.steps_per_second(pool, seconds)
         except (EnvFailure, UserError) as e:
             head = str(e).split("\n")[0]
             broke[rules.rule_of(head) or "step"] = f"in a pool of {lanes} lanes: {rules.without_rule(head)}"
             return {}
-        finally:
-            if pool is not None:
-                pool.close()
         return {f"pool of {workers} processes": f"{rate:,.0f} steps/s in {lanes} lanes"}

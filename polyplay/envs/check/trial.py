@@ -1,7 +1,7 @@
 """One environment, tried in a process of its own: random actions, every rule looked at, nothing repaired.
 
-Findings go through a pipe as they come, so that those before a hang or a crash arrive: pairs ("broke", (rule, text)),
-("odd", the same, for a warning), and ("facts", TrialFacts) last.
+Findings go through a pipe as they come, so that those before a hang or a crash arrive: pairs ("broke", (rule, text))
+and ("odd", the same, for a warning).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -19,14 +19,13 @@ import gymnasium
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import one_line
 from polyplay.envs.pools.lane import START, Lane, LaneJob
-from polyplay.envs.pools.worker import settle, unpack
+from polyplay.envs.pools.worker import unpack
 from polyplay.envs.random_actions import action_sampler
 
 STAGES = ("building it", "reset", "step")
@@ -60,14 +59,18 @@ class TrialFacts:
     step_most: float = 0.0
 
 
-def run_trial(answer: Connection, clock: SharedBlock, trace: SharedBlock, order: TrialOrder) -> None:
-    """The whole life of a trial's process."""
-    settle(trace)
+def allow(clock: np.ndarray, stage: int, steps: int, seconds: float) -> None:
+    """What begins now has so many seconds."""
+    clock[1:] = stage, steps, seconds
+    clock[0] = time.monotonic() + seconds
+
+
+def run_trial(answer: Connection, clock: np.ndarray, order: TrialOrder) -> TrialFacts:
+    """A trial of one Gymnasium environment, in a process for it."""
     seed = int(lane_seeds(order.job.seed, order.job.lane, 1)[0])
     random.seed(seed)
     np.random.seed(seed)
-    with contextlib.suppress(BrokenPipeError):
-        EnvTrial(answer, clock.array(CLOCK, np.float64), order).run()
+    return EnvTrial(answer, clock, order).run()
 
 
 class EnvTrial:
@@ -91,11 +94,10 @@ class EnvTrial:
         self.report("broke", rule, f"{where}: {text}" if self.clock[1] else text)
 
     def allow(self, stage: int, seconds: float) -> float:
-        self.clock[1:] = stage, self.facts.steps, seconds
-        self.clock[0] = time.monotonic() + seconds
+        allow(self.clock, stage, self.facts.steps, seconds)
         return time.perf_counter()
 
-    def run(self) -> None:
+    def run(self) -> TrialFacts:
         """Play episodes until the steps or the time are over."""
         going = self._build()
         until = time.monotonic() + self.order.seconds
@@ -103,8 +105,7 @@ class EnvTrial:
             going = self._reset()
             if going:
                 self._episode(until)
-        self.clock[0] = 0.0
-        self.answer.send(("facts", self.facts))
+        return self.facts
 
     # ------------------------------------------------------------------------------------ its stages
 
@@ -117,11 +118,9 @@ class EnvTrial:
             name, options = unpack(job.maker, job.title)
             self.lane = Lane(job, factory(name, options), self.board, 0, lambda seconds: None)
             self.lane.prepare()
-        except spaces.SpaceViolation as e:
-            self.broke(e.rule, str(e))
-            return False
         except BaseException as e:
-            self.broke(rules.rule_of(str(e)) or "build", rules.without_rule(str(e)))
+            rule = e.rule if isinstance(e, spaces.SpaceViolation) else rules.rule_of(str(e)) or "build"
+            self.broke(rule, rules.without_rule(str(e)))
             return False
         self.facts.build = time.perf_counter() - start
         env = self.lane.env
@@ -131,10 +130,10 @@ class EnvTrial:
         self.recorders = [RecordingEnv(layer) for layer in layers_of(env)]
         return True
 
-    def _try(self, rule: str, where: str, call: Callable[[], Result]) -> Result | None:
+    def _try(self, rule: str, call: Callable[..., Result], *args: object, where: str = "") -> Result | None:
         """What `call` returns; None where it breaks a rule, that of its SpaceViolation or else `rule`."""
         try:
-            return call()
+            return call(*args)
         except spaces.SpaceViolation as e:
             self.broke(e.rule, str(e))
         except BaseException as e:
@@ -146,7 +145,7 @@ class EnvTrial:
         seed = None if self.facts.resets else self.lane.seed()
         self.facts.resets += 1
         start = self.allow(1, self.limit)
-        found = self._try("reset", "", lambda: rules.read_reset(self.env.reset(seed=seed)))
+        found = self._try("reset", lambda: rules.read_reset(self.env.reset(seed=seed)))
         if found is None:
             return False
         self.facts.reset_most = max(self.facts.reset_most, time.perf_counter() - start)
@@ -162,40 +161,34 @@ class EnvTrial:
             length += 1
             for recorder in self.recorders:
                 recorder.answer = None
-            action = self._draw_action()
+            action = self.lane.act(tree.at(self.draw(1, self.board.rows.get("mask")), 0))
             start = self.allow(2, self.limit)
             where = f"action {' '.join(str(action).split())[:80]}: "
-            parts = self._try("step", where, lambda action=action: rules.step_parts(self.env.step(action)))  # type: ignore[misc]
+            parts = self._try("step", lambda a: rules.step_parts(self.env.step(a)), action, where=where)
             if parts is None:
                 self.raised += 1
                 return
             took = time.perf_counter() - start
             self.facts.step_sum += took
             self.facts.step_most = max(self.facts.step_most, took)
-            obs, reward, terminated, truncated, info = parts
-            over, terminated = self._check_step(obs, info, reward, terminated, truncated)
+            over, terminated = self._check_step(parts)
         if over:
             self.facts.ends.append((length, terminated))
 
-    def _draw_action(self) -> object:
-        """A random action as the environment takes it; one that the last mask allows, where there is one."""
-        action = self.draw(1, self.board.rows.get("mask"))
-        return self.lane.act(tree.at(action, 0))
-
-    def _check_step(
-        self, obs: object, info: object, reward: object, terminated: object, truncated: object
-    ) -> tuple[bool, bool]:
+    def _check_step(self, parts: Sequence[Any]) -> tuple[bool, bool]:
         """Whether the episode is over, and whether it terminated."""
-        for name, value in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(value, bool | np.bool_):
-                self.report("odd", "flags", f"{name} is {rules.describe_value(value)}, no boolean")
-        dead = bool(self._try("flags", "", lambda: rules.read_flag("terminated", terminated)))
-        late = bool(self._try("flags", "", lambda: rules.read_flag("truncated", truncated)))
-        self._check_row(obs, info, (self._try("reward", "", lambda: rules.read_reward(reward)), dead, late))
+        obs, reward, *flags, info = parts
+        dead, late = map(self._check_flag, ("terminated", "truncated"), flags)
+        self._check_row(obs, info, (self._try("reward", rules.read_reward, reward), dead, late))
         for recorder in self.recorders:
             if recorder.answer is not None:
                 self._reset_itself(dead or late, recorder.answer[0], obs)
         return dead or late, dead
+
+    def _check_flag(self, name: str, value: object) -> bool:
+        if not isinstance(value, bool | np.bool_):
+            self.report("odd", "flags", f"{name} is {rules.describe_value(value)}, no boolean")
+        return bool(self._try("flags", rules.read_flag, name, value))
 
     def _check_row(self, obs: object, info: object, flags: tuple[float | None, bool, bool]) -> None:
         """Check the observation of a row with this (reward, terminated, truncated); add a checksum of the row."""
@@ -218,12 +211,11 @@ class EnvTrial:
             self.report("odd", e.rule, f"step {self.facts.steps}: {e}; training looks at bounds after a reset only")
 
     def _reset_itself(self, over: bool, begun: object, obs: object) -> None:
+        ended = "the step that ended an episode called reset()"
         if over and same_values(begun, obs):
-            self.broke(
-                "autoreset", "the step that ended an episode called reset() and returned the next one's beginning"
-            )
+            self.broke("autoreset", f"{ended} and returned the next one's beginning")
         elif over:
-            self.report("odd", "autoreset", "the step that ended an episode called reset() too")
+            self.report("odd", "autoreset", f"{ended} too")
         else:
             self.report("odd", "autoreset", f"step {self.facts.steps} called reset() without ending the episode")
 

@@ -8,21 +8,20 @@ import numpy as np
 
 from polyplay.common.findings import Finding, Level
 from polyplay.envs.check import trial
+from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
 BEGIN = ("factory", "build", "spaces")  # what must be well before it is reset, in that order
+AT_ENDS = ("flags", "final-observation", "autoreset")
 LONG = 50  # steps: episodes of one length that long look like a time limit
 
 
 def card_of(first: TrialResult, own: bool) -> dict[str, str]:
     """What the environment is, and how its episodes end."""
     ends = first.facts.ends
-    card = dict(first.card)
-    if not card:
-        return card
     by = "Polyplay's own pool" if own else "the pool calls reset() after the last row"
-    card["autoreset"] = f"{by}; the new episode's first row is one of its own"
+    card = {**first.card, "autoreset": f"{by}; the new episode's first row is one of its own"}
     card["truncation"] = "kept apart from termination: the value of the last observation counts"
     if ends:
         lengths = [n for n, _ in ends]
@@ -36,18 +35,12 @@ def failed(rule: str, text: str) -> Finding:
     return Finding(rule, "failed", text, RULES[rule].fix)
 
 
-def finding(
-    rule: str,
-    broke: Mapping[str, str],
-    first: TrialResult,
-    again: TrialResult | None,
-    other: TrialResult | None,
-    limit: float,
-) -> Finding:
+def finding(rule: str, broke: Mapping[str, str], trials: Sequence[TrialResult], limit: float) -> Finding:
+    """From trials of lane 0, of lane 0 again and of lane 1; those that were not made have no facts."""
     if rule in broke:
         return failed(rule, broke[rule])
     special = {"seed": _seed, "determinism": _determinism}.get(rule)
-    level, text = special(first, again, other) if special else _plain(rule, first, limit)
+    level, text = special(*(t.facts for t in trials)) if special else _plain(rule, trials[0], limit)
     return Finding(rule, level, text, RULES[rule].fix if level in ("warning", "failed") else "")
 
 
@@ -56,19 +49,18 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
     facts, ends, steps = first.facts, len(first.facts.ends), first.facts.steps
     if rule in first.odd:
         return "warning", first.odd[rule]
-    if rule in BEGIN:
-        if not first.card and not set(BEGIN[BEGIN.index(rule) :]) & first.broke.keys():
-            return "unseen", "it did not come to that"
+    begun = rule in BEGIN and (first.card or set(BEGIN[BEGIN.index(rule) :]) & first.broke.keys())
+    if not begun and not first.card:
+        return "unseen", "it did not come to that"
+    if begun:
         spaces = f"{first.card.get('observation')}; {first.card.get('actions')}"
         built = f"in {_time(facts.build)}" if facts.build else "it was built"
         return "ok", {"factory": "it reached another process", "build": built, "spaces": spaces}[rule]
-    if not first.card:
-        return "unseen", "it did not come to that"
     if not steps and rule not in ("hang", "crash"):
         return "unseen", "no step was made"
     if rule == "flags" and (text := _limit(facts.ends)):
         return "warning", text
-    if rule in ("final-observation", "autoreset") and not ends:
+    if rule in AT_ENDS[1:] and not ends:
         hint = "" if first.broke else f"; --steps {10 * steps} looks longer"
         return "unseen", f"no episode ended in {steps:,} steps{hint}"
     if rule == "step-time":
@@ -76,8 +68,7 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
         mean = f"a step {_time(facts.step_sum / steps)} in the mean"
         level: Level = "warning" if slow > trial.SLOW * limit else "ok"
         return level, f"{mean}, {_time(facts.step_most)} at most; a reset {_time(facts.reset_most)} at most"
-    at_ends = rule in ("flags", "final-observation", "autoreset")
-    return "ok", f"at {ends:,} ends" if at_ends else f"in {steps:,} steps and {facts.resets:,} resets"
+    return "ok", f"at {ends:,} ends" if rule in AT_ENDS else f"in {steps:,} steps and {facts.resets:,} resets"
 
 
 def _limit(ends: Sequence[tuple[int, bool]]) -> str:
@@ -88,11 +79,10 @@ def _limit(ends: Sequence[tuple[int, bool]]) -> str:
     return f"all {len(ends)} episodes terminated after {min(lengths)} steps: a time limit must be truncated"
 
 
-def _seed(first: TrialResult, again: TrialResult | None, other: TrialResult | None) -> tuple[Level, str]:
+def _seed(a: TrialFacts, again: TrialFacts, b: TrialFacts) -> tuple[Level, str]:
     """Lanes 0 and 1."""
-    if other is None or not other.facts.prints:
+    if not b.prints:
         return "unseen", "it did not come to a second lane"
-    a, b = first.facts, other.facts
     alike = _differ(a.prints, b.prints) is None
     if a.generator == b.generator >= 0:
         which = f", of seed {a.generator}" if a.generator < 2**62 else ""
@@ -104,14 +94,14 @@ def _seed(first: TrialResult, again: TrialResult | None, other: TrialResult | No
     return "ok", "two lanes, two generators" + ("; they play the same: nothing in it is random" if alike else "")
 
 
-def _determinism(first: TrialResult, again: TrialResult | None, other: TrialResult | None) -> tuple[Level, str]:
+def _determinism(first: TrialFacts, again: TrialFacts, other: TrialFacts) -> tuple[Level, str]:
     """Two trials of lane 0."""
-    if again is None or not again.facts.prints:
+    if not again.prints:
         return "unseen", "it did not come to a second trial"
-    at = _differ(first.facts.prints, again.facts.prints)
+    at = _differ(first.prints, again.prints)
     if at is not None:
         return "warning", f"two trials with the same seed and actions differ from row {at} on"
-    return "ok", f"the same {min(len(first.facts.prints), len(again.facts.prints)):,} rows twice"
+    return "ok", f"the same {min(len(first.prints), len(again.prints)):,} rows twice"
 
 
 def _differ(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.pools.client import exit_text
 from polyplay.envs.pools.forkserver import EnvProcess
 from polyplay.envs.pools.lane import START
-from polyplay.envs.pools.worker import TRACE
+from polyplay.envs.pools.worker import TRACE, settle
 
 
 @dataclass
@@ -38,13 +40,13 @@ class TrialResult:
             setattr(self, kind, value)
 
 
-def run_watched(play: Callable[..., None], *args: object) -> TrialResult:
-    """Run `play(answer, clock, trace, *args)` in an environment process until it has sent its facts, hangs or dies."""
+def run_watched(play: Callable[..., object], *args: object) -> TrialResult:
+    """Run `play(answer, clock, *args)` in an environment process until it has returned its facts, hangs or dies."""
     clock, trace = SharedBlock(8 * trial.CLOCK), SharedBlock(TRACE)
     times = clock.array(trial.CLOCK, np.float64)
-    times[:] = time.monotonic() + START, 0, 0, START
+    trial.allow(times, 0, 0, START)
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(play, (there, clock, trace, *args), "polyplay-check")
+    process = EnvProcess(_run, (play, there, clock, trace, *args), "polyplay-check")
     process.start()
     there.close()
     tried = TrialResult()
@@ -55,26 +57,35 @@ def run_watched(play: Callable[..., None], *args: object) -> TrialResult:
             elif 0.0 < times[0] < time.monotonic():
                 process.dump()
                 time.sleep(0.1)
-                _lost(tried, "hang", f"{_stage(times)} took longer than {times[3]:g} s", times, trace)
+                _lost(tried, "hang", f"took longer than {times[3]:g} s", times, trace)
     except EOFError:
         process.join(1.0)
-        _lost(tried, "crash", f"{_stage(times)} ended its process: {exit_text(process)}", times, trace)
+        _lost(tried, "crash", f"ended its process: {exit_text(process)}", times, trace)
     finally:
         here.close()
         process.end()
     return tried
 
 
-def _stage(times: np.ndarray) -> str:
-    stage = trial.STAGES[int(times[1])]
-    return f"{stage} {times[2]:.0f}" if stage == "step" else stage
+def _run(
+    play: Callable[..., object], answer: Connection, clock: SharedBlock, trace: SharedBlock, *args: object
+) -> None:
+    """The whole life of a trial's process."""
+    settle(trace)
+    times = clock.array(trial.CLOCK, np.float64)
+    with contextlib.suppress(BrokenPipeError):
+        facts = play(answer, times, *args)
+        times[0] = 0.0  # done
+        answer.send(("facts", facts))
 
 
-def _lost(tried: TrialResult, rule: str, text: str, times: np.ndarray, trace: SharedBlock) -> None:
+def _lost(tried: TrialResult, rule: str, what: str, times: np.ndarray, trace: SharedBlock) -> None:
     """A trial that cannot send its facts any more; where its Python code was, innermost first."""
     dump = bytes(trace.memory).split(b"\0", 1)[0].decode(errors="replace")
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', dump)
     theirs = [p for p in places if not re.search("polyplay/envs/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs]
-    tried.broke[rule] = text + (f" ({' ← '.join(own[:3])})" if own else "")
+    stage = trial.STAGES[int(times[1])]
+    step = f" {times[2]:.0f}" if stage == "step" else ""
+    tried.broke[rule] = f"{stage}{step} {what}" + (f" ({' ← '.join(own[:3])})" if own else "")
     tried.facts, tried.whole = TrialFacts(steps=int(times[2])), False

@@ -33,9 +33,13 @@ class Choosy(broken.Sound):
         return *super().step(action)[:-1], {"action_mask": np.eye(2, dtype=np.int8)[self.legal]}
 
 
-def test_random_actions_keep_to_masks():
+def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
     pool = Envs(Choosy, 2, workers=1, max_restarts=0).open(0)
-    random_play.steps_per_second(pool, 0.1)
+    sent, send = [], pool.send
+    monkeypatch.setattr(pool, "send", lambda lanes, action: (sent.append(action.tolist()), send(lanes, action)))
+    assert random_play.steps_per_second(pool, 0.1) > 0
+    assert sent[:8] == [[t % 2] * 2 for t in range(8)], "the one that is legal"
+    assert pool.restarts == 0
     pool.close()
 
 

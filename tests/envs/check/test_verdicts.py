@@ -16,10 +16,11 @@ def tried(card: Any = CARD, broke: Any = None, odd: Any = None, **facts: Any) ->
     return TrialResult(dict(card), broke or {}, odd or {}, TrialFacts(**{"steps": 10, "resets": 2, **facts}))
 
 
-def level(
-    rule: str, first: TrialResult, again: TrialResult | None = None, other: TrialResult | None = None
-) -> tuple[str, str]:
-    found = verdicts.finding(rule, first.broke, first, again, other, limit=1.0)
+NONE = TrialResult(facts=TrialFacts())  # a trial that was not made
+
+
+def level(rule: str, first: TrialResult, again: TrialResult = NONE, other: TrialResult = NONE) -> tuple[str, str]:
+    found = verdicts.finding(rule, first.broke, (first, again, other), limit=1.0)
     assert bool(found.fix) == (found.level in ("warning", "failed"))
     return found.level, found.seen
 
@@ -83,4 +84,3 @@ def test_the_card():
     assert card["episodes"] == "2 with random actions, 3 to 5 steps, 4.0 in the mean; 1 terminated, 1 truncated"
     assert card["autoreset"].startswith("the pool calls reset()")
     assert "Polyplay's own" in verdicts.card_of(tried(), own=True)["autoreset"]
-    assert verdicts.card_of(tried(card={}), own=False) == {}
