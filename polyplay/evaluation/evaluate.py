@@ -83,9 +83,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: 
     played = play_and_score(wired, envs, found, options, protocol, video)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts), **played, "label": label}
-    result["environment"] = dict(envs.spec.describe)
-    if video:
-        result["video"] = str(video)
+    result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
     write_json(directory / f"{name}.json", result)
     update_scores(directory, name, result)
     return result
@@ -144,11 +142,14 @@ def final(directory: Path) -> str | None:
 def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
+    by = (
+        "evaluation" if found.name.startswith(checkpoint.BEST) else "training return"
+    )
     files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
         "place": place,
-        "chosen_by": _chosen_by(found) if place == "best" else None,
+        "chosen_by": by if place == "best" else None,
         "system": config["system"],
         "env": config["config"]["env"],
         "game": protocols.game(wired.envs),
@@ -163,21 +164,14 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts 
     }
 
 
-def _chosen_by(found: Path) -> str:
-    """What the best checkpoint was chosen by: weights alone were saved for their score beside training."""
-    return "evaluation" if found.name.startswith(checkpoint.BEST) else "training return"
-
-
-def update_scores(directory: Path, name: str, result: Row) -> Row:
-    """Put an evaluation into scores.json, and the training returns of now; what stands there."""
+def update_scores(directory: Path, name: str, result: Row) -> None:
+    """Put an evaluation into scores.json, and the training returns of now."""
     scores = read_scores(directory)
     last = final(directory)
     for old in [k for k, v in scores["final"].items() if v["checkpoint"] != last]:  # the run went on since
         scores["snapshots"][old] = scores["final"].pop(old)
     entry = {k: result[k] for k in IN_SCORES if k in result}
-    if result.get("starts"):
-        entry["starts"] = result["starts"]
+    entry |= {"starts": result["starts"]} if result["starts"] else {}
     scores[result["place"]][name] = {**entry, "frames": result["frames_trained"]}
     scores["training"] = training_score(directory)
     write_json(directory / FILE, scores)
-    return scores

@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
-WHOLE = {  # options of Atari: whole games from the reset on, nothing random but the policy
-    "start": "", "noop_min": 0, "noop_max": 0, "fire_reset": False, "life_loss": "ignore", "life_start": "",
-    "sticky": 0.0, "pipeline": "auto", "stack_reset": "zero",
-}  # fmt: skip
+# whole games from the reset on, nothing random but the policy:
+WHOLE = {**protocols.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": "zero"}
 
 
 @dataclass(frozen=True)

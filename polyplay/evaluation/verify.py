@@ -7,10 +7,10 @@ to be none within its bootstrap interval. What is absent or was changed since is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
+Result = TypeVar("Result")
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
@@ -75,8 +76,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None) -> Iterator[st
     yield f"{found.name} is whole, its weights are those that were measured"
     file = _starts(record, starts)
     yield f"{file} is the file that was used" if file else "none were used"
-    with _failing():
-        protocol = protocols.protocol(record["protocol"])
+    protocol = _or_fail(protocols.protocol, record["protocol"])
     options = evaluate.EvaluateOptions(
         **{k: record[k] for k in ("protocol", "episodes", "seed", "epsilon")},
         starts=file,
@@ -94,11 +94,10 @@ def _same(what: str, recorded: object, actual: object, where: str) -> None:
         raise VerificationFailed(f"{what} is {recorded} there, {where} {actual}")
 
 
-@contextmanager
-def _failing() -> Iterator[None]:
-    """A UserError within is why the evaluation cannot be verified."""
+def _or_fail(call: Callable[[str], Result], name: str) -> Result:
+    """call(name): its UserError is why the evaluation cannot be verified."""
     try:
-        yield
+        return call(name)
     except UserError as e:
         raise VerificationFailed(str(e)) from None
 
@@ -132,9 +131,8 @@ def _starts(record: Row, given: str | None) -> str | None:
     if record["starts"] is None:
         return None
     file = given or record["starts"]["path"]
-    with _failing():
-        digest = starts_file.load_starts(file).digest
-    _same("the digest of its start states", record["starts"]["digest"], digest, f"{file} has")
+    found = _or_fail(starts_file.load_starts, file)
+    _same("the digest of its start states", record["starts"]["digest"], found.digest, f"{file} has")
     return file
 
 

@@ -68,7 +68,8 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     columns = [published.column(n) for n in names]
     baselines = _baselines(name, options)
     ends = published.baseline_scores(baselines, options.pinball)
-    by_game: dict[str, list[Score]] = {g: [s for s in scores if s.game == g] for g in games_of(scores)}
+    games = sorted({s.game for s in scores if s.game})
+    by_game = {g: [s for s in scores if s.game == g] for g in games}
     rows = [_row(game, of, ends, columns) for game, of in by_game.items()]
     rows += [_row(s.env, [s], {}, []) for s in scores if not s.game]
     notes = [NOTES[name]] if name in NOTES else []
@@ -82,10 +83,6 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
         "aggregates": _aggregates(by_game, columns, ends, options.seed),
         "notes": notes,
     }
-
-
-def games_of(scores: Sequence[Score]) -> list[str]:
-    return sorted({s.game for s in scores if s.game})
 
 
 def _baselines(protocol: str, options: ScoresOptions) -> published.Baselines:
@@ -113,7 +110,7 @@ def _row(game: str, of: Sequence[Score], ends: Ends, columns: Sequence[published
         "random": low,
         "human": high,
         "published": {c.name: c.scores.get(game) for c in columns},
-        "of": [{"run": s.run, "config_hash": s.config_hash, "machine": s.machine} for s in of],
+        "of": [s.origin for s in of],
     }
 
 
@@ -122,15 +119,11 @@ def _aggregates(
 ) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
     own = {g: [published.normalised(s.mean, *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
-    if not own:
-        return []
-    agents = {"these runs": aggregate(own, seed)}
-    games = {"these runs": len(own)}
+    agents = {"these runs": own}
     for column in columns:
-        same = {g: [published.normalised(column.scores[g], *ends[g])] for g in own if g in column.scores}
-        if same:
-            agents[column.name], games[column.name] = aggregate(same), len(same)
+        agents[column.name] = {g: [published.normalised(column.scores[g], *ends[g])] for g in own if g in column.scores}
     return [
-        {"agent": agent, "games": games[agent], **{k: asdict(e) for k, e in estimates.items()}}
-        for agent, estimates in agents.items()
+        {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of, seed).items()}}
+        for agent, of in agents.items()
+        if of
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_lines
 from polyplay.common.statistics import mean_interval
+from polyplay.envs.atari.native import rom
 from polyplay.runs.directory import origin, read_config
 
 SCHEMA = 1
@@ -22,17 +23,15 @@ WINDOW = 100  # games of training that its score is over, as in reports
 
 @dataclass(frozen=True)
 class Score:
-    run: str
     env: str
     game: str | None  # the ROM's name of an Atari game
     protocol: str
     label: str  # the protocol, with the kind of its start states where they are no human's
     mean: float
-    interval: tuple[float, float] | None
+    interval: Sequence[float] | None
     episodes: int
     epsilon: float | None
-    config_hash: str | None
-    machine: str | None  # that it was measured on
+    origin: Mapping[str, str | None]  # the run, the hash of its configuration, the machine that it was measured on
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
@@ -56,19 +55,17 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
     if len({e["protocol"] for e in wanted}) > 1:
         raise UserError(f"--protocol: {run} has {place} scores of {names}; name one")
     entry = max(wanted, key=lambda e: str(e.get("finished", "")))
-    interval = entry.get("interval")
+    cpu = (entry.get("machine") or {}).get("cpu")
     return Score(
-        run=str(run),
         env=env,
-        game=_game(env),
+        game=rom(env) if isinstance(env, str) and env.startswith("ALE/") else None,
         protocol=entry["protocol"],
         label=str(entry.get("label", entry["protocol"])),
         mean=entry["episodic_return_mean"],
-        interval=tuple(interval) if interval else None,
+        interval=entry.get("interval"),
         episodes=entry["episodes"],
         epsilon=entry.get("epsilon"),
-        config_hash=entry.get("config_hash"),
-        machine=(entry.get("machine") or {}).get("cpu"),
+        origin={"run": str(run), "config_hash": entry.get("config_hash"), "machine": cpu},
     )
 
 
@@ -109,9 +106,3 @@ def read_scores(run: Path) -> Row:
     except ValueError as e:
         raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
     return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
-
-
-def _game(env: object) -> str | None:
-    from polyplay.envs.atari.native import rom
-
-    return rom(env) if isinstance(env, str) and env.startswith("ALE/") else None

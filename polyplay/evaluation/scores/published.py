@@ -51,23 +51,17 @@ class Baselines:
 
     name: str
     what: str
-    random: str  # columns
-    human: str
+    columns: str  # of these: "random" and "human" before it
     pinball: float | None = None  # what random[video_pinball] is taken as; None: as the table says
 
 
+_HUMAN_STARTS = "Nair et al. 2015 and van Hasselt et al. 2016"
 BASELINES = {
     b.name: b
     for b in (
-        Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "random_nature", "human_nature"),
-        Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", "random", "human", 0.0),
-        Baselines(
-            "human-starts",
-            "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016",
-            "random_humanstarts",
-            "human_humanstarts",
-            0.0,
-        ),
+        Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature"),
+        Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", "", 0.0),
+        Baselines("human-starts", f"57 games, human starts, {_HUMAN_STARTS}", "_humanstarts", 0.0),
     )
 }
 TRAP = (
@@ -87,7 +81,7 @@ class Column:
 @lru_cache(maxsize=1)
 def columns() -> dict[str, Column]:
     """Every published agent's scores."""
-    used = {c for b in BASELINES.values() for c in (b.random, b.human)}
+    used = {f"{who}{b.columns}" for b in BASELINES.values() for who in ("random", "human")}
     tables = {k: v for k, v in _table("atari_scores.csv").items() if k not in used and not k.startswith("random_")}
     sticky = {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
     return {k: Column(k, _protocol(k), _source(k), v) for k, v in {**tables, **sticky}.items()}
@@ -125,7 +119,7 @@ def column(name: str) -> Column:
 def baseline_scores(baselines: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
     """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
     table = _table("atari_scores.csv")
-    low, high = dict(table[baselines.random]), table[baselines.human]
+    low, high = dict(table[f"random{baselines.columns}"]), table[f"human{baselines.columns}"]
     if pinball == "published" and baselines.pinball is not None:
         low[PINBALL] = baselines.pinball
     return {game: (low[game], high[game]) for game in high if game in low}

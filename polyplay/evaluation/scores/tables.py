@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from polyplay.common.files import Row
 from polyplay.common.statistics import STATISTICS
@@ -28,12 +28,9 @@ def print_scores(result: Row) -> None:
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in words:
-        table.add_column(heading, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+    columns = [Column(heading, no_wrap=True) for heading in words]
+    columns += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _columns(result: Row) -> tuple[str, Table]:
