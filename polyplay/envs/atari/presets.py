@@ -5,19 +5,16 @@ A preset fixes everything that concerns frames and episodes. Rewards stay raw: t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import closest_names
 
-RESIZES = ("area", "bilinear", "nearest", "pillow")
-GRAYS = ("ale", "opencv", "luma", "luma_cut", "luma_swapped")
 CHOICES = {
     "stack_reset": ("zero", "repeat", "play"),
     "life_loss": ("ignore", "terminate"),
-    "resize": RESIZES,
-    "gray": GRAYS,
+    "resize": ("area", "bilinear", "nearest", "pillow"),
+    "gray": ("ale", "opencv", "luma", "luma_cut", "luma_swapped"),
     "pipeline": ("auto", "native", "plain"),
 }
 LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
@@ -78,8 +75,8 @@ class Atari:
     @property
     def beyond(self) -> str:
         """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
-        plain = {k: getattr(Atari, k) for k in ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")}
-        changed = [f"{k}={getattr(self, k)!r}" for k, v in plain.items() if getattr(self, k) != v]
+        plain = ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
+        changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
@@ -88,74 +85,44 @@ class Atari:
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
-@dataclass(frozen=True)
-class Preset:
-    options: Mapping[str, object]  # of Atari; what is not named has its default
-    source: str
+# Whole protocols: nothing that a paper fixes is left to a default that may change.
+_COMMON: dict[str, object] = {"frameskip": 4, "sticky": 0.0, "full_actions": False, "size": 84, "stack": 4}
+_COMMON |= {"maxpool": True, "max_frames": 108_000}
+_NATURE = _COMMON | {"noop_max": 31, "fire_reset": False, "stack_reset": "zero", "life_loss": "terminate"}
+_DEEPMIND = _COMMON | {"noop_max": 30, "fire_reset": True, "stack_reset": "zero", "life_loss": "terminate"}
+_ACCEL = _NATURE | {"size": 104, "width": 80, "crop": 2, "resize": "bilinear"}
+_ACCEL |= {"start": "NOOP FIRE UP noops", "life_start": "NOOP FIRE UP"}
 
-
-def _of(base: Mapping[str, object] | None = None, /, **options: object) -> dict[str, object]:
-    """Whole protocols: nothing that a paper fixes is left to a default that may change."""
-    common = dict(frameskip=4, sticky=0.0, full_actions=False, size=84, stack=4, maxpool=True, max_frames=108_000)
-    return {**(common if base is None else base), **options}
-
-
-_NATURE = _of(noop_max=31, fire_reset=False, stack_reset="zero", life_loss="terminate")
-_DEEPMIND = _of(noop_max=30, fire_reset=True, life_loss="terminate")
-_ACCEL = _of(
-    size=104, width=80, crop=2, resize="bilinear", stack_reset="zero", life_loss="terminate",
-    start="NOOP FIRE UP noops", life_start="NOOP FIRE UP", noop_max=31, fire_reset=False,
-)  # fmt: skip
-
-PRESETS = {
-    "dqn2015": Preset(
-        _of(_NATURE, gray="luma", start="noops NOOP*2", life_start="noops NOOP*2", noop_max=30),
-        "google-deepmind/dqn and alewrap as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua",
-    ),
-    "dqn_zoo": Preset(
-        _of(_NATURE, gray="luma_cut", resize="pillow", noop_min=1),
-        "google-deepmind/dqn_zoo: processors.py, gym_atari.py, dqn/run_atari.py",
-    ),
-    "a3c": Preset(
-        _of(_NATURE, gray="luma_swapped", resize="bilinear", life_start="noops"),
-        "muupan/async-rl ale.py, the reproduction; Mnih et al. 2016 released no code",
-    ),
-    "ga3c": Preset(
-        _of(
-            sticky=0.25, maxpool=False, noop_max=0, fire_reset=False, stack_reset="play", life_loss="ignore",
-            gray="luma", resize="bilinear", max_frames=400_000,
-        ),
-        "NVlabs/GA3C Environment.py, ProcessAgent.py with gym's PongDeterministic-v0 of February 2017",
-    ),
-    "baselines": Preset(
-        _of(_DEEPMIND, stack_reset="zero"),
-        "OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment does it; system a2c",
-    ),
-    "wrap_deepmind": Preset(
-        _of(
-            _DEEPMIND, stack_reset="zero", gray="opencv", noop_min=1, noop_max=31, fire_reset=False,
-            start="noops FIRE*4,#2*4", life_start="NOOP*4 FIRE*4,#2*4",
-        ),
-        "OpenAI baselines as released: atari_wrappers.py, and VecFrameStack of run.py",
-    ),
-    "accel": Preset(_ACCEL, "astooke/accel_rl atari_env.py as it runs: cv2.resize gets its flag in the place of dst"),
-    "accel_nearest": Preset(_of(_ACCEL, resize="nearest"), "astooke/accel_rl atari_env.py as it reads"),
-    "impala": Preset(
-        _of(_DEEPMIND, stack_reset="repeat"),
-        "Espeholt et al. 2018, appendix G, as far as ale-py's vector environment does it; system impala",
-    ),
-    "apex": Preset(
-        _of(_NATURE, full_actions=True, max_frames=50_000),
-        "Horgan et al. 2018, by what Kapturowski et al. 2019 and reproductions say of it; resizing is ours",
-    ),
-    "r2d2": Preset(
-        _of(_NATURE, full_actions=True, life_loss="ignore"),
-        "Kapturowski et al. 2019, section 2.3 and appendix; resizing is ours",
-    ),
-    "dopamine": Preset(
-        _of(sticky=0.25, noop_max=0, fire_reset=False, stack_reset="zero", life_loss="ignore"),
-        "google/dopamine atari_lib.py; Machado et al. 2018",
-    ),
+PRESETS: dict[str, dict[str, object]] = {  # options of Atari; what is not named has its default
+    # google-deepmind/dqn and alewrap as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua
+    "dqn2015": _NATURE | {"gray": "luma", "start": "noops NOOP*2", "life_start": "noops NOOP*2", "noop_max": 30},
+    # google-deepmind/dqn_zoo: processors.py, gym_atari.py, dqn/run_atari.py
+    "dqn_zoo": _NATURE | {"gray": "luma_cut", "resize": "pillow", "noop_min": 1},
+    # muupan/async-rl ale.py, the reproduction; Mnih et al. 2016 released no code
+    "a3c": _NATURE | {"gray": "luma_swapped", "resize": "bilinear", "life_start": "noops"},
+    # NVlabs/GA3C Environment.py, ProcessAgent.py with gym's PongDeterministic-v0 of February 2017
+    "ga3c": _COMMON | {
+        "sticky": 0.25, "maxpool": False, "noop_max": 0, "fire_reset": False, "stack_reset": "play",
+        "life_loss": "ignore", "gray": "luma", "resize": "bilinear", "max_frames": 400_000,
+    },
+    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment does it; system a2c
+    "baselines": _DEEPMIND,
+    # OpenAI baselines as released: atari_wrappers.py, and VecFrameStack of run.py
+    "wrap_deepmind": _NATURE | {
+        "gray": "opencv", "noop_min": 1, "start": "noops FIRE*4,#2*4", "life_start": "NOOP*4 FIRE*4,#2*4",
+    },
+    # astooke/accel_rl atari_env.py as it runs: cv2.resize gets its flag in the place of dst
+    "accel": _ACCEL,
+    # astooke/accel_rl atari_env.py as it reads
+    "accel_nearest": _ACCEL | {"resize": "nearest"},
+    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment does it; system impala
+    "impala": _DEEPMIND | {"stack_reset": "repeat"},
+    # Horgan et al. 2018, by what Kapturowski et al. 2019 and reproductions say of it; resizing is ours
+    "apex": _NATURE | {"full_actions": True, "max_frames": 50_000},
+    # Kapturowski et al. 2019, section 2.3 and appendix; resizing is ours
+    "r2d2": _NATURE | {"full_actions": True, "life_loss": "ignore"},
+    # google/dopamine atari_lib.py; Machado et al. 2018
+    "dopamine": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore"},
 }  # fmt: skip
 
 
@@ -163,4 +130,4 @@ def atari_preset(name: str) -> dict[str, object]:
     """The options of a preset. Raises UserError: there is none of that name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
-    return dict(PRESETS[name].options)
+    return dict(PRESETS[name])

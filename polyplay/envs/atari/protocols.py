@@ -6,7 +6,6 @@ agent was trained with. Returns are always undiscounted, unclipped and of whole 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyplay.common.errors import UserError
@@ -15,7 +14,7 @@ from polyplay.envs.atari import starts as start_states
 from polyplay.envs.atari.native import rom
 from polyplay.envs.pool import closest_names
 
-Options = Mapping[str, int | float | str]
+Options = dict[str, int | float | str]
 
 
 @dataclass(frozen=True)
@@ -23,57 +22,28 @@ class Protocol:
     name: str
     episodes: int  # the source's own number
     what: str
-    source: str
     baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
     options: Options = field(default_factory=dict)  # of Atari
 
 
-_WHOLE: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
-_PLAIN: Options = {**_WHOLE, "sticky": 0.0, "noop_min": 0, "noop_max": 31}
-
+_PLAIN: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
+_PLAIN |= {"sticky": 0.0, "noop_min": 0, "noop_max": 31, "max_frames": 108_000}
+_SHORT: Options = {**_PLAIN, "max_frames": 18_000}
+_FILE = "start states of a file, 108,000 frames with those before the start; only what follows counts"
+_STICKY = "sticky actions of 0.25, no no-ops, 108,000 frames"
 
 ALL = (
-    Protocol("run", 30, "as the run's own games start and end", "the run's config.json"),
-    Protocol(
-        "null-op",
-        30,
-        "0 to 30 no-ops, 18,000 frames (5 minutes)",
-        "Mnih et al. 2015; Nair et al. 2015; van Hasselt et al. 2016 (100 games)",
-        ("nature", "noop57"),
-        {**_PLAIN, "max_frames": 18_000},
-    ),
-    Protocol(
-        "null-op-30min",
-        100,
-        "0 to 30 no-ops, 108,000 frames (30 minutes)",
-        "Wang et al. 2016; Schaul et al. 2016 and most that came after",
-        ("noop57", "nature"),
-        {**_PLAIN, "max_frames": 108_000},
-    ),
-    Protocol(
-        "null-op-1-30",
-        100,
-        "1 to 30 no-ops, 108,000 frames",
-        "google-deepmind/dqn_zoo; OpenAI baselines' NoopResetEnv",
-        ("noop57", "nature"),
-        {**_PLAIN, "noop_min": 1, "max_frames": 108_000},
-    ),
-    Protocol(
-        "human-starts",
-        100,
-        "start states of a file, 108,000 frames with those before the start; only what follows counts",
-        "Nair et al. 2015; van Hasselt et al. 2016",
-        ("human-starts",),
-        {**_PLAIN, "noop_max": 0, "max_frames": 108_000},
-    ),
-    Protocol(
-        "sticky",
-        100,
-        "sticky actions of 0.25, no no-ops, 108,000 frames",
-        "Machado et al. 2018; google/dopamine (the number of games is ours)",
-        ("noop57",),
-        {**_WHOLE, "sticky": 0.25, "noop_min": 0, "noop_max": 0, "max_frames": 108_000},
-    ),
+    Protocol("run", 30, "as the run's own games start and end"),
+    # Mnih et al. 2015; Nair et al. 2015; van Hasselt et al. 2016 (100 games)
+    Protocol("null-op", 30, "0 to 30 no-ops, 18,000 frames (5 minutes)", ("nature", "noop57"), _SHORT),
+    # Wang et al. 2016; Schaul et al. 2016 and most that came after
+    Protocol("null-op-30min", 100, "0 to 30 no-ops, 108,000 frames (30 minutes)", ("noop57", "nature"), _PLAIN),
+    # google-deepmind/dqn_zoo; OpenAI baselines' NoopResetEnv
+    Protocol("null-op-1-30", 100, "1 to 30 no-ops, 108,000 frames", ("noop57", "nature"), {**_PLAIN, "noop_min": 1}),
+    # Nair et al. 2015; van Hasselt et al. 2016
+    Protocol("human-starts", 100, _FILE, ("human-starts",), {**_PLAIN, "noop_max": 0}),
+    # Machado et al. 2018; google/dopamine (the number of games is ours)
+    Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
 )
 PROTOCOLS = {p.name: p for p in ALL}
 

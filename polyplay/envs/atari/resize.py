@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial, reduce
+from itertools import zip_longest
 
 import numpy as np
 
@@ -25,31 +26,18 @@ def opencv_gray(rgb: Picture) -> Picture:
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
 
-def luminance(rgb: Picture) -> Picture:
-    """0.299 R + 0.587 G + 0.114 B, not rounded. float32."""
-    return _weighted(rgb, (0.299, 0.587, 0.114)).astype(np.float32)
-
-
-def cut_luminance(rgb: Picture) -> Picture:
-    """The same, cut to whole numbers. uint8."""
-    return _weighted(rgb, (0.299, 0.587, 1 - (0.299 + 0.587))).astype(np.uint8)
-
-
-def swapped_luminance(rgb: Picture) -> Picture:
-    """Rec. 709's weights with green and blue exchanged, cut to whole numbers. uint8."""
-    return _weighted(rgb, (0.2126, 0.0722, 0.7152)).astype(np.uint8)
-
-
-def _weighted(rgb: Picture, weights: tuple[float, float, float]) -> Picture:
+def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
+    """A weighted sum of red, green and blue: float32 as it is, uint8 cut to whole numbers."""
     r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
-    return r + g + b
+    return (r + g + b).astype(dtype)
 
 
+luminance = partial(_weighted, (0.299, 0.587, 0.114), np.float32)
 GRAYS: dict[str, Callable[[Picture], Picture]] = {
     "opencv": opencv_gray,
     "luma": luminance,
-    "luma_cut": cut_luminance,
-    "luma_swapped": swapped_luminance,
+    "luma_cut": partial(_weighted, (0.299, 0.587, 1 - (0.299 + 0.587)), np.uint8),
+    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709's, green and blue exchanged
 }
 
 
@@ -92,9 +80,7 @@ def _blocks(rows: int, columns: int) -> Callable[[Picture], Picture]:
 
     def resize(picture: Picture) -> Picture:
         wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
-        total = wide[::rows, ::columns].copy()
-        for i, j in list(np.ndindex(rows, columns))[1:]:
-            total += wide[i::rows, j::columns]
+        total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
         if rows == columns == 2 and picture.dtype == np.uint8:
             return ((total + 2) >> 2).astype(np.uint8)
         return np.rint(np.float32(total) * scale).astype(np.uint8)
@@ -104,13 +90,7 @@ def _blocks(rows: int, columns: int) -> Callable[[Picture], Picture]:
 
 def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
     """Σ over taps of picture[tap] · weight, in the order of the taps."""
-    at, weight = taps
-    total = None
-    for i, w in zip(at, weight, strict=True):
-        part = picture.take(i, axis) * (w if axis else w[:, None])
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
 
 
 def _floating(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
@@ -122,12 +102,8 @@ def _floating(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
     """Taps of every pixel, filled up with weight 0."""
-    taps = np.zeros((max(map(len, per_pixel)), len(per_pixel)), np.int64)
-    weights: np.ndarray = np.zeros(taps.shape, dtype)
-    for i, pixel in enumerate(per_pixel):
-        for k, (tap, weight) in enumerate(pixel):
-            taps[k, i], weights[k, i] = tap, weight
-    return taps, weights
+    both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
+    return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
 
 def _area_taps(size: int, to: int) -> Taps:

@@ -99,7 +99,7 @@ class TwisterUniforms:
         self._refill()
 
     def _refill(self) -> None:
-        self.start = self.generator.get_state(legacy=False)
+        self.start = self.generator.get_state()
         self.ahead = (self.generator.randint(0, 2**32, 2 * self.MANY, np.uint32)[::2] / 2**32).tolist()
         self.used = 0
 
@@ -123,11 +123,10 @@ class TwisterUniforms:
 
 def mt19937_state(generator: np.random.RandomState) -> np.ndarray:
     """Words and place: uint32 [625]."""
-    inner = generator.get_state(legacy=False)
-    return np.append(inner["state"]["key"], inner["state"]["pos"]).astype(np.uint32)
+    _, key, pos, *_ = generator.get_state()
+    return np.append(key, pos).astype(np.uint32)
 
 
 def set_mt19937_state(generator: np.random.RandomState, state: np.ndarray) -> None:
     """Go on from such words."""
-    inner = generator.get_state(legacy=False)
-    generator.set_state({**inner, "state": {"key": state[:-1], "pos": int(state[-1])}})
+    generator.set_state(("MT19937", state[:-1], int(state[-1])))

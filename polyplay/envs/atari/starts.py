@@ -89,7 +89,10 @@ def _start(row: object, where: str) -> Start:
     if not _whole(seed) or not isinstance(ram, str):
         raise UserError(f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
     if "actions" in row:
-        presses = tuple(_press(word, where) for word in _words(row["actions"], where))
+        words = row["actions"]
+        if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
+            raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
+        presses = tuple(_press(word, where) for word in words)
         return Start(presses, sum(n for _, n in presses), seed, ram)
     if not _whole(row.get("frames")):
         raise UserError(f'{where}: a "state" needs "frames", how many frames were played before it')
@@ -102,12 +105,6 @@ def _start(row: object, where: str) -> Start:
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _words(words: object, where: str) -> list[str]:
-    if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-        raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
-    return words
 
 
 def _press(word: str, where: str) -> tuple[int, int]:
