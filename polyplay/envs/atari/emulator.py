@@ -18,7 +18,7 @@ from polyplay.common.tree import Batch
 from polyplay.envs.atari.native import rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.atari.screen import ScreenCache, TwisterUniforms, mt19937_state, set_mt19937_state
-from polyplay.envs.atari.starts import Start, load_starts
+from polyplay.envs.atari.starts import Start, Starts, load_starts
 from polyplay.envs.pool import CUT, closest_names, options
 
 NOOP = 0
@@ -93,27 +93,30 @@ class AtariEnv(gymnasium.Env):
         """A new game; with a seed as the first of its kind."""
         super().reset(seed=seed)
         if self._starts is not None:
-            number = self._lane + self._games * self._options.stride
-            self._games += 1
-            return self._begin(number % len(self._starts.starts))
-        if self._age >= self._steps and not self._ale.game_over():
-            self._act(self._still)  # ale-py too plays on for a frame where we end a game: the same draws
-        if seed is not None or not self._seeded:
-            self._seed(int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
-        self._new_game()
-        self._play(self._start, over=self._new_game)
+            frames = self._begin(self._starts)
+        else:
+            frames = 0
+            if self._age >= self._steps and not self._ale.game_over():
+                self._act(self._still)  # ale-py too plays on for a frame where we end a game: the same draws
+            if seed is not None or not self._seeded:
+                self._seed(int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
+            self._new_game()
+            self._play(self._start, over=self._new_game)
         self._fill()
-        self._age, self._lives, self._cut = 0, self._ale.lives(), False
+        self._age, self._lives, self._cut = -(-frames // self._options.frameskip), self._ale.lives(), False
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
         """The lane sets its number in the run."""
         self._lane = number
 
-    def _begin(self, number: int) -> Begun:
-        """The game from a start state. Raises UserError: it leads to another state than the file says."""
-        assert self._starts is not None
-        start = self._starts.starts[number]
+    def _begin(self, file: Starts) -> int:
+        """Play to the next start state; the frames before it. Raises UserError: it leads to another state than the
+        file says.
+        """
+        number = (self._lane + self._games * self._options.stride) % len(file.starts)
+        self._games += 1
+        start, where = file.starts[number], f"--starts: {file.path}, start {number}"
         self._seed(start.seed)
         self._new_game()
         steps: list[Step] = list(start.presses)
@@ -121,15 +124,12 @@ class AtariEnv(gymnasium.Env):
             try:
                 self._restore(start.state)
             except SystemError:  # ale-py's way to refuse it
-                raise UserError(f"--starts: {self._starts.path}, start {number}: no state of ALE's") from None
+                raise UserError(f"{where}: no state of ALE's") from None
             steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
         self._play(steps)
-        wrong = self._flaw(start)
-        if wrong:
-            raise UserError(f"--starts: {self._starts.path}, start {number}: {wrong}")
-        self._fill()
-        self._age, self._lives, self._cut = -(-start.frames // self._options.frameskip), self._ale.lives(), False
-        return self._stack.copy(), {}
+        if wrong := self._flaw(start):
+            raise UserError(f"{where}: {wrong}")
+        return start.frames
 
     def _flaw(self, start: Start) -> str:
         if self._ale.game_over():
@@ -248,13 +248,12 @@ class AtariEnv(gymnasium.Env):
     def get_state(self) -> State:
         """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
-        games = {} if self._starts is None else {"games": np.array(self._games)}
         return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),
             "screens": self._screens.copy(),
             "stack": self._stack.copy(),
             "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
-            **games,
+            **({} if self._starts is None else {"games": np.array(self._games)}),
             "draws": mt19937_state(self._draws),
             "chance": self._chance.get_state(),
             "grays": self._paint.table,

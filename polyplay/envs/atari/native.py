@@ -120,8 +120,9 @@ class NativePool(LocalPool):
         self._width, self._asynchronous = self._turns.width, not envs.fixed
         self._batch = self._turns.most if not envs.fixed else self._width
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
-        self._vectors: list[Any] = [self._vector(rom(envs.title), envs.workers) for _ in range(envs.groups)]
-        actions = actions_of(rom(envs.title), self.options.full_actions)
+        game = rom(envs.title)
+        self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
+        actions = actions_of(game, self.options.full_actions)
         self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._began = [False] * envs.groups
@@ -138,7 +139,7 @@ class NativePool(LocalPool):
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
 
-        o = self.options
+        o, (planes, height, width) = self.options, self.options.shape
         return AtariVectorEnv(
             game,
             self._width,
@@ -147,9 +148,9 @@ class NativePool(LocalPool):
             max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
             repeat_action_probability=o.sticky,
             full_action_space=o.full_actions,
-            img_height=o.size,
-            img_width=o.width or o.size,
-            stack_num=o.stack,
+            img_height=height,
+            img_width=width,
+            stack_num=planes,
             frameskip=o.frameskip,
             maxpool=o.maxpool,
             noop_max=o.noop_max,
@@ -168,9 +169,8 @@ class NativePool(LocalPool):
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         lanes, rows = self._receive_ready()
         self._turns.back(lanes.tolist())
-        taken = self._turns.take()
-        assert taken is not None  # they have just come back
-        return taken, rows
+        self._turns.take()  # just these
+        return lanes, rows
 
     def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
@@ -196,17 +196,14 @@ class NativePool(LocalPool):
         while True:
             obs, reward, dead, info = self._raw(0)
             lanes = self._order = info["env_id"].astype(np.int64)
-            lives = info["lives"]
-            late = self._late[lanes]
-            if not late.any():
-                break
-            self._late[lanes[late]] = False  # ale-py's own end of a game that we ended: its next row is the reset
-            if not late.all():
-                shown = ~late
-                lanes, obs, reward, dead, lives = (x[shown] for x in (lanes, obs, reward, dead, lives))
+            shown = ~self._late[lanes]
+            self._late[lanes] = False  # ale-py's own end of a game that we ended: its next row is the reset
+            if shown.any():
                 break
             self._vectors[0].send(np.zeros(self._batch, np.int64))
-        return lanes, self._finish(lanes, obs, reward, dead, lives)
+        rows = (lanes, obs, reward, dead, info["lives"])
+        rows = rows if shown.all() else tuple(x[shown] for x in rows)
+        return rows[0], self._finish(*rows)
 
     def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""

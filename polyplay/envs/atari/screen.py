@@ -129,4 +129,4 @@ def mt19937_state(generator: np.random.RandomState) -> np.ndarray:
 
 def set_mt19937_state(generator: np.random.RandomState, state: np.ndarray) -> None:
     """Go on from such words."""
-    generator.set_state(("MT19937", state[:-1], int(state[-1])))
+    generator.set_state(("MT19937", state[:-1], int(state[-1]), 0, 0.0))
