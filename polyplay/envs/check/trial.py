@@ -59,10 +59,11 @@ class TrialFacts:
     step_most: float = 0.0
 
 
-def allow(clock: np.ndarray, stage: int, steps: int, seconds: float) -> None:
-    """What begins now has so many seconds."""
+def allow(clock: np.ndarray, stage: int, steps: int, seconds: float) -> float:
+    """What begins now has so many seconds; when that is."""
     clock[1:] = stage, steps, seconds
     clock[0] = time.monotonic() + seconds
+    return time.perf_counter()
 
 
 def run_trial(answer: Connection, clock: np.ndarray, order: TrialOrder) -> TrialFacts:
@@ -82,7 +83,7 @@ class EnvTrial:
         self.board = SharedRows(order.job.spec, 1, 1)
         self.reported: set[tuple[str, str]] = set()
         self.raised = 0
-        self.recorders: list[RecordingEnv] = []
+        self.begun: list[object] = []  # observations of the resets within a step
 
     def report(self, kind: str, rule: str, text: str) -> None:
         if (kind, rule) not in self.reported:
@@ -92,10 +93,6 @@ class EnvTrial:
     def broke(self, rule: str, text: str) -> None:
         where = f"reset {self.facts.resets}" if self.clock[1] == 1 else f"step {self.facts.steps}"
         self.report("broke", rule, f"{where}: {text}" if self.clock[1] else text)
-
-    def allow(self, stage: int, seconds: float) -> float:
-        allow(self.clock, stage, self.facts.steps, seconds)
-        return time.perf_counter()
 
     def run(self) -> TrialFacts:
         """Play episodes until the steps or the time are over."""
@@ -113,7 +110,7 @@ class EnvTrial:
         from polyplay.envs.make import factory
 
         job = self.order.job
-        start = self.allow(0, max(START, self.limit))
+        start = allow(self.clock, 0, 0, max(START, self.limit))
         try:
             name, options = unpack(job.maker, job.title)
             self.lane = Lane(job, factory(name, options), self.board, 0, lambda seconds: None)
@@ -127,7 +124,7 @@ class EnvTrial:
         assert env is not None
         self.env, self.space = env, env.observation_space
         self.draw = action_sampler(job.spec.action, job.seed)
-        self.recorders = [RecordingEnv(layer) for layer in layers_of(env)]
+        record_resets(env, self.begun)
         return True
 
     def _try(self, rule: str, call: Callable[..., Result], *args: object, where: str = "") -> Result | None:
@@ -144,7 +141,7 @@ class EnvTrial:
         """Begin an episode; False: that failed."""
         seed = None if self.facts.resets else self.lane.seed()
         self.facts.resets += 1
-        start = self.allow(1, self.limit)
+        start = allow(self.clock, 1, self.facts.steps, self.limit)
         found = self._try("reset", lambda: rules.read_reset(self.env.reset(seed=seed)))
         if found is None:
             return False
@@ -159,10 +156,9 @@ class EnvTrial:
         while not over and self.facts.steps < self.order.steps and time.monotonic() < until:
             self.facts.steps += 1
             length += 1
-            for recorder in self.recorders:
-                recorder.answer = None
+            self.begun.clear()
             action = self.lane.act(tree.at(self.draw(1, self.board.rows.get("mask")), 0))
-            start = self.allow(2, self.limit)
+            start = allow(self.clock, 2, self.facts.steps, self.limit)
             where = f"action {' '.join(str(action).split())[:80]}: "
             parts = self._try("step", lambda a: rules.step_parts(self.env.step(a)), action, where=where)
             if parts is None:
@@ -180,9 +176,8 @@ class EnvTrial:
         obs, reward, *flags, info = parts
         dead, late = map(self._check_flag, ("terminated", "truncated"), flags)
         self._check_row(obs, info, (self._try("reward", rules.read_reward, reward), dead, late))
-        for recorder in self.recorders:
-            if recorder.answer is not None:
-                self._reset_itself(dead or late, recorder.answer[0], obs)
+        for begun in self.begun:
+            self._reset_itself(dead or late, begun, obs)
         return dead or late, dead
 
     def _check_flag(self, name: str, value: object) -> bool:
@@ -220,28 +215,20 @@ class EnvTrial:
             self.report("odd", "autoreset", f"step {self.facts.steps} called reset() without ending the episode")
 
 
-class RecordingEnv:
-    """Records calls of the `reset` of one layer of an environment, and their answer's observation."""
+def record_resets(env: Any, begun: list[object]) -> None:
+    """From now on every reset of the environment, or of what it wraps, adds its observation to `begun`."""
+    reset = env.reset
 
-    def __init__(self, layer: Any):
-        self.answer: tuple[object] | None = None
-        self.reset = layer.reset
-        with contextlib.suppress(Exception):
-            layer.reset = self
-
-    def __call__(self, *args: Any, **kw: Any) -> Any:
-        answer = self.reset(*args, **kw)
+    def recording(*args: Any, **kw: Any) -> Any:
+        answer = reset(*args, **kw)
         if isinstance(answer, tuple) and answer:
-            self.answer = (np.copy(answer[0]) if isinstance(answer[0], np.ndarray) else answer[0],)
+            begun.append(np.copy(answer[0]) if isinstance(answer[0], np.ndarray) else answer[0])
         return answer
 
-
-def layers_of(env: gymnasium.Env) -> list[gymnasium.Env]:
-    """The environment and what it wraps, outermost first."""
-    found = [env]
-    while isinstance(inner := getattr(found[-1], "env", None), gymnasium.Env):
-        found.append(inner)
-    return found
+    with contextlib.suppress(Exception):
+        env.reset = recording
+    if isinstance(inner := getattr(env, "env", None), gymnasium.Env):
+        record_resets(inner, begun)
 
 
 def same_values(a: Tree, b: Tree) -> bool:

@@ -22,6 +22,8 @@ from polyplay.envs.pools.forkserver import EnvProcess
 from polyplay.envs.pools.lane import START
 from polyplay.envs.pools.worker import TRACE, settle
 
+Play = Callable[..., object]
+
 
 @dataclass
 class TrialResult:
@@ -33,14 +35,8 @@ class TrialResult:
     facts: Any = None
     whole: bool = True  # it neither hung nor died
 
-    def add(self, kind: str, value: Any) -> None:
-        if kind in ("broke", "odd"):
-            getattr(self, kind).setdefault(*value)
-        else:
-            setattr(self, kind, value)
 
-
-def run_watched(play: Callable[..., object], *args: object) -> TrialResult:
+def run_watched(play: Play, *args: object) -> TrialResult:
     """Run `play(answer, clock, *args)` in an environment process until it has returned its facts, hangs or dies."""
     clock, trace = SharedBlock(8 * trial.CLOCK), SharedBlock(TRACE)
     times = clock.array(trial.CLOCK, np.float64)
@@ -53,7 +49,11 @@ def run_watched(play: Callable[..., object], *args: object) -> TrialResult:
     try:
         while tried.facts is None:
             if here.poll(0.05):
-                tried.add(*here.recv())
+                kind, value = here.recv()
+                if kind == "facts":
+                    tried.facts = value
+                else:  # of several findings about a rule the first
+                    getattr(tried, kind).setdefault(*value)
             elif 0.0 < times[0] < time.monotonic():
                 process.dump()
                 time.sleep(0.1)
@@ -67,9 +67,7 @@ def run_watched(play: Callable[..., object], *args: object) -> TrialResult:
     return tried
 
 
-def _run(
-    play: Callable[..., object], answer: Connection, clock: SharedBlock, trace: SharedBlock, *args: object
-) -> None:
+def _run(play: Play, answer: Connection, clock: SharedBlock, trace: SharedBlock, *args: object) -> None:
     """The whole life of a trial's process."""
     settle(trace)
     times = clock.array(trial.CLOCK, np.float64)
