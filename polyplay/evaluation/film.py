@@ -52,8 +52,7 @@ class Film:
             self._stream.height, self._stream.width = picture.shape[:2]
             self._stream.pix_fmt = "yuv420p"
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-        for packet in self._stream.encode(frame):
-            self._out.mux(packet)
+        self._out.mux(self._stream.encode(frame))
         self._done = bool(step["over"][0])
 
     def _picture(self, step: Batch, pool: Pool) -> tuple[np.ndarray, float]:
@@ -67,8 +66,8 @@ class Film:
         return np.stack([picture] * 3, -1), self.RATE
 
     def close(self) -> None:
-        for packet in self._stream.encode() if self._stream is not None else ():
-            self._out.mux(packet)
+        if self._stream is not None:
+            self._out.mux(self._stream.encode())
         self._out.close()
         if self._stream is None:  # nothing was shown
             self.path.unlink(missing_ok=True)

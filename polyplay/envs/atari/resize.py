@@ -54,12 +54,12 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
     if kind == "nearest":
         return _nearest((height, width), (to_height, to_width))
     if kind == "pillow":
-        return _fixed(_pillow_taps(height, to_height), _pillow_taps(width, to_width))
+        return partial(_fixed, _pillow_taps(height, to_height), _pillow_taps(width, to_width))
     if whole and (kind == "area" or rows == columns == 2):  # OpenCV takes areas where bilinear halves both sides
-        return _blocks(int(rows), int(columns))
+        return partial(_blocks, int(rows), int(columns))
     if kind == "bilinear":
         return _bilinear(_pairs(height, to_height), _pairs(width, to_width))
-    return _floating(_area_taps(height, to_height), _area_taps(width, to_width))
+    return partial(_floating, _area_taps(height, to_height), _area_taps(width, to_width))
 
 
 def _rounded(picture: Picture) -> Picture:
@@ -74,18 +74,13 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
     return lambda picture: _rounded(picture[rows[:, None], columns])
 
 
-def _blocks(rows: int, columns: int) -> Callable[[Picture], Picture]:
+def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
     """Means of whole blocks; of 2 x 2 bytes OpenCV rounds halves up, otherwise to even."""
-    scale = np.float32(1.0 / (rows * columns))
-
-    def resize(picture: Picture) -> Picture:
-        wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
-        total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
-        if rows == columns == 2 and picture.dtype == np.uint8:
-            return ((total + 2) >> 2).astype(np.uint8)
-        return np.rint(np.float32(total) * scale).astype(np.uint8)
-
-    return resize
+    wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
+    total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
+    if rows == columns == 2 and picture.dtype == np.uint8:
+        return ((total + 2) >> 2).astype(np.uint8)
+    return np.rint(np.float32(total) * np.float32(1.0 / (rows * columns))).astype(np.uint8)
 
 
 def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
@@ -93,11 +88,8 @@ def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
     return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
 
 
-def _floating(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    def resize(picture: Picture) -> Picture:
-        return _rounded(_along(_along(picture.astype(np.float32), columns, 1), rows, 0))
-
-    return resize
+def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
+    return _rounded(_along(_along(picture.astype(np.float32), columns, 1), rows, 0))
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
@@ -138,11 +130,10 @@ def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
     """OpenCV's INTER_LINEAR: of bytes with weights of 11 bits (resize.cpp, VResizeLinear), of floats as it is."""
     (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
     across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
-    floating = _floating(rows, columns)
 
     def resize(picture: Picture) -> Picture:
         if picture.dtype != np.uint8:
-            return floating(picture)
+            return _floating(rows, columns, picture)
         wide = _along(picture.astype(np.int32), across, 1) >> 4
         return ((((wide[above] * beta[0]) >> 16) + ((wide[below] * beta[1]) >> 16) + 2) >> 2).astype(np.uint8)
 
@@ -163,9 +154,6 @@ def _pillow_taps(size: int, to: int) -> Taps:
     return _stacked(found, np.int32)
 
 
-def _fixed(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    def resize(picture: Picture) -> Picture:
-        wide = (_along(_rounded(picture).astype(np.int32), columns, 1) + (1 << 21)) >> 22
-        return ((_along(wide, rows, 0) + (1 << 21)) >> 22).astype(np.uint8)
-
-    return resize
+def _fixed(rows: Taps, columns: Taps, picture: Picture) -> Picture:
+    wide = (_along(_rounded(picture).astype(np.int32), columns, 1) + (1 << 21)) >> 22
+    return ((_along(wide, rows, 0) + (1 << 21)) >> 22).astype(np.uint8)
