@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,13 +56,20 @@ class Film:
 
     def _picture(self, step: Batch, pool: Pool) -> tuple[np.ndarray, float]:
         """(RGB [H, W, 3], pictures per second). Raises UserError."""
-        if hasattr(pool, "picture"):
-            return _rendered(pool.picture)
-        obs = step["obs"]
-        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            raise UserError("--video: needs image observations [C, H, W] of uint8; these are none")
-        picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
-        return np.stack([picture] * 3, -1), self.RATE
+        if not hasattr(pool, "picture"):
+            obs = step["obs"]
+            if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+                raise UserError("--video: needs image observations [C, H, W] of uint8; these are none")
+            picture = np.repeat(np.repeat(obs[0, -1], 4, 0), 4, 1)
+            return np.stack([picture] * 3, -1), self.RATE
+        try:
+            picture, rate = pool.picture(0)
+        except Exception as e:
+            raise UserError(f"--video: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
+        array = np.asarray(picture)
+        if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+            raise UserError(f"--video: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
+        return array, rate
 
     def close(self) -> None:
         if self._stream is not None:
@@ -71,14 +77,3 @@ class Film:
         self._out.close()
         if self._stream is None:  # nothing was shown
             self.path.unlink(missing_ok=True)
-
-
-def _rendered(render: Callable[[int], tuple[np.ndarray, float]]) -> tuple[np.ndarray, float]:
-    try:
-        picture, rate = render(0)
-    except Exception as e:
-        raise UserError(f"--video: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
-    array = np.asarray(picture)
-    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
-        raise UserError(f"--video: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
-    return array, rate

@@ -14,7 +14,6 @@ from gymnasium import spaces
 
 from polyplay.envs import Envs
 from polyplay.envs.check import trial
-from polyplay.envs.check.trial import TrialOrder
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.lane import LaneJob
@@ -210,4 +209,4 @@ def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float =
     """One trial of `env`, in a process."""
     envs = Envs(env, 1, step_timeout=step_timeout)
     job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout, 0)
-    return run_watched(trial.run_trial, TrialOrder(job, steps, seconds))
+    return run_watched(trial.run_trial, job, steps, seconds)

@@ -11,9 +11,9 @@ import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.tree import Batch
-from polyplay.envs.check.trial import TrialFacts, TrialOrder, allow
+from polyplay.envs.check.trial import TrialFacts, allow
 from polyplay.envs.pool import Envs, Pool
-from polyplay.envs.pools.lane import START
+from polyplay.envs.pools.lane import START, LaneJob
 from polyplay.envs.random_actions import action_sampler
 
 
@@ -36,12 +36,14 @@ def measure_pool(answer: Connection, clock: np.ndarray, envs: Envs, seconds: flo
         return steps_per_second(pool, seconds)
 
 
-def run_pool_trial(answer: Connection, clock: np.ndarray, order: TrialOrder, envs: Envs) -> TrialFacts:
+def run_pool_trial(
+    answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float, envs: Envs
+) -> TrialFacts:
     """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
-    job, start = order.job, time.perf_counter()
+    start = time.perf_counter()
     pool = envs.open(job.seed, job.lane)
     facts = TrialFacts(build=time.perf_counter() - start)
-    draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + order.seconds
+    draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + seconds
     lanes, row = pool.recv()
     while True:
         allow(clock, 2, facts.steps, job.step_timeout)
@@ -53,7 +55,7 @@ def run_pool_trial(answer: Connection, clock: np.ndarray, order: TrialOrder, env
         length = 0 if row["first"][0] else length + 1
         if over:
             facts.ends.append((length, bool(row["terminated"][0])))
-        if facts.steps >= order.steps or time.monotonic() > until:
+        if facts.steps >= steps or time.monotonic() > until:
             pool.close()
             return facts
         start = time.perf_counter()

@@ -15,7 +15,7 @@ from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
 from polyplay.envs.check import random_play, trial
-from polyplay.envs.check.trial import TrialFacts, TrialOrder
+from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pool import Envs, Factory
@@ -53,7 +53,7 @@ def check_env(
     """
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
-    first = checker.first()
+    first = checker.trial(0)
     again = other = TrialResult(facts=TrialFacts())  # not made
     if first.whole and first.facts.steps:
         again, other = checker.trial(0), checker.trial(1)
@@ -80,26 +80,21 @@ class EnvChecker:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
         return self.envs.title.startswith(("ALE/", "toy:", "envpool:")) or self.envs.spec.vector
 
-    def first(self) -> TrialResult:
-        """Of lane 0. Raises UserError: no such environment."""
+    def trial(self, lane: int) -> TrialResult:
+        """One lane by itself. Raises UserError: no such environment."""
+        envs = self.envs
         try:
-            self.envs.spec  # noqa: B018 - built once, in a process of its own
+            spec = envs.spec  # built once, in a process of its own
         except UserError as e:
             rule = rules.rule_of(str(e))
             if rule is None:
                 raise
             return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
-        return self.trial(0)
-
-    def trial(self, lane: int) -> TrialResult:
-        """One lane by itself."""
-        envs = self.envs
         maker = b"" if self.own else pickled_factory(envs)
-        job = LaneJob(maker, envs.title, envs.spec, self.seed, lane, envs.step_timeout, 0)
-        order = TrialOrder(job, self.steps, self.seconds)
-        play = (random_play.run_pool_trial, order, envs) if self.own else (trial.run_trial, order)
-        tried = run_watched(*play)
-        tried.card = {**envs.spec.describe}
+        job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout, 0)
+        play, own = (random_play.run_pool_trial, (envs,)) if self.own else (trial.run_trial, ())
+        tried = run_watched(play, job, self.steps, self.seconds, *own)
+        tried.card = {**spec.describe}
         return tried
 
     def pool(self, seconds: float, broke: dict[str, str]) -> dict[str, str]:

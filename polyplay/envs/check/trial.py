@@ -35,15 +35,6 @@ FEW = 3  # exceptions after which a trial ends
 SLOW = 0.5  # of the step's time limit: too near to it
 
 
-@dataclass(frozen=True)
-class TrialOrder:
-    """What to try, and for how long."""
-
-    job: LaneJob
-    steps: int
-    seconds: float  # at most, whatever the steps
-
-
 @dataclass
 class TrialFacts:
     """What one trial measured."""
@@ -66,21 +57,21 @@ def allow(clock: np.ndarray, stage: int, steps: int, seconds: float) -> float:
     return time.perf_counter()
 
 
-def run_trial(answer: Connection, clock: np.ndarray, order: TrialOrder) -> TrialFacts:
-    """A trial of one Gymnasium environment, in a process for it."""
-    seed = int(lane_seeds(order.job.seed, order.job.lane, 1)[0])
+def run_trial(answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float) -> TrialFacts:
+    """A trial of one Gymnasium environment, in a process for it: so many steps, but not more than so many seconds."""
+    seed = int(lane_seeds(job.seed, job.lane, 1)[0])
     random.seed(seed)
     np.random.seed(seed)
-    return EnvTrial(answer, clock, order).run()
+    return EnvTrial(answer, clock, job, steps).run(seconds)
 
 
 class EnvTrial:
     """One environment and what it does."""
 
-    def __init__(self, answer: Connection, clock: np.ndarray, order: TrialOrder):
-        self.answer, self.clock, self.order, self.limit = answer, clock, order, order.job.step_timeout
+    def __init__(self, answer: Connection, clock: np.ndarray, job: LaneJob, steps: int):
+        self.answer, self.clock, self.job, self.steps, self.limit = answer, clock, job, steps, job.step_timeout
         self.facts = TrialFacts()
-        self.board = SharedRows(order.job.spec, 1, 1)
+        self.board = SharedRows(job.spec, 1, 1)
         self.reported: set[tuple[str, str]] = set()
         self.raised = 0
         self.begun: list[object] = []  # observations of the resets within a step
@@ -94,11 +85,11 @@ class EnvTrial:
         where = f"reset {self.facts.resets}" if self.clock[1] == 1 else f"step {self.facts.steps}"
         self.report("broke", rule, f"{where}: {text}" if self.clock[1] else text)
 
-    def run(self) -> TrialFacts:
+    def run(self, seconds: float) -> TrialFacts:
         """Play episodes until the steps or the time are over."""
         going = self._build()
-        until = time.monotonic() + self.order.seconds
-        while going and self.raised < FEW and self.facts.steps < self.order.steps and time.monotonic() < until:
+        until = time.monotonic() + seconds
+        while going and self.raised < FEW and self.facts.steps < self.steps and time.monotonic() < until:
             going = self._reset()
             if going:
                 self._episode(until)
@@ -109,7 +100,7 @@ class EnvTrial:
     def _build(self) -> bool:
         from polyplay.envs.make import factory
 
-        job = self.order.job
+        job = self.job
         start = allow(self.clock, 0, 0, max(START, self.limit))
         try:
             name, options = unpack(job.maker, job.title)
@@ -153,7 +144,7 @@ class EnvTrial:
 
     def _episode(self, until: float) -> None:
         length, over = 0, False
-        while not over and self.facts.steps < self.order.steps and time.monotonic() < until:
+        while not over and self.facts.steps < self.steps and time.monotonic() < until:
             self.facts.steps += 1
             length += 1
             self.begun.clear()

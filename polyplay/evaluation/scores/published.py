@@ -81,10 +81,9 @@ class Column:
 @lru_cache(maxsize=1)
 def columns() -> dict[str, Column]:
     """Every published agent's scores."""
-    used = {f"{who}{b.columns}" for b in BASELINES.values() for who in ("random", "human")}
-    tables = {k: v for k, v in _table("atari_scores.csv").items() if k not in used and not k.startswith("random_")}
+    agents = {k: v for k, v in _table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
     sticky = {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
-    return {k: Column(k, _protocol(k), _source(k), v) for k, v in {**tables, **sticky}.items()}
+    return {k: Column(k, _protocol(k), _source(k), v) for k, v in {**agents, **sticky}.items()}
 
 
 @lru_cache(maxsize=2)

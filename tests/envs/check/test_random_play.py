@@ -5,7 +5,6 @@ import pytest
 
 from polyplay.envs import Envs
 from polyplay.envs.check import random_play
-from polyplay.envs.check.trial import TrialOrder
 from polyplay.envs.check.watchdog import run_watched
 from polyplay.envs.pools.lane import LaneJob
 from tests.envs import broken
@@ -47,7 +46,7 @@ def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
     job = LaneJob(b"", name, envs.spec, 3, 0, 60.0, 0)
-    tried, again = (run_watched(random_play.run_pool_trial, TrialOrder(job, 60, 60.0), envs) for _ in range(2))
+    tried, again = (run_watched(random_play.run_pool_trial, job, 60, 60.0, envs) for _ in range(2))
     assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
     assert tried.facts.prints == again.facts.prints
     if name == "toy:catch":
