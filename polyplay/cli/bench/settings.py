@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polyplay import systems
@@ -131,7 +132,7 @@ def _learner(crew: Crew) -> Role:
 
 def environment(env: str | Row) -> str | Callable[..., object]:
     """An environment as JSON has it: its name, or the numbers of a free one in processes."""
-    return env if isinstance(env, str) else still.still_factory(env)
+    return env if isinstance(env, str) else partial(still.StillEnv, **env)
 
 
 def free_environment(wired: WiredSystem) -> str | dict[str, int]:

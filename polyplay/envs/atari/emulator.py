@@ -264,8 +264,7 @@ class AtariEnv(gymnasium.Env):
         self._restore(state["emulator"].tobytes())
         self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]
-        age, lives, cut, last, seeded = state["counters"].tolist()
-        self._age, self._lives, self._cut, self._last, self._seeded = age, lives, bool(cut), last, bool(seeded)
+        self._age, self._lives, self._cut, self._last, self._seeded = state["counters"].tolist()
         set_mt19937_state(self._draws, state["draws"])
         self._chance.set_state(state["chance"])
         self._paint.table[...] = state["grays"]

@@ -6,17 +6,11 @@ A preset fixes everything that concerns frames and episodes. Rewards stay raw: t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import closest_names
 
-CHOICES = {
-    "stack_reset": ("zero", "repeat", "play"),
-    "life_loss": ("ignore", "terminate"),
-    "resize": ("area", "bilinear", "nearest", "pillow"),
-    "gray": ("ale", "opencv", "luma", "luma_cut", "luma_swapped"),
-    "pipeline": ("auto", "native", "plain"),
-}
 LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
 LEAST |= dict.fromkeys(("width", "noop_min", "noop_max", "crop"), 0)
 
@@ -33,20 +27,25 @@ class Atari:
     size: int = 84  # pixels of the height, and of the width where that is 0
     width: int = 0
     stack: int = 4  # newest frame last
-    stack_reset: str = "zero"  # planes before the first frame: "zero", "repeat" that frame, "play" no-ops until full
+    # planes before the first frame: "zero", "repeat" that frame, "play" no-ops until full
+    stack_reset: Literal["zero", "repeat", "play"] = "zero"
     maxpool: bool = True  # pixelwise maximum of the last two frames
     noop_max: int = 30  # an episode starts after noop_min … noop_max-1 frames of no-ops, drawn evenly
     fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
-    life_loss: str = "ignore"  # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    life_loss: Literal["ignore", "terminate"] = "ignore"
     max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
     # what follows needs the plain emulator wherever it differs from here:
     noop_min: int = 0
     start: str = "noops"  # how a game starts, see `emulator.script`: "noops", buttons such as "FIRE*4"
     life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
-    gray: str = "ale"  # "ale": its palette, before the maximum; else after it, from colours: see `resize`
+    # "ale": its palette, before the maximum; else after it, from colours: see `resize`
+    gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
     crop: int = 0  # rows cut off at the bottom of the screen
-    resize: str = "area"  # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
-    pipeline: str = "auto"  # "native": ale-py's vector environment; "plain": its emulator in our processes
+    # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
+    resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
+    # "native": ale-py's vector environment; "plain": its emulator in our processes
+    pipeline: Literal["auto", "native", "plain"] = "auto"
     starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
     stride: int = 1
 
@@ -84,6 +83,8 @@ class Atari:
         """Whether ale-py's vector environment serves it, else the plain emulator."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
+
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Atari).items() if get_args(hint)}
 
 # Whole protocols: nothing that a paper fixes is left to a default that may change.
 _COMMON: dict[str, object] = {"frameskip": 4, "sticky": 0.0, "full_actions": False, "size": 84, "stack": 4}

@@ -38,9 +38,8 @@ class ScreenCache:
         _, to_height, to_width = o.shape
         self.height = height - o.crop
         if to_height > self.height or to_width > width:
-            raise UserError(
-                f"{title}: option size={to_height}x{to_width} is larger than the screen of {self.height}x{width}"
-            )
+            size, screen = f"{to_height}x{to_width}", f"{self.height}x{width}"
+            raise UserError(f"{title}: option size={size} is larger than the screen of {screen}")
         self.gray = pixels.GRAYS.get(o.gray)
         self.indexed = self.gray is not None and not o.maxpool  # else the maximum is taken of colours
         self.n = blocks(o.resize, self.height, to_height)

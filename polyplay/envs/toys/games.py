@@ -59,10 +59,8 @@ class Catch:
 
     def __post_init__(self) -> None:
         if self.rows < 2 or self.columns < 1 or self.dtype not in ("float32", "uint8"):
-            raise UserError(
-                f"toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8', "
-                f"got rows={self.rows}, columns={self.columns}, dtype={self.dtype!r}"
-            )
+            got = f"rows={self.rows}, columns={self.columns}, dtype={self.dtype!r}"
+            raise UserError(f"toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8', got {got}")
 
     action = Discrete(3)
     obs = property(lambda self: Field((self.rows * self.columns,), self.dtype))
@@ -198,11 +196,8 @@ def _switch(word: str) -> tuple[str, bool | int | str]:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
     game = toy(envs)
-    text = {
-        "environment": envs.title,
-        "observation": describe_fields(game.obs),
-        "actions": describe_actions(game.action),
-    }
+    text = {"environment": envs.title, "observation": describe_fields(game.obs)}
+    text["actions"] = describe_actions(game.action)
     mask = getattr(game, "legality", None)
     if mask is not None:
         text["action mask"] = "of the toy's own"
@@ -226,6 +221,7 @@ class ToyPool(LocalPool):
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
+        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
         self._turns.back(everyone.tolist())
 
     def _draw(self, at: np.ndarray) -> Draw:
@@ -242,10 +238,8 @@ class ToyPool(LocalPool):
     def _play(self, at: np.ndarray, action: Tree) -> None:
         before = {k: v[at] for k, v in self._states.items()}
         after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
-        truncated = truncated & ~terminated
-        over = terminated | truncated
-        flags = {"terminated": terminated, "truncated": truncated, "over": over, "first": False}
-        self._write(at, after, {"reward": reward, **flags})
+        flags = {"terminated": terminated, "truncated": truncated & ~terminated, "over": terminated | truncated}
+        self._write(at, after, {"reward": reward, **flags, "first": False})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
         self._write(at, states, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
@@ -257,12 +251,8 @@ class ToyPool(LocalPool):
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams and turns."""
-        return tree.map(np.copy, {**self._arrays(), "turns": self._turns.state()})
-
-    def _arrays(self) -> Batch:
-        return {"game": self._states, "rows": self._rows, "random": self._counters}
+        return tree.map(np.copy, {**self._arrays, "turns": self._turns.state()})
 
     def load(self, state: Batch) -> None:
-        arrays = self._arrays()
-        tree.write(arrays, ..., {k: state[k] for k in arrays})
+        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
         self._turns.load(state["turns"])

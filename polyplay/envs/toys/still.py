@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,6 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
-from polyplay.envs.pool import Factory
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_fields
 
 Arrays = dict[str, np.ndarray]
@@ -73,9 +72,8 @@ class StillEnv(gymnasium.Env):
     def __init__(self, **numbers: int):
         self.still, self.age = Still(**numbers), 0
         obs = self.still.obs
-        image = obs.dtype == "uint8"
-        low, high = (0, 255) if image else (-np.inf, np.inf)
-        self.observation_space = gym.Box(low, high, obs.shape, np.uint8 if image else np.float32)
+        low, high, dtype = (0, 255, np.uint8) if obs.dtype == "uint8" else (-np.inf, np.inf, np.float32)
+        self.observation_space = gym.Box(low, high, obs.shape, dtype)
         self.action_space = gym.Discrete(self.still.actions)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> tuple[np.ndarray, dict]:
@@ -95,17 +93,10 @@ def still_options(obs: Spec, action: ActionSpec, title: str) -> dict[str, int]:
             return {**dict(zip(("planes", "height", "width"), obs.shape, strict=True)), "actions": action.n}
         if len(obs.shape) == 1 and obs.dtype == "float32":
             return {"planes": obs.shape[0], "height": 0, "width": 0, "actions": action.n}
-    raise UserError(
-        f"--without env: {title} shows {describe_fields(obs)}; "
-        "there is a free one for an image of bytes or a vector only"
-    )
+    shown = describe_fields(obs)
+    raise UserError(f"--without env: {title} shows {shown}; there is a free one for an image of bytes or a vector only")
 
 
 def still_name(options: Mapping[str, int]) -> str:
     """toy:still with these numbers in its name."""
     return "+".join(["toy:still", *(f"{k}={v}" for k, v in options.items())])
-
-
-def still_factory(options: Mapping[str, int]) -> Factory:
-    """A function that makes the Gymnasium environment."""
-    return partial(StillEnv, **options)

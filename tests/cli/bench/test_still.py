@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ NUMBERS = {"planes": 2, "height": 5, "width": 4, "actions": 3}
 @pytest.mark.parametrize("numbers", [NUMBERS, {"planes": 7, "height": 0, "width": 0, "actions": 2}])
 def test_as_a_toy_and_in_processes_it_is_the_same(numbers: dict[str, int]):
     toy = Envs(still.still_name(numbers), 2)
-    gym = Envs(still.still_factory(numbers), 2, inline=True)
+    gym = Envs(partial(still.StillEnv, **numbers), 2, inline=True)
     assert toy.spec.obs == gym.spec.obs
     assert toy.spec.action == gym.spec.action == Discrete(numbers["actions"])
     assert still.still_options(toy.spec.obs, toy.spec.action, "x") == numbers
