@@ -20,7 +20,6 @@ from polyplay.common.files import Row, write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
-from polyplay.envs.atari.protocols import Protocol
 from polyplay.envs.atari.starts import Starts
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.runs.directory import config_hash
@@ -80,7 +79,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: 
     label = protocols.label(protocol, starts)
     name = file_name(options, found.name, label)
     video = directory / f"{name}.mp4" if options.video else None
-    played = play_and_score(wired, envs, found, options, protocol, video)
+    played = play_and_score(wired, envs, found, options, video)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
@@ -89,9 +88,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: 
     return result
 
 
-def play_and_score(
-    wired: System, envs: Envs, found: Path, options: EvaluateOptions, protocol: Protocol, video: Path | None = None
-) -> Row:
+def play_and_score(wired: System, envs: Envs, found: Path, options: EvaluateOptions, video: Path | None = None) -> Row:
     """The games, and what a repetition has to know of how they were played."""
     import torch
 
@@ -104,7 +101,7 @@ def play_and_score(
     torch.manual_seed(options.seed)
     where = device.choose_devices(options.device)[0]
     policy = policy_from_cpu(play.load_policy(wired, found).to(where))
-    episodes = options.episodes or protocol.episodes
+    episodes = options.episodes or protocols.protocol(options.protocol).episodes
     epsilon = float(wired.epsilon if options.epsilon is None else options.epsilon)
     before = time.monotonic()
     with closing(Film(video)) if video else nullcontext() as film:
@@ -112,7 +109,7 @@ def play_and_score(
         games = play.play_games(shown, policy, episodes, options.seed, options.greedy, film, epsilon)
     result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
     return {
-        "protocol": protocol.name,
+        "protocol": options.protocol,
         "seed": options.seed,
         "lanes": play.lanes_of(envs, episodes),
         "device": where if where == "cpu" else device.device_name(where),

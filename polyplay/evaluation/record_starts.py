@@ -22,7 +22,6 @@ from polyplay.envs.atari import protocols, starts
 from polyplay.envs.atari.native import actions_of, rom
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.pool import options as atari_options
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
@@ -87,7 +86,7 @@ def _starts_of_games(envs: Envs, policy: Policy, options: StartsOptions, first: 
     from polyplay.acting import play
 
     seed, game = options.seed + SEED, rom(envs.title)
-    atari = atari_options(Atari, envs.options, envs.title)
+    atari = Atari(**envs.options)
     names = actions_of(game, atari.full_actions)
     how = play.PlayOptions(lanes, options.seed, epsilon=options.epsilon)
     played: list[list[int]] = [[] for _ in range(lanes)]

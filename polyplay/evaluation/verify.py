@@ -86,7 +86,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None) -> Iterator[st
     )
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
     envs, _ = protocols.apply(protocol, wired.envs, file)
-    yield _compare(record, evaluate.play_and_score(wired, envs, found, options, protocol))
+    yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 
 def _same(what: str, recorded: object, actual: object, where: str) -> None:

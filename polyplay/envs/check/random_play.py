@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.tree import Batch
 from polyplay.envs.check.trial import TrialFacts, allow
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.lane import START, LaneJob
@@ -67,7 +66,7 @@ def run_pool_trial(
         facts.step_most = max(facts.step_most, took)
 
 
-def row_flaws(envs: Envs, row: Batch, over: bool) -> list[tuple[str, str]]:
+def row_flaws(envs: Envs, row: tree.Batch, over: bool) -> list[tuple[str, str]]:
     """(rule, text) of what is wrong with the row of a lane whose row before was `over`."""
     found = []
     for (path, want), (_, have) in zip(tree.leaves(envs.spec.obs), tree.leaves(row["obs"]), strict=True):

@@ -15,13 +15,11 @@ from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
 from polyplay.envs.check import random_play, trial
-from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pool import Envs, Factory
 from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.lane import LaneJob
-from polyplay.envs.rules import RULES
 
 STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
 LANES = 2  # of each process of the pool that is measured
@@ -54,18 +52,18 @@ def check_env(
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = checker.trial(0)
-    again = other = TrialResult(facts=TrialFacts())  # not made
+    again = other = TrialResult(facts=trial.TrialFacts())  # not made
     if first.whole and first.facts.steps:
         again, other = checker.trial(0), checker.trial(1)
     trials = first, again, other
     broke = other.broke | again.broke | first.broke
-    findings = [finding(rule, broke, trials, step_timeout) for rule in RULES]
+    findings = [finding(rule, broke, trials, step_timeout) for rule in rules.RULES]
     card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
-        broke = {}
-        card |= checker.pool(measure, broke)
-        findings = [failed(f.name, broke[f.name]) if f.name in broke else f for f in findings]
+        tried = checker.pool(measure)
+        card |= tried.card
+        findings = [failed(f.name, tried.broke[f.name]) if f.name in tried.broke else f for f in findings]
     return CheckReport(envs.title, findings, card)
 
 
@@ -89,7 +87,7 @@ class EnvChecker:
             rule = rules.rule_of(str(e))
             if rule is None:
                 raise
-            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
+            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=trial.TrialFacts(), whole=False)
         maker = b"" if self.own else pickled_factory(envs)
         job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout, 0)
         play, own = (random_play.run_pool_trial, (envs,)) if self.own else (trial.run_trial, ())
@@ -97,20 +95,20 @@ class EnvChecker:
         tried.card = {**spec.describe}
         return tried
 
-    def pool(self, seconds: float, broke: dict[str, str]) -> dict[str, str]:
-        """The pace of a pool, for the card; what it broke is added to `broke`."""
+    def pool(self, seconds: float) -> TrialResult:
+        """The pace of a pool, for the card, or what it broke."""
         workers = cores()
         lanes = LANES * workers
         envs = replace(self.envs, lanes=lanes, workers=workers, max_restarts=0)
         if self.own:
             tried = run_watched(random_play.measure_pool, envs, seconds)
-            broke |= tried.broke
-            return {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
+            tried.card = {f"pool of {lanes} lanes": f"{tried.facts:,.0f} steps/s"} if tried.whole else {}
+            return tried
         try:
             with closing(envs.open(self.seed)) as pool:
                 rate = random_play.steps_per_second(pool, seconds)
         except (EnvFailure, UserError) as e:
             head = str(e).split("\n")[0]
-            broke[rules.rule_of(head) or "step"] = f"in a pool of {lanes} lanes: {rules.without_rule(head)}"
-            return {}
-        return {f"pool of {workers} processes": f"{rate:,.0f} steps/s in {lanes} lanes"}
+            text = f"in a pool of {lanes} lanes: {rules.without_rule(head)}"
+            return TrialResult(broke={rules.rule_of(head) or "step": text})
+        return TrialResult({f"pool of {workers} processes": f"{rate:,.0f} steps/s in {lanes} lanes"})

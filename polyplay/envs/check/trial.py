@@ -19,7 +19,6 @@ import gymnasium
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.tree import Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
@@ -32,7 +31,6 @@ STAGES = ("building it", "reset", "step")
 CLOCK = 4  # float64: when what is going on must be done, its stage, steps so far, and how long it may take
 Result = TypeVar("Result")
 FEW = 3  # exceptions after which a trial ends
-SLOW = 0.5  # of the step's time limit: too near to it
 
 
 @dataclass
@@ -222,7 +220,7 @@ def record_resets(env: Any, begun: list[object]) -> None:
         record_resets(inner, begun)
 
 
-def same_values(a: Tree, b: Tree) -> bool:
+def same_values(a: tree.Tree, b: tree.Tree) -> bool:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same_values(a[k], b[k]) for k in a)
     if isinstance(a, tuple) and isinstance(b, tuple):

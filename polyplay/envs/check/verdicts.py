@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from polyplay.common.findings import Finding, Level
-from polyplay.envs.check import trial
 from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
 BEGIN = ("factory", "build", "spaces")  # what must be well before it is reset, in that order
 AT_ENDS = ("flags", "final-observation", "autoreset")
+SLOW = 0.5  # of the step's time limit: too near to it
 LONG = 50  # steps: episodes of one length that long look like a time limit
 
 
@@ -66,7 +66,7 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
     if rule == "step-time":
         slow = max(facts.step_most, facts.reset_most)
         mean = f"a step {_time(facts.step_sum / steps)} in the mean"
-        level: Level = "warning" if slow > trial.SLOW * limit else "ok"
+        level: Level = "warning" if slow > SLOW * limit else "ok"
         return level, f"{mean}, {_time(facts.step_most)} at most; a reset {_time(facts.reset_most)} at most"
     return "ok", f"at {ends:,} ends" if rule in AT_ENDS else f"in {steps:,} steps and {facts.resets:,} resets"
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.check import trial
-from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.pools.client import exit_text
 from polyplay.envs.pools.forkserver import EnvProcess
 from polyplay.envs.pools.lane import START
@@ -86,4 +85,4 @@ def _lost(tried: TrialResult, rule: str, what: str, times: np.ndarray, trace: Sh
     stage = trial.STAGES[int(times[1])]
     step = f" {times[2]:.0f}" if stage == "step" else ""
     tried.broke[rule] = f"{stage}{step} {what}" + (f" ({' ← '.join(own[:3])})" if own else "")
-    tried.facts, tried.whole = TrialFacts(steps=int(times[2])), False
+    tried.facts, tried.whole = trial.TrialFacts(steps=int(times[2])), False
