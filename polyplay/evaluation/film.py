@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.envs import Envs, Pool
-
-if TYPE_CHECKING:
-    from av.video.stream import VideoStream
 
 
 class Film:
@@ -27,7 +23,7 @@ class Film:
         except ImportError:
             raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
         self.path, self._out = path, av.open(str(path), "w")
-        self._stream: VideoStream | None = None
+        self._stream: av.video.stream.VideoStream | None = None
         self._av, self._done = av, False
 
     def setting(self, envs: Envs) -> Envs:

@@ -8,9 +8,9 @@ Each is another game of the run's policy, up to a frame drawn evenly from its fi
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
-if TYPE_CHECKING:
-    from polyplay.nets.policy import Policy
-
+Games = Iterator[tuple[np.ndarray, np.ndarray]]  # step by step: actions, and whose game is over
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
 # whole games from the reset on, nothing random but the policy:
@@ -72,7 +70,9 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames})
     rows = []
     for first in range(0, options.number, AT_ONCE):
-        rows += _starts_of_games(envs, policy, options, first, min(AT_ONCE, options.number - first))
+        how = play.PlayOptions(min(AT_ONCE, options.number - first), options.seed, epsilon=options.epsilon)
+        games = play.actions_of_games(envs, policy, how, first, options.seed + SEED)
+        rows += _starts_of_games(envs, games, options, first, how.episodes)
     source = (
         f"play of an agent of {config['system']}, no human's: "
         f"checkpoint {found.name}, config {config_hash(config)}, "
@@ -81,23 +81,19 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     return starts.written(title, "substitute", source, rows)
 
 
-def _starts_of_games(envs: Envs, policy: Policy, options: StartsOptions, first: int, lanes: int) -> list[Row]:
+def _starts_of_games(envs: Envs, games: Games, options: StartsOptions, first: int, lanes: int) -> list[Row]:
     """Start states number `first` … of as many games at once."""
-    from polyplay.acting import play
-
-    seed, game = options.seed + SEED, rom(envs.title)
-    atari = Atari(**envs.options)
+    game, atari = rom(envs.title), Atari(**envs.options)
     names = actions_of(game, atari.full_actions)
-    how = play.PlayOptions(lanes, options.seed, epsilon=options.epsilon)
     played: list[list[int]] = [[] for _ in range(lanes)]
-    for actions, over in play.actions_of_games(envs, policy, how, first, seed):
+    for actions, over in games:
         for i in np.flatnonzero(~over).tolist():
             played[i].append(int(actions[i]))
     rows = []
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(lanes)):
         steps = min(len(played[i]), options.frames // atari.frameskip)
         buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(atari.frameskip)]
-        env_seed = int(lane_seeds(seed, first + i, 1)[0])
+        env_seed = int(lane_seeds(options.seed + SEED, first + i, 1)[0])
         rows.append({"actions": starts.spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
     return rows
 

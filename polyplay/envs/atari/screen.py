@@ -75,8 +75,7 @@ class ScreenCache:
         assert self.gray is not None
         found = self.table.take(picture)
         if found.max() >= _UNKNOWN:
-            gray = self.gray(colours())
-            self.table[screen] = gray
+            self.table[screen] = self.gray(colours())
             found = self.table.take(picture)
         return found if self.gray is pixels.luminance else found.astype(np.uint8)
 

@@ -26,14 +26,13 @@ from polyplay.common.errors import UserError
 
 FORMAT, VERSION = "polyplay-starts", 1
 KINDS = ("human", "substitute")
-Presses = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Start:
     """presses: (button, frames it is held) from a reset on; frames: played before the agent takes over."""
 
-    presses: Presses
+    presses: tuple[tuple[int, int], ...]
     frames: int
     seed: int = 0
     ram: str = ""  # SHA-256 of the RAM after the presses; "": not checked

@@ -52,18 +52,15 @@ class Baselines:
     name: str
     what: str
     columns: str  # of these: "random" and "human" before it
-    pinball: float | None = None  # what random[video_pinball] is taken as; None: as the table says
+    pinball: float | None = 0.0  # what random[video_pinball] is taken as; None: as the table says
 
 
-_HUMAN_STARTS = "Nair et al. 2015 and van Hasselt et al. 2016"
-BASELINES = {
-    b.name: b
-    for b in (
-        Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature"),
-        Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", "", 0.0),
-        Baselines("human-starts", f"57 games, human starts, {_HUMAN_STARTS}", "_humanstarts", 0.0),
-    )
-}
+_SETS = (
+    Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
+    Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
+    Baselines("human-starts", "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016", "_humanstarts"),
+)
+BASELINES = {b.name: b for b in _SETS}
 TRAP = (
     "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
     "published 57-game aggregates only come out with 0, so that is taken here (--pinball table: as the tables say)"
