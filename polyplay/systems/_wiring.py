@@ -1,16 +1,22 @@
-"""What pages share: Atari options, shares of replicas, a replay of rows."""
+"""What pages share: Atari options, replicas and their shares, a replay of rows."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, row_spec
 from polyplay.common.errors import UserError
+from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.atari.presets import atari_preset
+from polyplay.nets import NetworkFactory
+from polyplay.systems import System as System
+from polyplay.workers.crew import Crew
+
+C = TypeVar("C", bound=Any)  # a Config
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
@@ -34,14 +40,15 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
-def shares_of(n: int, among: str = "replicas", **wholes: int) -> list[int]:
-    """Each one's share of every whole, where there are `n` of them. Raises UserError: one does not divide, or there is
-    nothing to divide.
+def share_of(c: C, among: str, *wholes: str) -> C:
+    """The configuration of one of `among` (replicas, say): its share of each of the wholes. Raises UserError: one does
+    not divide, or there is nothing to divide.
     """
-    for name, whole in wholes.items():
+    n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
+    for name, whole in shares.items():
         if n < 1 or whole % n or whole // n < (name != "start"):
             raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
-    return [whole // n for whole in wholes.values()]
+    return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 
 def only_with(option: str, c: Any, *others: str) -> None:
@@ -52,31 +59,39 @@ def only_with(option: str, c: Any, *others: str) -> None:
             raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
 
 
-@dataclass(frozen=True)
-class DrawSpec:
-    """What is drawn from a replay, and when: fields of Replay."""
-
-    batch: int
-    sampler: Sampler
-    n_step: int
-    gamma: float
-    reward: str = "none"
-    scale: float = 1.0
-    start: int = 1
-    ratio: float | None = None
-    soft: bool = False
-    sequence: int = 0
-    burn_in: int = 0
-    period: int = 0
+def replicas_of(c: Any, crew: Crew, parts: int = 1) -> int:
+    """Copies of the loop: c.replicas, or the most that there is place for. Each has the same number of lanes in every
+    one of its groups' `parts`. Raises UserError: the lanes do not divide so.
+    """
+    least = c.groups * parts
+    n = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
+    if c.lanes % (n * least):
+        given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
+        raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {n * least}")
+    return n
 
 
-def replay_of_rows(envs: Envs, net: PolicyLike, lanes: int, capacity: int, drawn: DrawSpec) -> Replay:
-    """A replay of such environments' rows, of stacked images only the newest plane. The policy's values are stored
-    where first priorities are made of them.
+def replica_envs(c: Any, crew: Crew, replicas: int, options: dict[str, Any], workers: int = 0) -> Envs:
+    """The environments of each replica, stepped by so many workers (0: its share of the cores)."""
+    workers = workers or max(1, cores() // replicas)
+    return Envs(c.env, c.lanes // replicas, c.groups, workers=workers, options=options, **crew.stepping)
+
+
+def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
+    """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
+    returns = c.gamma if c.reward == "scale" else None
+    given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns}
+    return NetworkFactory(c.network, envs.spec, {**given, **options})
+
+
+def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes: int = 0) -> Replay:
+    """A replay of the rows of c.lanes such environments, or `lanes`; of stacked images only the newest plane is stored,
+    and the policy's values where first priorities are made of them.
     """
     spec, stack = envs.spec, 0
-    left = {"agent"} if getattr(drawn.sampler, "first", "") == "td" else {"agent", "value", "chosen"}
+    left = {"agent"} if getattr(sampler, "first", "") == "td" else {"agent", "value", "chosen"}
     if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
         stack = spec.obs.shape[0]
     rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in left}
-    return Replay(rows, lanes, capacity, state=net.state_spec(), stack=stack, **vars(drawn))
+    drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)
+    return replace(drawn, start=c.start, stack=stack)

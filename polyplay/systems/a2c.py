@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
-from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
+from polyplay.systems._wiring import System, actor_critic_of, atari_options, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -67,21 +61,11 @@ ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = c.replicas or max(n for n in range(1, crew.where.parts + 1) if c.lanes % (n * c.groups) == 0)
-    if c.lanes % (replicas * c.groups):
-        raise UserError(f"--lanes {c.lanes} does not divide among --replicas {replicas} x --groups {c.groups}")
-    steppers, options = c.workers or max(1, cores() // replicas), atari_options(c, c.life_loss)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=options, **crew.stepping)
-    returns = c.gamma if c.reward == "scale" else None
-    features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
-    policy = NetworkFactory(c.network, envs.spec, features)
-    loss = A2C(
-        *(c.gamma, c.lam),
-        value_cost=c.value_cost,
-        normalize_advantage=c.normalize_advantage,
-        reward=c.reward,
-        reward_scale=c.reward_scale,
-    )
+    replicas = replicas_of(c, crew)
+    envs = replica_envs(c, crew, replicas, atari_options(c, c.life_loss), c.workers)
+    policy = actor_critic_of(c, envs, core_size=c.core_size)
+    loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
     update = averaged(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)

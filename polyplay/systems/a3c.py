@@ -10,16 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, episodic_replica
+from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
-from polyplay.weights import Hogwild, OptimizerSpec
-from polyplay.weights.flat import param_sizes
+from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.crew import Crew
 
 
@@ -76,16 +72,9 @@ def build(c: Config, crew: Crew) -> System:
     workers = c.workers or cores()
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
     envs = Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping)
-    returns = c.gamma if c.reward == "scale" else None
-    features = {"core": c.core, "core_size": c.core_size, "init": c.init, "inputs": c.inputs, "returns": returns}
-    policy = NetworkFactory(c.network, envs.spec, {**features, "exact": False})
-    loss = A2C(
-        *(c.gamma, c.lam, c.reduction),
-        value_cost=c.value_cost,
-        normalize_advantage=c.normalize_advantage,
-        reward=c.reward,
-        reward_scale=c.reward_scale,
-    )
+    policy = actor_critic_of(c, envs, c.init, core_size=c.core_size, exact=False)
+    loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
     weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     steps = crew.total(envs, c.budget)

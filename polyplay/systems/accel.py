@@ -11,20 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
-from polyplay.envs import Envs
-from polyplay.learning import Epochs, LearnerSpec, replica
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
 from polyplay.learning.losses.base import Loss
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
-from polyplay.weights import Chunked, OptimizerSpec, averaged
-from polyplay.weights.flat import param_sizes
+from polyplay.systems._wiring import System, atari_options, replica_envs, replicas_of
+from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
-from polyplay.workers.role import OnLoss
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,8 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 
 def build(c: Config, crew: Crew) -> System:
-    least = c.groups * (c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
-    if c.lanes % (replicas * least):
-        raise UserError(f"--lanes {c.lanes}: with --replicas {replicas} it must be a multiple of {replicas * least}")
-    steppers = max(1, cores() // replicas)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    replicas = replicas_of(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
+    envs = replica_envs(c, crew, replicas, atari_options(c))
     policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
     loss: Loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign", normalize_advantage=c.normalize_advantage)
     passes = None
@@ -106,8 +95,7 @@ def build(c: Config, crew: Crew) -> System:
     chunked = c.sync == "chunked"
     update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    steps = crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, acted=True)
-    lost: OnLoss = "replace" if chunked else "fail"
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
+    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if chunked else "fail", envs=envs)
+    learner.T, learner.spec = c.unroll, spec
     return System(envs, policy, loss.metrics, {"replicas": replicas})

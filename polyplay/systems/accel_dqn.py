@@ -14,18 +14,13 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
-from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
-from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
-from polyplay.weights import Chunked, OptimizerSpec, averaged
-from polyplay.weights.flat import param_sizes
+from polyplay.systems._wiring import System, atari_options, replay_of_rows, replica_envs, share_of
+from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
-from polyplay.workers.role import OnLoss
 
 
 @dataclass(frozen=True)
@@ -86,17 +81,14 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
     replicas = c.replicas or max(fits, default=1)
-    lanes, batch = shares_of(replicas, lanes=c.lanes, batch=c.batch)
-    capacity, start = shares_of(replicas, capacity=c.capacity, start=c.start)
-    steppers = max(1, cores() // replicas)
-    envs = Envs(c.env, lanes, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
+    each = share_of(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "start")
+    envs = replica_envs(c, crew, replicas, atari_options(c))
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
     policy = NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
     net = policy()
     sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
-    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="sign", start=start, ratio=c.ratio)
-    replay = replay_of_rows(envs, net, lanes, capacity, draws)
+    replay = replace(replay_of_rows(each, envs, net, sampler), reward="sign", ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
     optim, chunked = OptimizerSpec("adam", c.eps, clip=c.clip), c.sync == "chunked"
     update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
@@ -104,7 +96,6 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    lost: OnLoss = "replace" if chunked else "fail"
-    learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
-    learner.replay, learner.explore = replay, explore
+    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if chunked else "fail", envs=envs)
+    learner.T, learner.spec, learner.replay, learner.explore = c.unroll, spec, replay, explore
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

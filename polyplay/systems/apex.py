@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from polyplay.acting import EpsilonLadder, act
+from polyplay.acting import EpsilonLadder, GaussianNoise, act
+from polyplay.acting.exploration import Exploration
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -76,21 +75,24 @@ ROW |= {"source": "Horgan et al. 2018"}
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
-    net = policy()
-    actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
-    (batch,) = shares_of(c.learners, "learners", batch=c.batch)
-    sampler = Proportional(c.priority, 0.4, first="td")
-    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio or None, soft=True)
-    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, draws)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
-    samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
-    params, explore = Params.of(net, readers=c.actors), EpsilonLadder(c.actors * c.lanes, c.epsilon)
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
-    update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, net)
+    update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, policy())
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
-    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=policy, explore=explore)
+    return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward="clip", scale=1.0)
+
+
+def wire_actors(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | GaussianNoise, reward: str, scale: float
+) -> System:
+    """The figure above, whatever is learnt."""
+    net, each = spec.policy(), share_of(share_of(c, "memories", "actors", "capacity", "start"), "learners", "batch")
+    replay = replay_of_rows(each, envs, net, Proportional(c.priority, 0.4, first="td"), each.actors * c.lanes)
+    replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
+    samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
+    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES))
+    return System(envs, spec.policy, (*spec.loss.metrics, *replay_store.NAMES))

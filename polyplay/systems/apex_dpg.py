@@ -12,19 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polyplay.acting import GaussianNoise, act
-from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
-from polyplay.common.control import Hyperparameters
+from polyplay.acting import GaussianNoise
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, learn
+from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, replay_of_rows, shares_of
-from polyplay.weights import OptimizerSpec, Params, averaged
+from polyplay.systems._wiring import System
+from polyplay.systems.apex import wire_actors
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
-
-NICE = 10  # actors that run freely leave the learner its core
 
 
 @dataclass(frozen=True)
@@ -76,21 +72,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, **crew.stepping)
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
-    net = policy()
-    actors, capacity, start = shares_of(c.memories, "memories", actors=c.actors, capacity=c.capacity, start=c.start)
-    (batch,) = shares_of(c.learners, "learners", batch=c.batch)
-    sampler = Proportional(c.priority, 0.4, first="td")
-    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, scale=c.reward_scale, start=start, soft=True)
-    draws = replace(draws, ratio=c.ratio or None)
-    replay = replay_of_rows(envs, net, actors * c.lanes, capacity, draws)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
-    samples = SampleQueue(replay, rollouts, c.learners, c.prefetch)
-    params, explore = Params.of(net, readers=c.actors), GaussianNoise(c.noise)
     loss, hyper = DPGLoss(c.slope, c.rein), Hyperparameters(learning_rate=c.learning_rate)
-    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, net), crew.total(envs, c.budget)
+    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target)
-    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=policy, explore=explore)
-    actor.out, actor.params = rollouts, params
-    crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
-    crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES))
+    return wire_actors(c, crew, envs, spec, GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

@@ -10,19 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.acting import act
-from polyplay.buffers import RolloutQueue, slots_per_batch
-from polyplay.common.control import Hyperparameters
+from polyplay.buffers import slots_per_batch
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, LearnerSpec, learn
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.losses import APPO
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
-from polyplay.weights import OptimizerSpec, Params, averaged
+from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.systems.impala import wire_actors
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
-from polyplay.workers.sizing import choose_actors, fewest_actors
+from polyplay.workers.sizing import fewest_actors
 
 
 @dataclass(frozen=True)
@@ -75,28 +72,11 @@ def build(c: Config, crew: Crew) -> System:
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
-    features = {"core": c.core, "init": "orthogonal", "inputs": c.inputs, "previous": c.core != "none"}
-    returns = c.gamma if c.reward == "scale" else None
-    policy = NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
-    net = policy()
-    loss = APPO(
-        *(c.gamma, c.lam, c.clip_range),
-        value_cost=c.value_cost,
-        normalize_advantage=c.normalize_advantage,
-        reward=c.reward,
-    )
-    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, net)
+    policy = actor_critic_of(c, envs, previous=c.core != "none")
+    loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
+    loss = replace(loss, normalize_advantage=c.normalize_advantage)
+    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
-    if not c.actors and c.lag < 0:
-        n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
-    params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    threads = int(lag is None)
-    crew.add(
-        act, n=n, on_loss="replace", threads=threads, envs=envs, policy=policy, out=rollouts, params=params, lag=lag
-    )
-    batches = rollouts.batches(slots, in_turn=lag is not None)
-    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
-    return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})
+    return wire_actors(c, crew, envs, spec, slots)

@@ -14,13 +14,11 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -91,14 +89,12 @@ ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    lanes, batch = shares_of(c.replicas, lanes=c.lanes, batch=c.batch)
-    capacity, start = shares_of(c.replicas, capacity=c.capacity, start=c.start)
-    envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
+    each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
+    envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
-    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio)
-    replay = replay_of_rows(envs, net, lanes, capacity, draws)
+    replay = replace(replay_of_rows(each, envs, net, sampler), reward="clip", ratio=c.ratio)
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)

@@ -12,16 +12,12 @@ from typing import Literal
 
 from polyplay.acting import AgentTable, act
 from polyplay.buffers import TrainingQueue
-from polyplay.common.control import Hyperparameters
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
-from polyplay.learning import LearnerSpec, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import A2C, VTrace
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
-from polyplay.weights import Hogwild, OptimizerSpec
-from polyplay.weights.flat import param_sizes
+from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale.worker import rule, schedule
 from polyplay.workers.crew import Crew
 
@@ -83,9 +79,7 @@ def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
     options, batching = atari_options(c, pipeline="plain"), Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.stepping)
-    features = {"core": c.core, "inputs": c.inputs, "exact": False, "init": c.init}
-    guard, returns = c.correction.replace("vtrace", "none"), c.gamma if c.reward == "scale" else None
-    policy = NetworkFactory(c.network, envs.spec, {**features, "guard": guard, "returns": returns})
+    policy = actor_critic_of(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
     net = policy()
     acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
     loss: A2C | VTrace = A2C(c.gamma, baseline="present") if acted else VTrace(c.gamma)
@@ -97,9 +91,8 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, acted=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = AgentTable(envs, chunks), chunks.batches(c.min_batch)
-    predictors = crew.add(
-        act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks, params=weights
-    )
+    predictors = crew.add(act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks)
+    predictors.params = weights
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]

@@ -13,15 +13,12 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, learn, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, only_with, replay_of_rows, shares_of
-from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, serve_parameters
-from polyplay.weights.flat import param_sizes
+from polyplay.systems._wiring import System, atari_options, only_with, replay_of_rows, share_of
+from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
 from polyplay.workers.crew import Crew
 
 
@@ -74,12 +71,12 @@ def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.where.parts
     only_with("actors", c, "memories")
     actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
-    (each,) = shares_of(places, "memories", actors=actors)
+    each = share_of(replace(c, actors=actors, memories=places), "memories", "actors")
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
     net = policy()
-    draws = DrawSpec(c.batch, Uniform(), c.n_step, c.gamma, reward="clip", start=c.start, ratio=ratio)
-    replay = replay_of_rows(envs, net, each * c.lanes, c.capacity, draws)
+    replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
+    replay = replace(replay, reward="clip", ratio=ratio)
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
     optim = OptimizerSpec(c.optimizer, c.eps, 0.95)
     server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)

@@ -8,17 +8,14 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
+from polyplay.systems._wiring import System, actor_critic_of, atari_options
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
@@ -73,24 +70,25 @@ def build(c: Config, crew: Crew) -> System:
     n = c.actors or fewest_actors(c.learners)
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
-    features = {"core": c.core, "init": c.init, "inputs": c.inputs, "previous": c.core != "none"}
-    returns = c.gamma if c.reward == "scale" else None
-    policy = NetworkFactory(c.network, envs.spec, {**features, "returns": returns})
-    net = policy()
+    policy = actor_critic_of(c, envs, c.init, previous=c.core != "none")
     bounds = (c.rho, min(1.0, c.rho), c.rho)
     loss = VTrace(c.gamma, 1.0, *bounds, reduction=c.reduction, value_cost=c.value_cost, reward=c.reward)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
-    update = averaged(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), c.learners, net)
+    update = averaged(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)
+    return wire_actors(c, crew, envs, spec, slots)
+
+
+def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int) -> System:
+    """The figure above, whatever is learnt from batches of `slots`."""
+    net, n = spec.policy(), c.actors or fewest_actors(c.learners)
     if not c.actors and c.lag < 0:
-        n = choose_actors(crew, envs, policy, spec, c.unroll, c.batch, c.learners)
+        n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    threads = int(lag is None)
-    crew.add(
-        act, n=n, on_loss="replace", threads=threads, envs=envs, policy=policy, out=rollouts, params=params, lag=lag
-    )
+    actor = crew.add(act, n=n, on_loss="replace", threads=int(lag is None), envs=envs, policy=spec.policy, lag=lag)
+    actor.out, actor.params = rollouts, params
     batches = rollouts.batches(slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
-    return System(envs, policy, loss.metrics, {} if c.actors else {"actors": n})
+    return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})

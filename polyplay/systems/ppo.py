@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
-from polyplay.envs import Envs
-from polyplay.learning import Epochs, LearnerSpec, replica
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options
+from polyplay.systems._wiring import System, actor_critic_of, atari_options, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -45,9 +39,7 @@ class Config:
     learning_rate: float = 2.5e-4  # at the start; see --anneal
     eps: float = 1e-5  # Adam's ε
     clip: float = 0.0  # bound of the gradient's global norm, 0 is off
-    anneal: Literal["linear", "rate", "constant"] = (
-        "linear"  # what falls over the run: rate and clip range, or the rate
-    )
+    anneal: Literal["linear", "rate", "constant"] = "linear"  # what falls over the run: rate and clip range, or rate
     entropy_cost: float = 0.01  # weight of the entropy bonus
     value_cost: float = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a minibatch
@@ -79,17 +71,9 @@ ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    least = c.groups * (c.minibatches if c.core != "none" else 1)
-    replicas = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
-    if c.lanes % (replicas * least):
-        parts = f" x --minibatches {c.minibatches}" if c.core != "none" else ""
-        given = f"--replicas {replicas} x --groups {c.groups}{parts}"
-        raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {replicas * least}")
-    steppers = max(1, cores() // replicas)
-    envs = Envs(c.env, c.lanes // replicas, c.groups, workers=steppers, options=atari_options(c), **crew.stepping)
-    returns = c.gamma if c.reward == "scale" else None
-    features = {"core": c.core, "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs, "returns": returns}
-    policy = NetworkFactory(c.network, envs.spec, features)
+    replicas = replicas_of(c, crew, c.minibatches if c.core != "none" else 1)
+    envs = replica_envs(c, crew, replicas, atari_options(c))
+    policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())

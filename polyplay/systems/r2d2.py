@@ -13,13 +13,11 @@ from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_store
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, ReplayOfRollouts, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows
+from polyplay.systems._wiring import System, atari_options, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
 
@@ -74,9 +72,8 @@ def build(c: Config, crew: Crew) -> System:
     policy = NetworkFactory(c.network, envs.spec, features, values=True)
     net, lanes = policy(), c.actors * c.lanes
     sampler = Proportional(c.priority, c.weighting)
-    draws = DrawSpec(c.batch, sampler, c.n_step, c.gamma, start=c.start, ratio=c.ratio)
-    draws = replace(draws, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
-    replay = replay_of_rows(envs, net, lanes, c.capacity, draws)
+    rows = replay_of_rows(c, envs, net, sampler, lanes)
+    replay = replace(rows, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale)

@@ -14,13 +14,11 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_store
-from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
-from polyplay.systems._wiring import DrawSpec, atari_options, replay_of_rows, shares_of
+from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -85,17 +83,15 @@ ROW |= {"source": "Hessel et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    lanes, batch = shares_of(c.replicas, lanes=c.lanes, batch=c.batch)
-    capacity, start = shares_of(c.replicas, capacity=c.capacity, start=c.start)
-    envs = Envs(c.env, lanes, workers=1, options=atari_options(c), **crew.stepping)
+    each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
+    envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
     sampling, judge, parts = CODES[c.code]
     noise = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     head = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
     policy = NetworkFactory(c.network, envs.spec, head, values=True)
     net = policy()
     sampler = Proportional(c.priority, c.weighting, **sampling)
-    draws = DrawSpec(batch, sampler, c.n_step, c.gamma, reward="clip", start=start, ratio=c.ratio)
-    replay = replay_of_rows(envs, net, lanes, capacity, draws)
+    replay = replace(replay_of_rows(each, envs, net, sampler), reward="clip", ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound, priority=judge)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)

@@ -2,6 +2,7 @@
 
 from polyplay.weights.allreduce import AllReduce, averaged
 from polyplay.weights.chunked import Chunked
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.outlier_losses import OutlierRule
 from polyplay.weights.parameter_server import ParameterServer
@@ -19,5 +20,6 @@ __all__ = [
     "ParameterServer",
     "Params",
     "averaged",
+    "param_sizes",
     "serve_parameters",
 ]

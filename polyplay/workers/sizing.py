@@ -22,7 +22,6 @@ from polyplay.common.machine import cores
 if TYPE_CHECKING:
     from polyplay.envs.pool import Envs
     from polyplay.learning.spec import LearnerSpec
-    from polyplay.nets.policy import PolicyFactory
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
@@ -68,9 +67,7 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1) -> int:
     return next(n for n in choices if actor_rate(costs, n, among, learners) >= enough)
 
 
-def choose_actors(
-    crew: Crew, envs: Envs, policy: PolicyFactory, spec: LearnerSpec, T: int, batch: int, learners: int
-) -> int:
+def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
     """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
@@ -82,7 +79,7 @@ def choose_actors(
         least = fewest_actors(learners)
         return least if crew.where.actors_on == "device" else max(least, min(free, MOST))
     try:
-        found = measure_costs(envs, policy, spec, T, batch // learners, crew.precision)
+        found = measure_costs(envs, spec, T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
     except Exception as e:  # the worker whose network it is will raise it
@@ -93,7 +90,7 @@ def choose_actors(
     return best_actors(found, cores(), learners)
 
 
-def measure_costs(envs: Envs, policy: PolicyFactory, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
+def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
     import torch
 
@@ -101,7 +98,7 @@ def measure_costs(envs: Envs, policy: PolicyFactory, spec: LearnerSpec, T: int, 
 
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
-        parts = CostProfile(envs, policy, spec, precision, clock=time.perf_counter)
+        parts = CostProfile(envs, spec.policy, spec, precision, clock=time.perf_counter)
         act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
         one = parts.learn(T, B, 0.0)
         torch.set_num_threads(2)

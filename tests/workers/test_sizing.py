@@ -93,7 +93,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     """Not if it is told, acts in step, in threads, by turns, or has two cores."""
     asked = []
 
-    def measure(envs: Any, policy: Any, spec: Any, T: int, B: int, precision: str) -> RowCosts:
+    def measure(envs: Any, spec: Any, T: int, B: int, precision: str) -> RowCosts:
         asked.append((envs.lanes, T, B, precision))
         return RowCosts(1e-3, 1e-3, 1.0)
 
@@ -132,7 +132,7 @@ def test_what_is_measured(monkeypatch):
     before = torch.get_num_threads()
     wired, crew = build("impala", {"unroll": 5})
     spec = next(r.spec for r in crew.roles if r.learner)
-    found = sizing.measure_costs(wired.envs, wired.policy, spec, 5, 16, "float32")
+    found = sizing.measure_costs(wired.envs, spec, 5, 16, "float32")
     assert found.act > 0 < found.learn
     assert found.gain > 0
     assert torch.get_num_threads() == before
