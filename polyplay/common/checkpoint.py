@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,9 +133,9 @@ def remove_partial(directory: Path) -> None:
 def prune(directory: Path, keep: int) -> None:
     """Keep the newest `keep` and the one with the best return."""
     paths = everything(directory)
-    scored = _scored(paths)
+    best_one = _best_scored(paths)
     for path in paths[: -max(keep, 1)]:
-        if not scored or path != max(scored)[1]:
+        if path != best_one:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -149,15 +148,12 @@ def best(directory: Path) -> Path | None:
     """The weights with the best score in evaluations during training; where none were made, the checkpoint with the
     best mean return in training.
     """
-    evaluated = best_weights(directory)
-    if evaluated is not None:
-        return evaluated
-    scored = _scored(everything(directory))
+    return best_weights(directory) or _best_scored(everything(directory))
+
+
+def _best_scored(paths: list[Path]) -> Path | None:
+    scored = [(score, path) for path in paths if (score := _score(path)) is not None]
     return max(scored)[1] if scored else None
-
-
-def _scored(paths: list[Path]) -> list[tuple[float, Path]]:
-    return [(score, path) for path in paths if (score := _score(path)) is not None]
 
 
 def _score(path: Path) -> float | None:
@@ -219,9 +215,7 @@ class OpenCheckpoint:
         return json.loads((self.path / f"{name}.json").read_text())
 
 
-@lru_cache(maxsize=4)
-def open_checkpoint(path: Path) -> OpenCheckpoint:
-    return OpenCheckpoint(path)
+open_checkpoint = OpenCheckpoint
 
 
 class HasState(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters, WorkerCounters
-from polyplay.common.shared_memory import SharedBlock, SharedObject
+from polyplay.common.shared_memory import SharedObject
 
 SEATS = 64  # workers that one role can have
 
@@ -31,15 +31,11 @@ def next_incarnation(incarnation: int | None, resumes: int) -> int:
 class RoleSize(SharedObject):
     """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
 
-    LOCAL = ("_cells",)
+    _cells: np.ndarray
 
     def __init__(self, n: int = 0):
-        self._block = SharedBlock(8 * (8 + SEATS))
-        self._attach()
+        super().__init__(_cells=(8 + SEATS, np.int64))
         self._cells[:2] = n
-
-    def _attach(self) -> None:
-        self._cells = self._block.array(8 + SEATS, np.int64)
 
     wanted = property(lambda self: int(self._cells[0]))
 
@@ -92,9 +88,7 @@ class WorkerContext:
         """Action noise is keyed by this and by the lanes' numbers."""
         return seed_of(self.seed, self.incarnation)
 
-    @property
-    def env_seed(self) -> int:
-        return seed_of(self.seed, self.incarnation)
+    env_seed = noise_seed
 
     @property
     def leaving(self) -> bool:
@@ -107,9 +101,7 @@ class WorkerContext:
         self.control.check()
 
     def __getstate__(self) -> dict:
-        state = dict(self.__dict__)
-        del state["counters"], state["say"]
-        return state
+        return {name: value for name, value in vars(self).items() if name not in ("counters", "say")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

@@ -9,24 +9,19 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.errors import Closed
-from polyplay.common.shared_memory import LINE, SharedBlock, SharedObject
+from polyplay.common.shared_memory import SharedObject
 
 
 class Hyperparameters(SharedObject):
     """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
 
-    LOCAL = ("_values",)
     _names: dict[str, int]
+    _values: np.ndarray
 
     def __init__(self, **values: float):
         self._names = {name: i for i, name in enumerate(values)}
-        self._block = SharedBlock(8 * max(len(values), 1))
-        self._attach()
-        for name, value in values.items():
-            self.set(name, value)
-
-    def _attach(self) -> None:
-        self._values = self._block.array(max(len(self._names), 1), np.float64)
+        super().__init__(_values=(len(values), np.float64))
+        self._values[:] = list(values.values())
 
     def __getattr__(self, name: str) -> float:
         names = self.__dict__.get("_names", {})
@@ -45,16 +40,12 @@ class Hyperparameters(SharedObject):
 class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
-    LOCAL = ("_flags",)
+    _flags: np.ndarray
     HALT, FINISH, SAVE = 0, 1, 2
 
     def __init__(self) -> None:
         self.show: Any = None  # weights.on_request, for an evaluator beside training
-        self._block = SharedBlock(LINE)
-        self._attach()
-
-    def _attach(self) -> None:
-        self._flags = self._block.array(8, np.int64)
+        super().__init__(_flags=(8, np.int64))
 
     halted = property(lambda self: bool(self._flags[self.HALT]))
     finishing = property(lambda self: bool(self._flags[self.FINISH]))

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from polyplay.common.shared_memory import Layout, SharedObject
+from polyplay.common.shared_memory import SharedObject
 
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
 SECONDS = ("env", "infer", "learn", "replay", "wait")
@@ -74,8 +74,7 @@ class WorkerCounters:
         for name, value in metrics.items():
             i = self._names.get(name)
             if i is not None:
-                self.metrics[i, 0] += value
-                self.metrics[i, 1] += 1
+                self.metrics[i] += value, 1
 
 
 class Stopwatch:
@@ -94,7 +93,11 @@ class Stopwatch:
 class Counters(SharedObject):
     """Counters of every worker in shared memory: one row each."""
 
-    LOCAL = ("values", "lags", "sizes", "games", "metrics")
+    values: np.ndarray
+    lags: np.ndarray
+    sizes: np.ndarray
+    games: np.ndarray
+    metrics: np.ndarray
 
     def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
         if len(metrics) > METRICS:
@@ -102,19 +105,13 @@ class Counters(SharedObject):
         self.workers = workers
         self.columns = {name: i for i, name in enumerate(COLUMNS)}
         self.names = {name: i for i, name in enumerate(metrics)}
-        layout = Layout()
-        self._fields = (
-            layout.add((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
-            layout.add((workers, LAGS), np.int64),
-            layout.add((workers, SIZES), np.int64),
-            layout.add((workers, EPISODES, len(EPISODE)), np.float64),
-            layout.add((workers, METRICS, 2), np.float64),
+        super().__init__(
+            values=((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
+            lags=((workers, LAGS), np.int64),
+            sizes=((workers, SIZES), np.int64),
+            games=((workers, EPISODES, len(EPISODE)), np.float64),
+            metrics=((workers, METRICS, 2), np.float64),
         )
-        self._block = layout.block()
-        self._attach()
-
-    def _attach(self) -> None:
-        self.values, self.lags, self.sizes, self.games, self.metrics = (self._block.array(*f) for f in self._fields)
 
     def row(self, i: int) -> WorkerCounters:
         return WorkerCounters(self, i)

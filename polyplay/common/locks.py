@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from polyplay.common.shared_memory import SharedBlock, SharedObject
+from polyplay.common.shared_memory import SharedObject
 
 # Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
@@ -23,17 +23,16 @@ NOBODY = -1
 class RobustLocks(SharedObject):
     """`n` locks. Each worker, thread or process, calls `join` for an end of its own."""
 
-    LOCAL = ("_holders", "_locks")
+    LOCAL = ("_locks",)
+    _holders: np.ndarray
 
     def __init__(self, n: int):
-        self.n = n
-        self._block = SharedBlock(8 * n)
-        self._attach()
+        super().__init__(_holders=(n, np.int64))
         self._holders[:] = NOBODY
 
     def _attach(self) -> None:
-        self._holders = self._block.array(self.n, np.int64)
-        self._locks = [threading.Lock() for _ in range(self.n)]  # among threads, where the system's are processes'
+        super()._attach()
+        self._locks = [threading.Lock() for _ in self._holders]  # among threads, where the system's are processes'
 
     def holder(self, index: int) -> int:
         """Who acquired it last and has not released it; a dead one is still named."""
@@ -53,32 +52,29 @@ class LockHolder:
 
     def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
-        if not self._lock(index):
+        if _SET is None and not self.locks._locks[index].acquire(blocking=False):
+            return False
+        try:
+            self._set(fcntl.F_WRLCK, fcntl.LOCK_EX | fcntl.LOCK_NB, index)
+        except (BlockingIOError, PermissionError):
+            if _SET is None:
+                self.locks._locks[index].release()
             return False
         self.locks._holders[index] = self.who
         return True
 
     def release(self, index: int) -> None:
         self.locks._holders[index] = NOBODY
-        if _SET is not None:
-            fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_UNLCK, index))
-            return
-        fcntl.lockf(self.locks._block.fd, fcntl.LOCK_UN, 1, index)
-        self.locks._locks[index].release()
+        self._set(fcntl.F_UNLCK, fcntl.LOCK_UN, index)
+        if _SET is None:
+            self.locks._locks[index].release()
 
-    def _lock(self, index: int) -> bool:
-        if _SET is None and not self.locks._locks[index].acquire(blocking=False):
-            return False
-        try:
-            if _SET is not None:
-                fcntl.fcntl(self._fd, _SET, _flock(fcntl.F_WRLCK, index))
-            else:
-                fcntl.lockf(self.locks._block.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
-        except (BlockingIOError, PermissionError):
-            if _SET is None:
-                self.locks._locks[index].release()
-            return False
-        return True
+    def _set(self, kind: int, elsewhere: int, index: int) -> None:
+        """Lock or unlock a byte: `kind` as Linux calls it for open files, `elsewhere` as others do for processes."""
+        if _SET is not None:
+            fcntl.fcntl(self._fd, _SET, _flock(kind, index))
+        else:
+            fcntl.lockf(self.locks._block.fd, elsewhere, 1, index)
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.shared_memory import LINE, SharedBlock, SharedObject
+from polyplay.common.shared_memory import LINE, SharedObject
 
 
 class _Timespec(ctypes.Structure):
@@ -18,11 +18,7 @@ class _Timespec(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-_POSIX = sys.platform.startswith("linux")
-
 _clockwait = getattr(_libc, "sem_clockwait", None)
-
 _EINTR = 4
 
 
@@ -51,16 +47,11 @@ class Semaphore:
         clock = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
         until = time.clock_gettime(clock) + timeout
         spec = _Timespec(int(until), int((until % 1.0) * 1e9))
-        while True:
-            failed = (
-                _clockwait(self._at, clock, ctypes.byref(spec))
-                if _clockwait
-                else _libc.sem_timedwait(self._at, ctypes.byref(spec))
-            )
-            if not failed:
-                return True
+        wait, given = (_clockwait, (self._at, clock)) if _clockwait else (_libc.sem_timedwait, (self._at,))
+        while wait(*given, ctypes.byref(spec)):
             if ctypes.get_errno() != _EINTR:
                 return False
+        return True
 
 
 class _NamedSemaphore:
@@ -81,19 +72,18 @@ class Semaphores(SharedObject):
     """`n` semaphores in one block."""
 
     LOCAL = ("_all",)
+    _cells: np.ndarray
 
-    def __init__(self, n: int, named: bool = not _POSIX):
+    def __init__(self, n: int, named: bool = not sys.platform.startswith("linux")):
         self.n = n
         self._named = [_NamedSemaphore() for _ in range(n)] if named else None
-        self._block = None if named else SharedBlock(n * LINE)
-        self._attach(create=True)
+        super().__init__(_cells=((0 if named else n, LINE), np.uint8))
+        for cell in self._cells:
+            Semaphore(cell, create=True)
 
-    def _attach(self, create: bool = False) -> None:
-        if self._block is not None:
-            cells = self._block.array((self.n, LINE), np.uint8)
-            self._all: list[Any] = [Semaphore(c, create) for c in cells]
-        else:
-            self._all = self._named or []
+    def _attach(self) -> None:
+        super()._attach()
+        self._all: list[Any] = self._named or [Semaphore(cell) for cell in self._cells]
 
     def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]

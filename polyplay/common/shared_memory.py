@@ -15,6 +15,8 @@ from multiprocessing import reduction, resource_sharer
 import numpy as np
 from numpy.typing import DTypeLike
 
+from polyplay.common import tree
+
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
 
@@ -75,15 +77,27 @@ class Layout:
 
 
 class SharedObject:
-    """An object over a SharedBlock. Attributes named in `LOCAL` do not travel: `_attach` makes them in each process."""
+    """Arrays in one block, and trees of arrays: attributes by their names, which `_attach` makes anew in each process.
+
+    `LOCAL`: other attributes that it makes, which do not travel either.
+    """
 
     LOCAL: tuple[str, ...] = ()
+    _places: tree.Tree = ()  # of the arrays, by their names
+
+    def __init__(self, **arrays: tree.Tree):
+        """arrays: shape and number type of each, or a tree of these."""
+        layout = Layout()
+        self._places = tree.map(lambda array: layout.add(*array), arrays)
+        self._block = layout.block()
+        self._attach()
 
     def _attach(self) -> None:
-        raise NotImplementedError
+        """Make what is this process's own."""
+        self.__dict__.update(tree.map(lambda place: self._block.array(*place), self._places))
 
     def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL}
+        return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL and k not in self._places}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
