@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -215,7 +216,9 @@ class OpenCheckpoint:
         return json.loads((self.path / f"{name}.json").read_text())
 
 
-open_checkpoint = OpenCheckpoint
+@lru_cache(maxsize=4)
+def open_checkpoint(path: Path) -> OpenCheckpoint:
+    return OpenCheckpoint(path)
 
 
 class HasState(Protocol):

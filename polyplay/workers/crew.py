@@ -14,11 +14,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from polyplay.common.context import SEATS, RoleSize, WorkerContext, next_incarnation
 from polyplay.common.control import Adjustable, RunControl
@@ -30,6 +30,7 @@ from polyplay.workers.process import KINDS, Call, CloudPickled, Work, as_process
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
+OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
 ROWS = 64  # of the counters: workers a crew can have at once
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
@@ -46,32 +47,28 @@ class WorkerHandle:
     spared: bool = False  # it is lost on purpose (fault_injection)
 
 
+@dataclass(eq=False)
 class Crew:
     """Holds the workers. Wire with `add`, then `start`, `poll` until `done`, `stop`."""
 
-    def __init__(
-        self,
-        seed: int = 0,
-        on: Literal["process", "thread"] = "process",
-        serial: bool = False,
-        directory: Path | None = None,
-        resume: Path | None = None,
-        resumes: int = 0,
-        trace: bool = False,
-        frames: int | None = None,
-        steps: int | None = None,
-        step_timeout: float = 60.0,
-        precision: str = "float32",
-        where: Placement | None = None,
-        reuse: bool = True,
-        say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr),
-    ):
-        self.seed, self.on, self.serial, self.trace = seed, on, serial, trace
-        self.directory, self.resume, self.resumes, self.say = directory, resume, resumes, say
-        self.frames, self.steps, self.where = frames, steps, where or Placement()
-        self.stepping: dict[str, Any] = {"inline": serial, "step_timeout": step_timeout}  # options of every Envs
-        self.precision, self.reuse, self.control = precision, reuse, RunControl()  # see WorkerContext
-        self.roles = list[Role]()
+    seed: int = 0
+    on: Kind = "process"
+    serial: bool = False
+    directory: Path | None = None
+    resume: Path | None = None
+    resumes: int = 0
+    trace: bool = False
+    frames: int | None = None
+    steps: int | None = None
+    step_timeout: float = 60.0
+    precision: str = "float32"
+    where: Placement = field(default_factory=Placement)
+    reuse: bool = True
+    say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
+
+    def __post_init__(self) -> None:
+        self.stepping: dict[str, Any] = {"inline": self.serial, "step_timeout": self.step_timeout}  # of every Envs
+        self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
         self._rows = iter(range(ROWS))
@@ -217,20 +214,14 @@ class Crew:
             index=index,
             n=role.n,
             row=old.row if old else next(self._rows),
-            seed=self.seed,
             all_counters=self.counters,
-            control=self.control,
-            directory=self.directory,
-            resume=self.resume,
             incarnation=next_incarnation(old.incarnation if old else None, self.resumes),
             threads=threads_of(role, self),
-            trace=self.trace,
-            precision=self.precision,
             device=self.where.of(role, index),
-            reuse=self.reuse,
             heads=role.size,
             drains=role.drain,
             patience=0.0 if self.serial else 0.1,
+            **{name: getattr(self, name) for name in OF_ALL},
         )
         role.past[index] = ctx
         call: Call = ctx, role.work, role.arguments(index)

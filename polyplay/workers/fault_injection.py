@@ -22,7 +22,7 @@ from polyplay.common.files import JsonLines, Row
 from polyplay.workers.fault_rules import FaultRule, FaultSchedule, applies_to
 
 if TYPE_CHECKING:
-    from polyplay.workers.crew import Crew, Role, WorkerHandle
+    from polyplay.workers.crew import Crew, WorkerHandle
 
 PACE = 0.02  # seconds between two looks at the crew of such a run
 CYCLE = 0.4  # seconds in which a slowed worker runs once and rests once
@@ -53,7 +53,7 @@ class FaultInjector:
         self.crew, self.clock, self.rules = crew, clock, rules
         self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
         self.events, self.open, self.begun = list[Fault](), list[Fault](), clock()  # open: those that are not over
-        self.slowed: list[tuple[Role, int, float, Fault]] = []
+        self.slowed = list[Fault]()
         self._stopped: set[int] = set()  # processes that a slow rule has stopped
         self._file = JsonLines(directory / "chaos.jsonl")
         self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
@@ -63,11 +63,10 @@ class FaultInjector:
         self._settle()
         now = self.clock() - self.begun
         for i in self.schedule.due(now):
-            victims = self._victims(self.schedule.rules[i], saved)
-            if victims:
-                self._strike(self.schedule.rules[i], victims[self.schedule.strike(i, len(victims), now)])
-        for role, index, factor, _ in self.slowed:
-            self._brake(role, index, resting=now % CYCLE > CYCLE / factor)
+            if victims := self._victims(self.rules[i], saved):
+                self._strike(self.rules[i], victims[self.schedule.strike(i, len(victims), now)])
+        for slow in self.slowed:
+            self._brake(slow, resting=now % CYCLE > CYCLE / slow.rule.amount)
 
     def release(self) -> None:
         """The run is ending: whoever is stopped goes on, nothing more is done to anybody."""
@@ -75,8 +74,8 @@ class FaultInjector:
         for event in self.open:
             event.until = min(event.until, self.clock())
         self._settle()
-        for role, index, *_ in self.slowed:
-            self._brake(role, index, resting=False)
+        for slow in self.slowed:
+            self._brake(slow, resting=False)
         self.slowed.clear()
 
     # ------------------------------------------------------------------------------------------------ innards
@@ -97,19 +96,17 @@ class FaultInjector:
         now = self.clock()
         event = Fault(len(self.events) + 1, rule, worker, worker.ctx.counters.get("stamps"), now)
         self.events.append(event)
-        if rule.kind != "slow":
-            self.open.append(event)
+        (self.slowed if rule.kind == "slow" else self.open).append(event)
+        more: Row = {}
         if rule.kind == "kill":
             worker.spared = True  # the limit is for what nobody asked for
             _send(worker, signal.SIGKILL)
             connection.wait([worker.runs.sentinel], DEATH)  # from now on it changes nothing, and is not yet replaced
             event.turns, event.lost = worker.ctx.counters.get("stamps"), unfinished_work(worker)
+            more["lost"] = event.lost
         elif rule.kind == "hang":
             event.until = now + rule.amount
             _send(worker, signal.SIGSTOP)
-        else:
-            self.slowed.append((worker.role, worker.ctx.index, rule.amount, event))
-        more = {} if rule.kind != "kill" else {"lost": event.lost}
         self._write({"event": event.number, "what": DONE[rule.kind], **_who(worker), "rule": str(rule), **more})
 
     def _follow(self, event: Fault) -> None:
@@ -127,16 +124,15 @@ class FaultInjector:
             back = {"event": event.number, "what": "back", **_who(worker), "seconds": round(event.seconds, 4)}
             self._write({**back, "incarnation": worker.role.past[worker.ctx.index].incarnation})
 
-    def _brake(self, role: Role, index: int, resting: bool) -> None:
-        worker = role.workers.get(index)
-        if worker is None or worker.done or not self._there(worker):
+    def _brake(self, slow: Fault, resting: bool) -> None:
+        """Stop whoever has the seat of a slowed worker now, or let it go on, unless it hangs anyway."""
+        worker = slow.worker.role.workers.get(slow.worker.ctx.index)
+        hangs = any(e.worker is worker and e.until for e in self.open)
+        if worker is None or worker.done or hangs or not self._there(worker):
             return
-        if any(e.worker is worker and e.until for e in self.open):
-            return  # it hangs anyway
-        pid = worker.runs.pid
-        if resting != (pid in self._stopped):
+        if resting != (worker.runs.pid in self._stopped):
             _send(worker, signal.SIGSTOP if resting else signal.SIGCONT)
-            (self._stopped.add if resting else self._stopped.discard)(pid)
+            self._stopped ^= {worker.runs.pid}
 
     def _there(self, worker: WorkerHandle) -> bool:
         seats = worker.role.workers, worker.role.leaving
@@ -144,9 +140,8 @@ class FaultInjector:
         return held and not connection.wait([worker.runs.sentinel], 0)
 
     def _write(self, row: Row) -> None:
-        now = {"seconds_run": round(self.clock() - self.begun, 3)}
         with contextlib.suppress(OSError):  # a full disk: the summary still has the counts
-            self._file.write({**now, **row})
+            self._file.write({"seconds_run": round(self.clock() - self.begun, 3), **row})
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -175,17 +170,18 @@ def unfinished_work(worker: WorkerHandle) -> Row | None:
 
 def _summed(events: list[Fault]) -> Row:
     """One role's row of the report."""
-    kinds = {kind: [e for e in events if e.rule.kind == kind] for kind in DONE}
-    row: Row = {DONE[kind]: len(found) for kind, found in kinds.items()}
-    lost = [e.lost for e in kinds["kill"]]
-    known = [x for x in lost if x is not None]
-    row["replaced"] = sum(e.seconds is not None for e in kinds["kill"])
-    row["recovery_seconds"] = percentiles(e.seconds for e in kinds["kill"] if e.seconds is not None)
-    row["wakeup_seconds"] = percentiles(e.seconds for e in kinds["hang"] if e.seconds is not None)
-    row["rollouts_lost"] = sum(x["rollouts"] for x in known) if known else None
-    row["steps_lost"] = sum(x["steps"] for x in known) if known else None
-    row["losses_unknown"] = len(lost) - len(known)
-    return row
+    done = [e.rule.kind for e in events]
+    back = {kind: [e.seconds for e in events if e.rule.kind == kind and e.seconds is not None] for kind in DONE}
+    known = [e.lost for e in events if e.lost is not None]
+    return {
+        **{word: done.count(kind) for kind, word in DONE.items()},
+        "replaced": len(back["kill"]),
+        "recovery_seconds": percentiles(back["kill"]),
+        "wakeup_seconds": percentiles(back["hang"]),
+        "rollouts_lost": sum(x["rollouts"] for x in known) if known else None,
+        "steps_lost": sum(x["steps"] for x in known) if known else None,
+        "losses_unknown": done.count("kill") - len(known),
+    }
 
 
 def percentiles(seconds: Iterable[float]) -> Row | None:
@@ -219,13 +215,12 @@ def _recovered(row: Row) -> str:
 
 
 def _lost(row: Row) -> str:
-    if not row["killed"]:
-        return ""
     parts = []
     if row["steps_lost"] is not None:
         parts.append(f"{row['steps_lost']:,} agent steps of {row['rollouts_lost']} unfinished rollouts not learnt")
-    parts += [f"what {row['losses_unknown']} of them had open is not known"] if row["losses_unknown"] else []
-    return "; " + ", ".join(parts)
+    if row["losses_unknown"]:
+        parts.append(f"what {row['losses_unknown']} of them had open is not known")
+    return "; " + ", ".join(parts) if row["killed"] else ""
 
 
 def _who(worker: WorkerHandle) -> Row:

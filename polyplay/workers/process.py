@@ -39,14 +39,7 @@ class CloudPickled:
     def __reduce__(self) -> tuple:
         import cloudpickle
 
-        return _unpack, (cloudpickle.dumps(self.value),)
-
-
-def _unpack(data: bytes) -> Call:
-    import cloudpickle
-
-    call: Call = cloudpickle.loads(data)
-    return call
+        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
 @contextlib.contextmanager
@@ -62,9 +55,9 @@ def no_main() -> Iterator[None]:
 
 def prepare() -> None:
     """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
+    # by the last one what is forked finds CUDA untouched
+    defaults = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    os.environ.update(defaults | dict(os.environ))
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
 
 
@@ -95,20 +88,12 @@ def as_process(call: Call, pipe: Connection) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
         signal.signal(ignored, signal.SIG_IGN)
     _end_with_parent()
-    ctx, work, arguments = call
-    _name(f"pp-{ctx.role}")
-    ctx.say = lambda kind, text: pipe.send((kind, text))
+    ctx = call[0]
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(f"pp-{ctx.role}"[:15])  # what `top` and `ps` call this process
     tune(ctx.threads)
-    last = _run(ctx, work, arguments)
-    with contextlib.suppress(OSError):
-        pipe.send(last)
+    as_thread(call, pipe)
     pipe.close()
-
-
-def _name(title: str) -> None:
-    """What `top` and `ps` call this process."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(title[:15])
 
 
 def tune(threads: int) -> None:
@@ -140,14 +125,13 @@ def _end_with_parent() -> None:
     """If the main process dies, however, so do we."""
     _end_though_stopped()
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
 
-    def watch() -> None:
+    def watch(parent: multiprocessing.process.BaseProcess) -> None:
         connection.wait([parent.sentinel])
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=watch, args=(parent,), daemon=True).start()
 
 
 def _end_though_stopped() -> None:

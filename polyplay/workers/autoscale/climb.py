@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from polyplay.workers.autoscale.ga3c import Bounds, Config, ConfigTrial, Decision, RateReading, Steps, within_bounds
@@ -31,23 +31,6 @@ Direction = tuple[tuple[str, int], ...]  # (dial, +1 or −1), …
 
 
 @dataclass
-class RateDeviation:
-    """The deviation of the log rate from one look to the next, learnt from looks at the same configuration."""
-
-    squares: float = 4 * 0.05**2  # as if four pairs of looks had shown 5 %
-    pairs: float = 4.0
-
-    def see(self, a: RateReading, b: RateReading) -> None:
-        change = min(abs(_log(b.rows) - _log(a.rows)), 0.3)
-        self.squares += change * change / 2
-        self.pairs += 1.0
-
-    @property
-    def one(self) -> float:
-        return math.sqrt(self.squares / self.pairs)
-
-
-@dataclass
 class HillClimb:
     """What the rule knows. `here`: the best accepted configuration; `looks` at it, the newest last."""
 
@@ -61,7 +44,9 @@ class HillClimb:
     running: Config = field(default_factory=dict)
     looks: deque[RateReading] = field(default_factory=lambda: deque(maxlen=RECENT))
     tried: set[tuple] = field(default_factory=set)  # against `here`
-    spread: RateDeviation = field(default_factory=RateDeviation)
+    # of the log rate from one look at a configuration to the next: as if four pairs of looks had shown 5 %
+    squares: float = 4 * 0.05**2
+    pairs: float = 4.0
     decided: Decision | None = None
 
     # ------------------------------------------------------------------------------------------------ looking
@@ -70,16 +55,13 @@ class HillClimb:
         """One look of at least `seconds`, longer where hardly anything was trained."""
         settle = 0.0 if config == self.running else self.settle
         self.running = config
-        reading = yield ConfigTrial(config, settle, seconds, self._decision())
+        reading = yield ConfigTrial(config, settle, seconds, self.decided)
+        self.decided = None
         for _ in range(LONGER - 1):
             if reading.updates * reading.seconds >= LEAST:
                 break
             reading = merge([reading, (yield ConfigTrial(config, 0.0, seconds))])
         return reading
-
-    def _decision(self) -> Decision | None:
-        decided, self.decided = self.decided, None
-        return decided
 
     def within(self, reading: RateReading) -> bool:
         return self.lag is None or reading.lag <= self.lag
@@ -92,7 +74,7 @@ class HillClimb:
 
     def error(self, a: float, b: float) -> float:
         """Standard error of the gain between looks of `a` and of `b` seconds."""
-        return self.spread.one * math.sqrt(self.window / a + self.window / b)
+        return math.sqrt(self.squares / self.pairs) * math.sqrt(self.window / a + self.window / b)
 
     # --------------------------------------------------------------------------------------------------- a trial
 
@@ -106,7 +88,7 @@ class HillClimb:
             if k and k % 2 == 0:
                 yield from self.refresh()
             mine.append((yield from self.look(there, self.window / 2)))
-            a, b = merge(list(self.looks)), merge(mine)
+            a, b = merge(self.looks), merge(mine)
             self.peak = max(self.peak, a.rows)
             smaller = smaller and _log(b.rows) > _log(self.peak) - 2.0 * TIE
             gain, error = self.gain(a, b), self.error(a.seconds, b.seconds)
@@ -127,8 +109,7 @@ class HillClimb:
         self.decided = Decision(self.here, there, self._worth(a), self._worth(b), accepted, why)
         if accepted:
             self.here = there
-            self.looks.clear()
-            self.looks.extend(mine[-RECENT:])
+            self.looks = deque(mine, RECENT)
             self.tried.clear()
         return accepted
 
@@ -138,12 +119,14 @@ class HillClimb:
     def refresh(self) -> Generator[ConfigTrial, RateReading, None]:
         """Look at A again. It counts alone if it is far from what was known: something else has changed."""
         reading = yield from self.look(self.here, self.window)
-        if self.looks and self.far(reading):
+        if self.looks and self.far(reading, merge(self.looks)):
             reading = yield from self.look(self.here, self.window)  # the first may have been an accident
-            if self.far(reading):
+            if self.far(reading, merge(self.looks)):
                 self.forget()
         if self.looks:
-            self.spread.see(self.looks[-1], reading)
+            change = min(abs(_log(reading.rows) - _log(self.looks[-1].rows)), 0.3)
+            self.squares += change * change / 2
+            self.pairs += 1.0
         self.looks.append(reading)
 
     def forget(self) -> None:
@@ -152,8 +135,7 @@ class HillClimb:
         self.tried.clear()
         self.peak = 0.0
 
-    def far(self, reading: RateReading) -> bool:
-        known = merge(list(self.looks))
+    def far(self, reading: RateReading, known: RateReading) -> bool:
         return abs(_log(reading.rows) - _log(known.rows)) > max(SHIFT, 4.0 * self.error(known.seconds, reading.seconds))
 
     # --------------------------------------------------------------------------------------------------- search
@@ -199,13 +181,12 @@ class HillClimb:
 
     def rest(self, long: float, between: int) -> Generator[ConfigTrial, RateReading, tuple[float, ...]]:
         """Long looks until something changes; the factors to search with then. Every `between` looks one trial."""
-        known, strange, n = merge(list(self.looks)), 0, 0
+        known, strange, n = merge(self.looks), 0, 0
         while True:
             reading = yield from self.look(self.here, long)
             n += 1
-            change = _log(reading.rows) - _log(known.rows)
-            limit = max(SHIFT, 4.0 * self.error(known.seconds, reading.seconds))
-            strange = strange + 1 if abs(change) > limit or self.within(reading) != self.within(known) else 0
+            odd = self.far(reading, known) or self.within(reading) != self.within(known)
+            strange = strange + 1 if odd else 0
             if strange >= 2:
                 self.decided = Decision(self.here, self.here, self._worth(known), self._worth(reading), True, "changed")
                 self.forget()
@@ -244,15 +225,12 @@ def climb(
         factors = yield from self.rest(rest, 6)
 
 
-def merge(looks: list[RateReading], most: float = math.inf) -> RateReading:
+def merge(looks: Sequence[RateReading], most: float = math.inf) -> RateReading:
     """One reading of several looks, each weighted by its length; as long as all together, or `most`."""
     total = math.fsum(r.seconds for r in looks)
-
-    def mean(name: str) -> float:
-        return math.fsum(getattr(r, name) * r.seconds for r in looks) / total
-
     names = ("rows", "updates", "lag", "predictions", "queue")
-    return RateReading(min(total, most), **{n: mean(n) for n in names})
+    means = {n: math.fsum(getattr(r, n) * r.seconds for r in looks) / total for n in names}
+    return RateReading(min(total, most), **means)
 
 
 def _log(x: float) -> float:

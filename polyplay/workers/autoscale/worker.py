@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import Adjustable
@@ -28,8 +28,7 @@ def rule(name: str, lag: float) -> Rule:
     return partial(climb, lag=float(lag)) if name == "climb" else RULES[name]
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(NamedTuple):
     """What the run has counted so far; only differences are used."""
 
     rows: float  # trained
@@ -52,15 +51,11 @@ def run_totals(counters: Counters) -> Totals:
 
 def reading_between(old: Totals, new: Totals, seconds: float) -> RateReading:
     """What was counted from `old` to `new`, `seconds` later."""
-    lags, depths = new.lag_count - old.lag_count, new.depth_count - old.depth_count
-    return RateReading(
-        seconds,
-        rows=(new.rows - old.rows) / seconds,
-        updates=(new.updates - old.updates) / seconds,
-        lag=(new.lag_sum - old.lag_sum) / lags if lags > 0 else 0.0,
-        predictions=(new.predictions - old.predictions) / seconds,
-        queue=(new.depth_sum - old.depth_sum) / depths if depths > 0 else 0.0,
-    )
+    more = Totals(*(b - a for a, b in zip(old, new, strict=True)))
+    lag = more.lag_sum / more.lag_count if more.lag_count > 0 else 0.0
+    queue = more.depth_sum / more.depth_count if more.depth_count > 0 else 0.0
+    rows, updates, predictions = (n / seconds for n in (more.rows, more.updates, more.predictions))
+    return RateReading(seconds, rows, updates, lag, predictions, queue)
 
 
 def schedule(
