@@ -36,7 +36,7 @@ def parts_of(run: Path) -> CostProfile:
     crew = crew_of(options)
     system = page.build(settings, crew)
     spec: Any = next(r.spec for r in crew.roles if r.spec)
-    return CostProfile(system.envs, system.policy, spec, options.precision, speed.reuses(crew))
+    return CostProfile(system.envs, spec, options.precision, speed.reuses(crew))
 
 
 def learn(parts: CostProfile, m: int, seconds: float) -> float:

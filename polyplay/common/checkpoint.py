@@ -216,9 +216,7 @@ class OpenCheckpoint:
         return json.loads((self.path / f"{name}.json").read_text())
 
 
-@lru_cache(maxsize=4)
-def open_checkpoint(path: Path) -> OpenCheckpoint:
-    return OpenCheckpoint(path)
+open_checkpoint = lru_cache(maxsize=4)(OpenCheckpoint)
 
 
 class HasState(Protocol):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,11 @@ def next_incarnation(incarnation: int | None, resumes: int) -> int:
 class RoleSize(SharedObject):
     """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
 
+    dismissed: np.ndarray  # by seat: whether its worker is to leave
     _cells: np.ndarray
 
     def __init__(self, n: int = 0):
-        super().__init__(_cells=(8 + SEATS, np.int64))
+        super().__init__(_cells=(8, np.int64), dismissed=(SEATS, np.int64))
         self._cells[:2] = n
 
     wanted = property(lambda self: int(self._cells[0]))
@@ -48,12 +50,6 @@ class RoleSize(SharedObject):
 
     def count(self, n: int) -> None:
         self._cells[1] = n
-
-    def seat(self, index: int, dismissed: bool) -> None:
-        self._cells[8 + index] = dismissed
-
-    def dismissed(self, index: int) -> bool:
-        return bool(self._cells[8 + index])
 
 
 @dataclass
@@ -78,10 +74,10 @@ class WorkerContext:
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
-    counters: WorkerCounters = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.counters = self.all_counters.row(self.row)
+    @cached_property
+    def counters(self) -> WorkerCounters:
+        return self.all_counters.row(self.row)
 
     @property
     def noise_seed(self) -> int:
@@ -93,7 +89,7 @@ class WorkerContext:
     @property
     def leaving(self) -> bool:
         """Whether this worker is to leave: its role has fewer workers from now on."""
-        return self.heads is not None and self.heads.dismissed(self.index)
+        return self.heads is not None and bool(self.heads.dismissed[self.index])
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
@@ -102,7 +98,3 @@ class WorkerContext:
 
     def __getstate__(self) -> dict:
         return {name: value for name, value in vars(self).items() if name not in ("counters", "say")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self.counters = self.all_counters.row(self.row)

@@ -25,8 +25,7 @@ class WorkerCounters:
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
-        self._at = counters.columns
-        self._names = counters.names
+        self._at, self._names = counters.columns, counters.names
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount

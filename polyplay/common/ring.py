@@ -38,12 +38,10 @@ class Ring:
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
         """As get, but who holds the number is written to `use` before it leaves the ring."""
-        head = int(self._head[0])
-        if head == int(self._tail[0]):
-            return None
-        number = int(self._ring[head % len(self._ring)])
-        use[number] = holder
-        self._head[0] += 1
+        number = self.look()
+        if number is not None:
+            use[number] = holder
+            self._head[0] += 1
         return number
 
     def peek(self) -> list[int]:

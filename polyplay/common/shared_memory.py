@@ -32,7 +32,6 @@ class SharedBlock:
             self.fd, path = tempfile.mkstemp()
             os.unlink(path)
         os.ftruncate(self.fd, self.nbytes)
-        self._used = 0
         self._map()
 
     def _map(self) -> None:
@@ -40,7 +39,6 @@ class SharedBlock:
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
         """The array of `shape` and `dtype` at byte `offset`."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(self.memory, np.dtype(dtype), count, offset).reshape(shape)
 

@@ -38,9 +38,7 @@ STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # of a list
 }
 
 
-def aggregate(
-    scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS, level: float = LEVEL
-) -> dict[str, Estimate]:
+def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
     """{"median", "mean", "iqm"} of {game: the scores of its runs}, with percentile intervals."""
     games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
     if not games or not all(g.size for g in games):
@@ -48,36 +46,27 @@ def aggregate(
     values = {name: float(of(games)[0]) for name, of in STATISTICS.items()}
     if all(g.shape[1] == 1 for g in games):
         return {name: Estimate(value) for name, value in values.items()}
-    drawn = _resampled(games, np.random.default_rng(seed), reps)
-    ends = {name: _ends(of(drawn), level) for name, of in STATISTICS.items()}
+    rng = np.random.default_rng(seed)
+    drawn = [g[0][rng.integers(g.shape[1], size=(reps, g.shape[1]))] for g in games]  # runs, with replacement
+    ends = {name: _ends(of(drawn)) for name, of in STATISTICS.items()}
     return {name: Estimate(value, *ends[name]) for name, value in values.items()}
 
 
-def _resampled(games: list[np.ndarray], rng: np.random.Generator, reps: int) -> list[np.ndarray]:
-    """Each game's runs [1, n] drawn with replacement: [reps, n]."""
-    return [g[0][rng.integers(g.shape[1], size=(reps, g.shape[1]))] for g in games]
-
-
-def _ends(values: np.ndarray, level: float) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def mean_interval(
-    returns: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL
-) -> tuple[float, float] | None:
+def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
     """(low, high) of the mean of one evaluation's returns; None for a single game."""
     x = np.asarray(returns, np.float64)
-    return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps), level)
+    return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
-def aggregates_agree(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, reps: int = REPS, level: float = LEVEL
-) -> bool:
+def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether the difference of two evaluations' means may be none: 0 lies within its bootstrap interval."""
-    rng = np.random.default_rng(seed)
-    differences = _means(np.asarray(a, float), rng, reps) - _means(np.asarray(b, float), rng, reps)
-    low, high = _ends(differences, level)
+    rng = np.random.default_rng(0)
+    low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 
-COMING = [
-    "alphago_zero",
-]
+COMING = ["alphago_zero"]
 
 
 @dataclass(frozen=True)

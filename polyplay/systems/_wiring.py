@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
@@ -14,7 +14,7 @@ from polyplay.envs import Envs
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System as System
-from polyplay.workers.crew import Crew
+from polyplay.workers.crew import Crew as Crew
 
 C = TypeVar("C", bound=Any)  # a Config
 
@@ -51,14 +51,6 @@ def share_of(c: C, among: str, *wholes: str) -> C:
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 
-def only_with(option: str, c: Any, *others: str) -> None:
-    """Raises UserError: one of the `others` was set though it says nothing without `option`, which is off."""
-    for f in fields(c):
-        given = getattr(c, f.name)
-        if f.name in others and given != f.default and not getattr(c, option):
-            raise UserError(f"--{f.name} {given} says nothing without --{option}: give both, or leave it out")
-
-
 def replicas_of(c: Any, crew: Crew, parts: int = 1) -> int:
     """Copies of the loop: c.replicas, or the most that there is place for. Each has the same number of lanes in every
     one of its groups' `parts`. Raises UserError: the lanes do not divide so.
@@ -84,14 +76,18 @@ def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any
     return NetworkFactory(c.network, envs.spec, {**given, **options})
 
 
+def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
+    """A network of the values of actions, as c says."""
+    return NetworkFactory(c.network, envs.spec, {"inputs": c.inputs, **options}, values=True)
+
+
 def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes: int = 0) -> Replay:
     """A replay of the rows of c.lanes such environments, or `lanes`; of stacked images only the newest plane is stored,
     and the policy's values where first priorities are made of them.
     """
-    spec, stack = envs.spec, 0
+    spec = envs.spec
     left = {"agent"} if getattr(sampler, "first", "") == "td" else {"agent", "value", "chosen"}
-    if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1:
-        stack = spec.obs.shape[0]
+    stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask).items() if k not in left}
     drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)
     return replace(drawn, start=c.start, stack=stack)

@@ -14,9 +14,8 @@ from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

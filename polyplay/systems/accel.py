@@ -13,11 +13,9 @@ from typing import Literal
 
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
-from polyplay.learning.losses.base import Loss
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, atari_options, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,12 @@ def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
     envs = replica_envs(c, crew, replicas, atari_options(c))
     policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    loss: Loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign", normalize_advantage=c.normalize_advantage)
+    loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign")
     passes = None
     if c.algo == "ppo":
-        surrogate = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
-        loss = replace(surrogate, normalize_advantage=c.normalize_advantage)
+        loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
         passes = Epochs(c.epochs, c.minibatches)
+    loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
     chunked = c.sync == "chunked"
     update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)

@@ -17,10 +17,8 @@ from polyplay.buffers import Proportional, Uniform, replay_store
 from polyplay.common.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replay_of_rows, replica_envs, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, replica_envs, share_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = replica_envs(c, crew, replicas, atari_options(c))
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
-    policy = NetworkFactory(c.network, envs.spec, {**head, "inputs": c.inputs}, values=True)
+    policy = q_network_of(c, envs, **head)
     net = policy()
     sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward="sign", ratio=c.ratio)

@@ -14,17 +14,12 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
-from polyplay.acting.exploration import Exploration
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, Params, averaged
-from polyplay.workers.crew import Crew
-
-NICE = 10  # actors that run freely leave the learner its core
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
-    policy = NetworkFactory(c.network, envs.spec, {"dueling": True, "inputs": c.inputs}, values=True)
+    policy = q_network_of(c, envs, dueling=True)
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
     update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, policy())
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
@@ -83,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_actors(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | GaussianNoise, reward: str, scale: float
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: EpsilonLadder | GaussianNoise, reward: str, scale: float
 ) -> System:
     """The figure above, whatever is learnt."""
     net, each = spec.policy(), share_of(share_of(c, "memories", "actors", "capacity", "start"), "learners", "batch")
@@ -91,7 +86,8 @@ def wire_actors(
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
     samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
-    actor = crew.add(act, n=c.actors, on_loss="replace", nice=NICE, envs=envs, policy=spec.policy, explore=explore)
+    # nice: actors that run freely leave the learner its core
+    actor = crew.add(act, n=c.actors, on_loss="replace", nice=10, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)

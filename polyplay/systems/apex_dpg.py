@@ -17,10 +17,9 @@ from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System
+from polyplay.systems._wiring import Crew, System
 from polyplay.systems.apex import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.losses import APPO
-from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
-from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import fewest_actors
 
 

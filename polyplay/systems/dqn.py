@@ -17,10 +17,8 @@ from polyplay.buffers import Proportional, Uniform, replay_store
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,7 @@ def quick() -> Config:
     return replace(explore, atari="baselines", network="a3c", inputs="centre")
 
 
-HEADS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "shared": {"bias": "shared"},
-    "dueling": {"dueling": True, "scale": 2**-0.5},
-}
+HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
 PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
 ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own", "between": "Replay, uniform or prioritized"}
 ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
@@ -91,7 +85,7 @@ ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 def build(c: Config, crew: Crew) -> System:
     each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
     envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
-    policy = NetworkFactory(c.network, envs.spec, {**HEADS[c.head], "inputs": c.inputs}, values=True)
+    policy = q_network_of(c, envs, **HEADS[c.head])
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward="clip", ratio=c.ratio)

@@ -16,10 +16,9 @@ from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import A2C, VTrace
-from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale.worker import rule, schedule
-from polyplay.workers.crew import Crew
 
 MOST = 8  # predictors, and trainers, there is room for
 

@@ -13,13 +13,12 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
+from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, only_with, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,12 @@ ROW |= {"weights travel": "pulled in parts before rollouts and gradients", "sour
 
 def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.where.parts
-    only_with("actors", c, "memories")
+    if c.memories != Config.memories and not c.actors:
+        raise UserError(f"--memories {c.memories} says nothing without --actors: give both, or leave it out")
     actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
     each = share_of(replace(c, actors=actors, memories=places), "memories", "actors")
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
-    policy = NetworkFactory(c.network, envs.spec, {"inputs": c.inputs}, values=True)
+    policy = q_network_of(c, envs)
     net = policy()
     replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
     replay = replace(replay, reward="clip", ratio=ratio)
@@ -94,5 +94,4 @@ def build(c: Config, crew: Crew) -> System:
         bundle = crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", envs=envs, T=c.unroll)
         bundle.spec, bundle.replay, bundle.explore = spec, replay, explore
     crew.add(serve_parameters, n=c.shards, server=server)
-    resolved = {"learners": learners, "stale": stale}
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), resolved, epsilon=0.05)
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"learners": learners, "stale": stale}, 0.05)

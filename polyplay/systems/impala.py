@@ -15,9 +15,8 @@ from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
-from polyplay.systems._wiring import System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
 from polyplay.weights import OptimizerSpec, Params, averaged
-from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
 

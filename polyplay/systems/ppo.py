@@ -11,9 +11,8 @@ from typing import Literal
 
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import System, actor_critic_of, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from polyplay.buffers import Proportional, RolloutQueue, replay_store
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replay_of_rows
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ ROW |= {"weights travel": "pull each rollout", "source": "Kapturowski et al. 201
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
-    features = {"core": "lstm", "core_size": c.core_size, "dueling": True, "previous": True, "inputs": c.inputs}
-    policy = NetworkFactory(c.network, envs.spec, features, values=True)
+    policy = q_network_of(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
     net, lanes = policy(), c.actors * c.lanes
     sampler = Proportional(c.priority, c.weighting)
     rows = replay_of_rows(c, envs, net, sampler, lanes)

@@ -17,10 +17,8 @@ from polyplay.buffers import Proportional, replay_store
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import System, atari_options, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
-from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
     sampling, judge, parts = CODES[c.code]
     noise = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
-    head = {**parts, **noise, "atoms": 51, "support": (-c.bound, c.bound), "inputs": c.inputs}
-    policy = NetworkFactory(c.network, envs.spec, head, values=True)
+    policy = q_network_of(c, envs, **parts, **noise, atoms=51, support=(-c.bound, c.bound))
     net = policy()
     sampler = Proportional(c.priority, c.weighting, **sampling)
     replay = replace(replay_of_rows(each, envs, net, sampler), reward="clip", ratio=c.ratio)

@@ -100,10 +100,8 @@ class Crew:
         ended at its next turn, a process at once.
         """
         held = {k: holds.pop(k) for k in Role.HOLDS if k in holds}
-        size, kind = RoleSize(n), on or self.on
-        role = Role(
-            name or work.__name__, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds
-        )
+        title, size, kind = name or work.__name__, RoleSize(n), on or self.on
+        role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         self._reserve(role, n)
         self.roles.append(role)
         return role
@@ -126,10 +124,9 @@ class Crew:
     def start(self, metrics: tuple[str, ...] = ()) -> None:
         self.counters = Counters(ROWS, metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
-        if threads:
-            self._objects("patience", 0.0 if self.serial else 0.05)
         prepare()
         if threads:
+            self._objects("patience", 0.0 if self.serial else 0.05)
             tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
@@ -165,8 +162,7 @@ class Crew:
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
-        learners = [r for r in self.roles if r.learner]
-        return [row for r in learners for row in self.rows(r)[: 1 if r.apart else None]]
+        return [row for r in self.roles if r.learner for row in self.rows(r)[: 1 if r.apart else None]]
 
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""
@@ -208,7 +204,7 @@ class Crew:
     def _start(self, role: Role, index: int) -> None:
         assert self.counters is not None
         old = role.past.get(index)
-        role.size.seat(index, dismissed=False)
+        role.size.dismissed[index] = False
         ctx = WorkerContext(
             role=role.name,
             index=index,
@@ -245,9 +241,7 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            for worker in self._workers():
-                if worker.done:
-                    continue
+            for worker in (w for w in self._workers() if not w.done):
                 try:
                     next(worker.runs)
                     worker.ctx.turn()
@@ -305,7 +299,7 @@ class Crew:
         for index in range(role.n - 1, role.size.wanted - 1, -1):
             role.leaving[index] = worker = role.workers.pop(index)
             worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
-            role.size.seat(index, dismissed=True)
+            role.size.dismissed[index] = True
             role.n = index
         for worker in list(role.leaving.values()):
             if self._left(worker):

@@ -43,12 +43,8 @@ def _holds(role: Role) -> list[str]:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:
         rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
-    if role.spec is not None and role.source is not None:
-        rows += role.source.describe()
-    if role.server is not None:
-        rows += role.server.describe()
-    if role.spec is not None:
-        rows += role.spec.describe()
+    for thing in (role.spec and role.source, role.server, role.spec):
+        rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]
 
 

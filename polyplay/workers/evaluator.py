@@ -43,10 +43,9 @@ def evaluator(
     vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
     while True:
-        if _steps(ctx, steps) * skip < due:
+        while _steps(ctx, steps) * skip < due:
             time.sleep(min(ctx.patience, REST))
             yield
-            continue
         show.ask()
         while show.asked:
             time.sleep(min(ctx.patience, REST))

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -47,12 +47,10 @@ class Fault:
 class FaultInjector:
     """Does to a running crew what the rules say. `tick` it between two looks; `release` before the crew is stopped."""
 
-    def __init__(
-        self, rules: list[FaultRule], crew: Crew, directory: Path, clock: Callable[[], float] = time.monotonic
-    ):
-        self.crew, self.clock, self.rules = crew, clock, rules
+    def __init__(self, rules: list[FaultRule], crew: Crew, directory: Path):
+        self.crew, self.rules, self.begun = crew, rules, time.monotonic()
         self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
-        self.events, self.open, self.begun = list[Fault](), list[Fault](), clock()  # open: those that are not over
+        self.events, self.open = list[Fault](), list[Fault]()  # open: those that are not over
         self.slowed = list[Fault]()
         self._stopped: set[int] = set()  # processes that a slow rule has stopped
         self._file = JsonLines(directory / "chaos.jsonl")
@@ -61,7 +59,7 @@ class FaultInjector:
     def tick(self, saved: bool) -> None:
         """saved: there is a checkpoint of this run, so that workers may be killed whose loss ends it."""
         self._settle()
-        now = self.clock() - self.begun
+        now = time.monotonic() - self.begun
         for i in self.schedule.due(now):
             if victims := self._victims(self.rules[i], saved):
                 self._strike(self.rules[i], victims[self.schedule.strike(i, len(victims), now)])
@@ -72,7 +70,7 @@ class FaultInjector:
         """The run is ending: whoever is stopped goes on, nothing more is done to anybody."""
         self.schedule.at = [math.inf] * len(self.schedule.at)
         for event in self.open:
-            event.until = min(event.until, self.clock())
+            event.until = min(event.until, time.monotonic())
         self._settle()
         for slow in self.slowed:
             self._brake(slow, resting=False)
@@ -93,7 +91,7 @@ class FaultInjector:
         return [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
 
     def _strike(self, rule: FaultRule, worker: WorkerHandle) -> None:
-        now = self.clock()
+        now = time.monotonic()
         event = Fault(len(self.events) + 1, rule, worker, worker.ctx.counters.get("stamps"), now)
         self.events.append(event)
         (self.slowed if rule.kind == "slow" else self.open).append(event)
@@ -111,7 +109,7 @@ class FaultInjector:
 
     def _follow(self, event: Fault) -> None:
         """A stopped worker goes on when its time is up; a fault is over with the next turn at its seat."""
-        worker, now = event.worker, self.clock()
+        worker, now = event.worker, time.monotonic()
         if event.until > now:
             return
         if event.until:
@@ -141,7 +139,7 @@ class FaultInjector:
 
     def _write(self, row: Row) -> None:
         with contextlib.suppress(OSError):  # a full disk: the summary still has the counts
-            self._file.write({"seconds_run": round(self.clock() - self.begun, 3), **row})
+            self._file.write({"seconds_run": round(time.monotonic() - self.begun, 3), **row})
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -155,7 +153,7 @@ class FaultInjector:
         roles = list(dict.fromkeys(e.worker.role.name for e in self.events))
         return {
             "rules": ",".join(map(str, self.rules)),
-            "seconds": round(self.clock() - self.begun, 3),
+            "seconds": round(time.monotonic() - self.begun, 3),
             "events": len(self.events),
             "roles": {role: _summed([e for e in self.events if e.worker.role.name == role]) for role in roles},
             "ended_by": ended,
@@ -198,7 +196,7 @@ def describe_faults(report: Row) -> list[str]:
     lines = [f"chaos {report['rules']}: {report['events']} faults in {report['seconds']:.0f} s"]
     for name, row in report["roles"].items():
         did = ", ".join(f"{row[word]} {word}" for word in DONE.values() if row[word])
-        lines.append(f"chaos {name}: {did}{_recovered(row)}{_lost(row)}")
+        lines.append(f"chaos {name}: {did}{_outcome(row)}")
     ended = report["ended_by"]
     if ended:
         steps = "the agent steps since then" if ended["steps_lost"] is None else f"{ended['steps_lost']:,} agent steps"
@@ -206,21 +204,17 @@ def describe_faults(report: Row) -> list[str]:
     return lines
 
 
-def _recovered(row: Row) -> str:
+def _outcome(row: Row) -> str:
     text = f"; {row['replaced']} replaced" if row["replaced"] else ""
     for key, what in (("recovery_seconds", "back at work"), ("wakeup_seconds", "at work once they may go on")):
         s = row[key]
         text += f", {what} after {s['median']:.2f} s (p95 {s['p95']:.2f}, most {s['max']:.2f})" if s else ""
-    return text
-
-
-def _lost(row: Row) -> str:
     parts = []
     if row["steps_lost"] is not None:
         parts.append(f"{row['steps_lost']:,} agent steps of {row['rollouts_lost']} unfinished rollouts not learnt")
     if row["losses_unknown"]:
         parts.append(f"what {row['losses_unknown']} of them had open is not known")
-    return "; " + ", ".join(parts) if row["killed"] else ""
+    return f"{text}; {', '.join(parts)}" if parts else text
 
 
 def _who(worker: WorkerHandle) -> Row:

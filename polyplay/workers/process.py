@@ -55,9 +55,9 @@ def no_main() -> Iterator[None]:
 
 def prepare() -> None:
     """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
-    # by the last one what is forked finds CUDA untouched
-    defaults = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    os.environ.update(defaults | dict(os.environ))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Generator
+from time import perf_counter, process_time
 from typing import cast
 
 import numpy as np
@@ -30,26 +30,26 @@ from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.factory import build_network
-from polyplay.nets.policy import PolicyFactory, TapedPolicy
+from polyplay.nets.policy import TapedPolicy
 from polyplay.weights.flat import FlatParams
 
 BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again
 
 
-def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = process_time) -> float:
     """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
-    began = time.perf_counter()
+    began = perf_counter()
     for warm in range(5):
-        if warm >= 2 and time.perf_counter() - began > seconds:
+        if warm >= 2 and perf_counter() - began > seconds:
             break
         turn()
     before = clock()
     turn()
     times = max(1, round(BLOCK / max(clock() - before, 1e-6)))
     found: list[float] = []
-    until = time.perf_counter() + seconds
-    while (now := time.perf_counter()) < until or len(found) < (5 if now < until + seconds else 3):
+    until = perf_counter() + seconds
+    while (now := perf_counter()) < until or len(found) < (5 if now < until + seconds else 3):
         before = clock()
         for _ in range(times):
             turn()
@@ -67,25 +67,16 @@ def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float
 class CostProfile:
     """Of a system with these environments, policy and learner."""
 
-    def __init__(
-        self,
-        envs: Envs,
-        policy: PolicyFactory,
-        spec: LearnerSpec,
-        precision: str = "float32",
-        reuse: bool = False,
-        clock: Callable[[], float] = time.process_time,
-    ):
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32", reuse: bool = False):
         """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
-        self.clock = clock
+        self.clock: Callable[[], float] = process_time
         torch.set_num_threads(1)
         self.envs, self.spec = envs, spec
-        self.policy = build_network(policy, 0, precision)
+        self.policy = build_network(spec.policy, 0, precision)
         self.reuse = reuse and spec.acted and spec.passes is None and getattr(self.policy, "recalls", False)
         self.vector = FlatParams(self.policy)
         self.optimizer = spec.update.optim.make(self.vector.parameter)
-        for group in self.optimizer.param_groups:
-            group["lr"] = 1e-6
+        self.optimizer.param_groups[0]["lr"] = 1e-6
 
     def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""

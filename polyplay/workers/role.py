@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from polyplay.buffers.replay import Replay
 from polyplay.common.context import RoleSize, WorkerContext
@@ -76,15 +76,14 @@ class Role:
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""
-        held = {
+        held: dict[End, Any] = {
             "out": self.out,
             "source": getattr(self.source, "edge", None),
             "publish" if self.learner else "params": self.params,
             "update": self.spec and self.spec.update,
             "server": self.server,
         }
-        shared = {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
-        return cast("dict[End, Edge]", shared)
+        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
 
     @property
     def apart(self) -> bool:

@@ -98,7 +98,8 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
 
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
-        parts = CostProfile(envs, spec.policy, spec, precision, clock=time.perf_counter)
+        parts = CostProfile(envs, spec, precision)
+        parts.clock = time.perf_counter
         act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
         one = parts.learn(T, B, 0.0)
         torch.set_num_threads(2)

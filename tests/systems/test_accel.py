@@ -183,8 +183,11 @@ def test_memory_counts_the_central_vector_and_statistics_once():
     ("wrong", "told"),
     [
         ({"lanes": 6}, "--replicas 2 x --groups 2; make it a multiple of 4"),
-        ({"lanes": 16, "replicas": 3}, "--lanes 16 does not divide among --replicas 3 x --groups 2; make it a multiple of 6"),
-        ({"lanes": 8, "algo": "ppo", "core": "gru"}, "--replicas 2 x --groups 2 x --minibatches 4; make it a multiple of 16"),
+        ({"lanes": 16, "replicas": 3}, "does not divide among --replicas 3 x --groups 2; make it a multiple of 6"),
+        (
+            {"lanes": 8, "algo": "ppo", "core": "gru"},
+            "--replicas 2 x --groups 2 x --minibatches 4; make it a multiple of 16",
+        ),
         ({"optimizer": "adamm"}, "did you mean 'adam'"),
         ({"algo": "ppo", "minibatches": 0}, "--minibatches: 0 given"),
         ({"env": "ALE/Pong-v5", "atari": "acel"}, "acel"),

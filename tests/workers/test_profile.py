@@ -14,7 +14,7 @@ def test_learning_from_what_acting_computed():
     wired = settings.wire("a2c", settings.keywords("a2c", "toy:still", "a3c", "float32", 2))
     grads = []
     for reuse in (False, True):
-        found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec, "float32", reuse)
+        found = profile.CostProfile(wired.envs, wired.spec, "float32", reuse)
         assert found.reuse == reuse
         calls: list[int] = []
         found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
@@ -58,7 +58,7 @@ def test_an_order_asks_for_some():
 
 def test_learning_changes_the_weights():
     wired = settings.wire("ppo", settings.keywords("ppo", "toy:catch", "mlp", "float32", 2))
-    found = profile.CostProfile(wired.envs, wired.system_of.policy, wired.spec)
+    found = profile.CostProfile(wired.envs, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
     apply_gradient = found.apply_gradient
     found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]

@@ -38,7 +38,7 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
 
     wired = settings.wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
-    parts = CostProfile(wired.envs, wired.system_of.policy, wired.spec, precision, wired.reuse)
+    parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
     found: Microseconds = {}
     if request.lanes:
         found["env"] = parts.env(request.seconds, request.lanes) / request.lanes

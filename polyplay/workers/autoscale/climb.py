@@ -26,7 +26,6 @@ SURE, GAIN, TIE = 2.0, 0.01, 0.01  # standard errors; the log gain worth a chang
 ROUNDS = 2  # of B, and A between them
 RECENT = 5  # looks at A that count
 SHIFT = 0.1  # of the log rate: less is no change of regime
-Look = Generator[ConfigTrial, RateReading, "list[RateReading]"]
 Direction = tuple[tuple[str, int], ...]  # (dial, +1 or −1), …
 
 
@@ -43,7 +42,7 @@ class HillClimb:
     peak: float = 0.0  # the greatest rate that an accepted configuration had
     running: Config = field(default_factory=dict)
     looks: deque[RateReading] = field(default_factory=lambda: deque(maxlen=RECENT))
-    tried: set[tuple] = field(default_factory=set)  # against `here`
+    tried: set[frozenset[tuple[str, int]]] = field(default_factory=set)  # against `here`
     # of the log rate from one look at a configuration to the next: as if four pairs of looks had shown 5 %
     squares: float = 4 * 0.05**2
     pairs: float = 4.0
@@ -80,7 +79,7 @@ class HillClimb:
 
     def try_out(self, there: Config, ties: bool = False) -> Generator[ConfigTrial, RateReading, bool]:
         """B against A: a glance, a look, then A B A B while the difference is within noise. True: B is `here` now."""
-        self.tried.add(_key(there))
+        self.tried.add(frozenset(there.items()))
         mine: list[RateReading] = []
         smaller = ties and all(there[n] <= self.here[n] for n in there)
         accepted, why = False, "within noise"
@@ -146,7 +145,7 @@ class HillClimb:
             while todo:
                 direction = todo.pop(0)
                 there = self.step(direction, factor)
-                if there == self.here or _key(there) in self.tried:
+                if there == self.here or frozenset(there.items()) in self.tried:
                     continue
                 if (yield from self.try_out(there, ties=factor > FACTORS[-1])):
                     yield from self.go_on(direction, factor)
@@ -235,7 +234,3 @@ def merge(looks: Sequence[RateReading], most: float = math.inf) -> RateReading:
 
 def _log(x: float) -> float:
     return math.log(max(x, 1e-6))
-
-
-def _key(config: Config) -> tuple:
-    return tuple(sorted(config.items()))

@@ -63,15 +63,14 @@ def schedule(
     *,
     dials: Sequence[Adjustable],
     rule: Rule = climb,
-    read: Callable[[Counters], Totals] = run_totals,
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """A worker that seeks the best numbers with `rule`, from those the dials have, as soon as something is trained.
 
-    `read`: where rows, updates and lags are counted; `arrive`: seconds that dials get until their numbers are there.
+    `arrive`: seconds that dials get until their numbers are there.
     """
-    while not read(ctx.all_counters).updates:
+    while not run_totals(ctx.all_counters).updates:
         yield from _wait(ctx, clock() + 0.1, clock)
     bounds = {d.name: (d.low, d.high) for d in dials}
     steps = rule({d.name: d.get() for d in dials}, bounds, ctx.seed)
@@ -84,9 +83,9 @@ def schedule(
             asked = dict(trial.config)
             late |= yield from _turn(ctx, dials, trial, clock() + arrive, clock)
         yield from _wait(ctx, clock() + trial.settle, clock)
-        old, began = read(ctx.all_counters), clock()
+        old, began = run_totals(ctx.all_counters), clock()
         yield from _wait(ctx, began + trial.measure, clock)
-        trial = steps.send(reading_between(old, read(ctx.all_counters), max(clock() - began, 1e-9)))
+        trial = steps.send(reading_between(old, run_totals(ctx.all_counters), max(clock() - began, 1e-9)))
 
 
 def _turn(
