@@ -76,7 +76,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
     weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    steps = crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, weights, hyper, steps, c.anneal, same=True, report=10)  # rollouts are short
+    # report: rollouts are short
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, same=True, report=10)
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"workers": workers})

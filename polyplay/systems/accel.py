@@ -90,10 +90,9 @@ def build(c: Config, crew: Crew) -> System:
         passes = Epochs(c.epochs, c.minibatches)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
-    chunked = c.sync == "chunked"
-    update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
+    update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
-    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if chunked else "fail", envs=envs)
+    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
     learner.T, learner.spec = c.unroll, spec
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -88,12 +88,12 @@ def build(c: Config, crew: Crew) -> System:
     sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward="sign", ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
-    optim, chunked = OptimizerSpec("adam", c.eps, clip=c.clip), c.sync == "chunked"
-    update = Chunked(optim, *param_sizes(net), replicas) if chunked else averaged(optim, replicas, net)
+    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
+    update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     outputs, steps = partial(q_outputs, double=rainbow), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if chunked else "fail", envs=envs)
+    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
     learner.T, learner.spec, learner.replay, learner.explore = c.unroll, spec, replay, explore
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)

@@ -72,11 +72,10 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
     """
-    free = cores() - learners
+    free, least = cores() - learners, fewest_actors(learners)
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
-        return fewest_actors(learners)
+        return least
     if not crew.where.on_cpu:
-        least = fewest_actors(learners)
         return least if crew.where.actors_on == "device" else max(least, min(free, MOST))
     try:
         found = measure_costs(envs, spec, T, batch // learners, crew.precision)
@@ -84,7 +83,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
         raise
     except Exception as e:  # the worker whose network it is will raise it
         crew.divided = f"not measured, {type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-        return fewest_actors(learners)
+        return least
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
     crew.divided = f"measured: acting {found.act * 1e3:.2f} ms a row, {learning}"
     return best_actors(found, cores(), learners)
