@@ -11,6 +11,7 @@ from polyplay import systems
 from polyplay.common.files import Row
 from polyplay.runs import options, run
 from polyplay.runs.run import RunResult
+from polyplay.workers import process
 
 if TYPE_CHECKING:
     from polyplay.envs.check.report import CheckReport
@@ -28,6 +29,7 @@ class Run(RunResult):
 
 def train(system: str, **overrides: Any) -> Run:
     """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD."""
+    process.start_early(overrides)
     settings, chosen, sources = options.resolve(systems.load(system), **overrides)
     return Run(**vars(run.train(system, settings, chosen, sources)))
 

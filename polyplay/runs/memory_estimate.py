@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MB = 2**20
 # Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
 IDLE_PROCESS_MB = {
-    "server": 165,  # the fork server of the workers, torch in it
+    "server": 95,  # the fork server of the workers, torch in it
     "tracker": 7,
     "act": 52,  # a worker beyond what it shares with its server
     "learn": 137,  # one that computes gradients

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -59,6 +59,15 @@ def prepare() -> None:
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
+
+
+def start_early(given: Iterable[str]) -> None:
+    """Start the fork server, so that it imports torch while this process does, unless by the names of the options that
+    were given it is not needed, or only once they are read.
+    """
+    if not {"serial", "on", "cores", "help", "h"}.intersection(given):
+        prepare()
+        forkserver.ensure_running()
 
 
 def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tuple[str, str]:

@@ -4,6 +4,8 @@ import copy
 import io
 import math
 import pickle
+import subprocess
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -295,3 +297,15 @@ def test_a_step_into_other_memory_is_a_step_and_leaves_the_old_weights(name: str
         else:
             made[1].step()
         assert torch.equal(there.data, here.data)
+
+
+def test_no_optimizer_imports_torchs_compiler() -> None:
+    """It takes a second and 70 MB."""
+    code = (
+        "import sys, torch; from polyplay.weights.optimizers import NAMES, make_optimizer\n"
+        "for name in NAMES:\n"
+        "    p = torch.nn.Parameter(torch.zeros(3)); p.grad = torch.ones(3)\n"
+        "    made = make_optimizer(name, p, 0.1, eps=0.1); made.step(); made.load_state_dict(made.state_dict())\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

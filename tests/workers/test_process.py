@@ -1,4 +1,4 @@
-"""polyplay/workers/process.py: a process keeps to the cores that it is told."""
+"""polyplay/workers/process.py: a process keeps to the cores that it is told, and starts the fork server early."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import polyplay
 from polyplay.common.errors import UserError
 from polyplay.runs import options
+from polyplay.workers import process
 
 
 def test_cores_are_those_asked_for(tmp_path):
@@ -28,3 +29,13 @@ def test_cores_are_those_asked_for(tmp_path):
     with pytest.raises(UserError, match="--cores: 0 given"):
         options.RunOptions(cores=0)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"), [(["env", "steps"], True), (["env", "serial"], False), (["cores"], False), (["help"], False)]
+)
+def test_the_fork_server_starts_early_unless_it_is_not_needed(monkeypatch, given, starts):
+    started = []
+    monkeypatch.setattr(process.forkserver, "ensure_running", lambda: started.append(True))
+    process.start_early(given)
+    assert bool(started) is starts
