@@ -23,8 +23,8 @@ def run(
     settings, options, sources = config.resolve(page, env=env, replicas=1, lanes=4, **more)
     wired = page.build(settings, load.crew_of(options))
     directory.mkdir(parents=True)
-    told = config.to_json(settings), config.to_json(options), sources
-    record.write_config(directory, "a2c", *told, wired.envs.spec.describe)
+    told = {"config": config.to_json(settings), "options": config.to_json(options), "sources": sources}
+    record.write_config(directory, {"system": "a2c", **told, "environment": wired.envs.spec.describe})
     for update in updates:
         save(directory, wired.policy, update)
     last = f"{max(updates):012d}"

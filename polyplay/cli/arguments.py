@@ -12,12 +12,6 @@ from polyplay.common.errors import UserError
 T = TypeVar("T")
 
 
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(the words before the first option, the rest)"""
-    n = next((i for i, w in enumerate(words) if w.startswith("-")), len(words))
-    return list(words[:n]), list(words[n:])
-
-
 def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False
 ) -> tuple[list[str], T, set[str]]:
@@ -27,12 +21,10 @@ def parse_words(
     """
     from polyplay.runs import flags
 
-    if flags.wants_help(words):
-        flags.show_help({command.split()[1]: cls()}, command, about)
-    first, rest = split_words(words)
-    n = len(first) if several else 1
-    options, given = flags.read_flags(cls, [*first[n:], *rest], command)
-    return first[:n], options, given
+    before = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    n = before if several else min(before, 1)
+    options, given = flags.read_flags(cls, words[n:], command, about)
+    return list(words[:n]), options, given
 
 
 def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path, T, set[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, to_plain, write_bytes, write_json
+from polyplay.common.files import Row, write_bytes, write_json
 from polyplay.common.machine import stamp
 
 SCHEMA = 1
@@ -81,35 +81,17 @@ def _cut(path: Path, stays: Callable[[Any], bool], most: Mapping[str, int] | Non
 # config.json
 
 
-def write_config(
-    directory: Path, system: str, config: Row, options: Row, sources: Mapping[str, str], environment: Mapping[str, str]
-) -> Row:
-    """Write what this run is, and return it; `config` and `options` from `options.to_json`. Raises OSError."""
-    contents = {
-        "schema": SCHEMA,
-        "system": system,
-        "seed": options["seed"],
-        "config": config,
-        "options": options,
-        "sources": sources,
-        "environment": environment,
-        **stamp(),
-        "resumed": [],
-    }
-    return _write(directory, contents)
+def write_config(directory: Path, run: RunDescription) -> None:
+    """Write what this run is; `config` and `options` from `options.to_json`. Raises OSError."""
+    contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **stamp(), "resumed": []}
+    write_json(directory / "config.json", contents)
 
 
-def amend_config(directory: Path, options: Row, sources: Mapping[str, str]) -> Row:
+def amend_config(directory: Path, options: Row, sources: Mapping[str, str]) -> None:
     """Write down a resumption: the options that hold from now on, when, and on what machine and versions."""
     contents = read_config(directory)
-    return _write(
-        directory, contents | {"options": options, "sources": sources, "resumed": [*contents["resumed"], stamp()]}
-    )
-
-
-def _write(directory: Path, contents: Row) -> Row:
-    write_json(Path(directory) / "config.json", contents)
-    return to_plain(contents)
+    contents |= {"options": options, "sources": sources, "resumed": [*contents["resumed"], stamp()]}
+    write_json(directory / "config.json", contents)
 
 
 def read_config(directory: Path) -> Row:

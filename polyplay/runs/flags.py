@@ -57,11 +57,10 @@ def wants_help(args: Sequence[str]) -> bool:
 
 def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
     """An instance of the dataclass `cls` from flags, and the names of the fields that were given."""
-    options = option_types(cls)
-    words = split_flags(args, options, command)
     if wants_help(args):
-        show_help({"command": cls()}, command, about)
-    values = parse_values(words, options)
+        show_help({command.split()[1]: cls()}, command, about)
+    options = option_types(cls)
+    values = parse_values(split_flags(args, options, command), options)
     return cls(**values), set(values)
 
 
@@ -231,10 +230,14 @@ def _first(value: object, kinds: Iterable[object]) -> object:
 def reject(label: str, value: object, hint: object) -> NoReturn:
     """UserError of one line: the option, what was given, what is allowed, and the nearest choice."""
     choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
-    near = difflib.get_close_matches(str(value), choices, 1)
     given = " ".join(str(value).split())
-    hint_text = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"{label}: '{given}' given, allowed: {allowed(hint)}{hint_text}")
+    raise UserError(f"{label}: '{given}' given, allowed: {allowed(hint)}{did_you_mean(str(value), choices)}")
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """The end of a line about a wrong `word`."""
+    near = difflib.get_close_matches(word, list(choices), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def allowed(hint: object) -> str:

@@ -7,7 +7,6 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
+from polyplay.common.bounds import above_zero, at_least, fraction
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
@@ -55,8 +55,6 @@ class Page(Protocol):
 
 
 T = TypeVar("T", bound=Options)
-LEAST = {"frames": 1, "steps": 1, "seed": 0, "keep": 1, "cores": 1, "eval_every": 1, "eval_episodes": 1}
-POSITIVE = ("minutes", "step_timeout", "report_every", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -130,23 +128,15 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{flags.flag(name)}: {value} given, allowed: a whole number from {least} up")
-        if self.eval_epsilon is not None and not 0 <= self.eval_epsilon <= 1:
-            raise UserError(f"--eval-epsilon: {self.eval_epsilon:g} given, allowed: a number from 0 to 1")
+        at_least(self, frames=1, steps=1, seed=0, keep=1, cores=1, eval_every=1, eval_episodes=1)
+        above_zero(self, "minutes", "step_timeout", "report_every", "checkpoint_every")
+        fraction(self, "eval_epsilon")
         if self.chaos is not None:
             fault_rules.parse_faults(self.chaos)
             if self.serial or self.on == "thread":
                 how = "--serial" if self.serial else "--on thread"
-                raise UserError(
-                    f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
-                )
-        for name in POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"{flags.flag(name)}: {value} given, allowed: a number above 0")
+                text = f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
+                raise UserError(text)
 
 
 def name_of(page: Page) -> str:
@@ -193,8 +183,7 @@ def preset(page: Page, name: str) -> Settings:
     """The configuration that preset `name` stands for."""
     if name in page.PRESETS:
         return page.PRESETS[name]()
-    near = difflib.get_close_matches(name, page.PRESETS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = flags.did_you_mean(name, page.PRESETS)
     raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {', '.join(page.PRESETS)}{hint}")
 
 

@@ -51,7 +51,7 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {})
     if options.dry_run:
         return _dry_run(setup)
-    write_config(directory, **setup.description)
+    write_config(directory, setup.description)
     return _go(setup)
 
 

@@ -83,8 +83,7 @@ class Session:
         self.checkpoints = CheckpointCompleter(
             self.directory, self.metrics, self.reporter, self.options.keep, self._warn
         )
-        total = self.crew.total(setup.wired.envs, setup.settings.budget)
-        self.terminal = Terminal(self.reporter, total_frames=int(total * setup.frames_per_step))
+        self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
@@ -128,15 +127,18 @@ class Session:
                 self.exit_code = self.exit_code or 1
                 self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
                 break
-        self._report_signals()
-        self._report_games()
-        self.checkpoints.complete()  # all learners have ended: their last parts are there, or never will be
+        self._look()  # all learners have ended: their last parts are there, or never will be
+
+    def _look(self) -> None:
+        """Pass on what has happened since the last time."""
+        while self.signals:
+            self._warn(f"{self.signals.pop(0)}: saving a checkpoint; once more to drop everything")
+        self.metrics.report_games(self.reporter, self._warn)
+        self.checkpoints.complete()
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._report_signals()
-        self._report_games()
-        self.checkpoints.complete()
+        self._look()
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
@@ -164,10 +166,11 @@ class Session:
     def _close(self) -> Row:
         """Report for the last time, stop the crew, write the summary."""
         self.closing = True
-        self._report_games()
+        sizes: dict[str, dict[int, int]] = {}
         with contextlib.suppress(Exception):
+            sizes = self.metrics.histograms()
+            self.metrics.report_games(self.reporter, self._warn)
             self._report()
-        sizes = self.metrics.services.histograms() if self.metrics.started else {}
         if self.faults:
             self.faults.release()
         self.crew.stop()
@@ -210,16 +213,7 @@ class Session:
     # -------------------------------------------------------------------------------------------- reporting
 
     def _report(self) -> None:
-        if self.metrics.started:
-            self.terminal.report(self.reporter.report(self.metrics.snapshot()))
-
-    def _report_games(self) -> None:
-        if self.metrics.started:
-            self.metrics.report_games(self.reporter, self._warn)
-
-    def _report_signals(self) -> None:
-        while self.signals:
-            self._warn(f"{self.signals.pop(0)}: saving a checkpoint; once more to drop everything")
+        self.terminal.report(self.reporter.report(self.metrics.snapshot()))
 
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision or an evaluation as JSON, why something is unsaved, or a warning."""

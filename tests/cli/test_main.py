@@ -47,7 +47,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.fixture
 def run(tmp_path: Path) -> str:
-    directory.write_config(tmp_path, "fake", {}, {"seed": 0}, {}, {})
+    told = {"system": "fake", "config": {}, "options": {"seed": 0}, "sources": {}, "environment": {}}
+    directory.write_config(tmp_path, told)
     return str(tmp_path)
 
 

@@ -227,7 +227,9 @@ def test_impala_goes_on_from_its_counters(impala, tmp_path):
 def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
     options = to_json(RunOptions(keep=7))
     del options["step_timeout"]
-    directory.write_config(tmp_path, "a2c", to_json(systems.load("a2c").Config()), options, {}, {})
+    config = to_json(systems.load("a2c").Config())
+    told = {"system": "a2c", "config": config, "options": options, "sources": {}, "environment": {}}
+    directory.write_config(tmp_path, told)
     assert load_run(tmp_path)[2] == RunOptions(keep=7)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from itertools import pairwise
 
 import psutil
 
 from polyplay.common.files import Row
-from polyplay.runs.reports.reporter import Throttled
+from polyplay.runs.reports.process_usage import Throttled, cpu_seconds, memory_mb, process_tree
 
 SHARE = 0.02  # of the time that sampling memory may take: with 60 processes it is not free
 
@@ -24,29 +23,15 @@ class ProcessWatch:
         self.peak_mb, self.processes = 0.0, 0
         self.sample_memory = Throttled(self._sample_memory, SHARE)
 
-    def _tree(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            return [self.root, *self.root.children(recursive=True)]
-        return []
-
     def _sample_memory(self) -> float:
         """Sum of PSS: pages that several processes share count once. The greatest so far."""
-        total, tree = 0, self._tree()
-        for process in tree:
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().pss
-        self.peak_mb = max(self.peak_mb, total / 2**20)
-        self.processes = max(self.processes, len(tree))
+        self.peak_mb = max(self.peak_mb, memory_mb(self.root))
+        self.processes = max(self.processes, len(process_tree(self.root)))
         return self.peak_mb
 
     def cpu(self) -> tuple[float, float, float]:
         """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
-        own = 0.0
-        for process in self._tree():
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                own += times.user + times.system
-        t = psutil.cpu_times()
+        own, t = cpu_seconds(self.root, ended=False), psutil.cpu_times()
         return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
 
 

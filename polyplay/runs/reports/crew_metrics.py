@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyplay.common.counters import COLUMNS, EPISODES, Counters
-from polyplay.runs.reports.growth import Growth
+from polyplay.common.counters import COLUMNS, EPISODES
 from polyplay.runs.reports.metric_names import KINDS
 from polyplay.runs.reports.reporter import Reporter, Snapshot
 from polyplay.runs.reports.service_metrics import ServiceMetrics, total_updates
@@ -19,24 +18,15 @@ if TYPE_CHECKING:
 SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
 
-class CrewMetrics:
+class CrewMetrics(ServiceMetrics):
     """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with."""
 
     def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
-        self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
-        self.services, self.growth = ServiceMetrics(crew), Growth()
+        super().__init__(crew)
+        self.frames_per_step, self.before = frames_per_step, before
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
         self.silent: set[int] = set()
-
-    @property
-    def started(self) -> bool:
-        return self.crew.counters is not None
-
-    @property
-    def counters(self) -> Counters:
-        assert self.crew.counters is not None
-        return self.crew.counters
 
     @property
     def steps(self) -> int:
@@ -65,21 +55,21 @@ class CrewMetrics:
 
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""
-        counters, roles = self.counters, self.crew.roles
+        column, roles = self.counters.column, self.crew.roles
         rows = {role.name: self.crew.rows(role, past=True) for role in roles}
         return Snapshot(
             frames=self.frames,
             steps=self.steps,
             updates=self.updates,
-            time={name: {k: float(counters.column(k)[rows[name]].sum()) for k in KINDS} for name in rows},
+            time={name: {k: float(column(k)[rows[name]].sum()) for k in KINDS} for name in rows},
             workers={role.name: role.n for role in roles},
-            lag_sum=float(counters.column("lag_sum").sum()),
-            lag_count=float(counters.column("lag_count").sum()),
+            lag_sum=float(column("lag_sum").sum()),
+            lag_count=float(column("lag_count").sum()),
             lag_max=self._lag_max(),
             losses=self._losses(),
             queue_depth=self._queue_depth(),
-            service=self.services.read(),
-            restarts=int(counters.column("restarts").sum()) + sum(role.lost for role in roles),
+            service=self.read(),
+            restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
         )
 
     def _losses(self) -> dict[str, float]:
@@ -96,9 +86,7 @@ class CrewMetrics:
 
     def _queue_depth(self) -> float | None:
         rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role)]
-        depth, count = (
-            self.growth.number(k, float(self.counters.column(k)[rows].sum())) for k in ("depth_sum", "depth_count")
-        )
+        depth, count = self._growth("depth_sum", rows, "queue"), self._growth("depth_count", rows, "queue")
         return round(depth / count, 3) if count > 0 else None
 
     def newly_silent(self, now: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Memory and processor time of this process and all below it. Imports no torch."""
+"""Memory and processor time of a process and all below it, this one unless another is named. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,25 +28,32 @@ class Throttled:
         return self.last
 
 
-def _process_tree() -> list[psutil.Process]:
-    root = psutil.Process()
-    return [root, *root.children(recursive=True)]
+def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
+    """Empty if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        root = root or psutil.Process()
+        return [root, *root.children(recursive=True)]
+    return []
 
 
-def memory_mb() -> float:
+def memory_mb(root: psutil.Process | None = None) -> float:
     """Megabytes; pages that processes share count once (PSS) where the system counts so."""
-    total = 0
-    for process in _process_tree():
-        with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
-            info = process.memory_full_info()
-            total += getattr(info, "pss", info.rss)
-    return round(total / 2**20, 1)
+    return round(_total(root, _proportional_bytes) / 2**20, 1)
 
 
-def cpu_seconds() -> float:
-    """Processor time of all processes, children that have ended included."""
+def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
+    """Processor time of all processes. ended: children that have ended included."""
+    return _total(root, lambda process: sum(process.cpu_times()[: 4 if ended else 2]))
+
+
+def _total(root: psutil.Process | None, of: Callable[[psutil.Process], float]) -> float:
     total = 0.0
-    for process in _process_tree():
-        with contextlib.suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])
+    for process in process_tree(root):
+        with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
+            total += of(process)
     return total
+
+
+def _proportional_bytes(process: psutil.Process) -> float:
+    info = process.memory_full_info()
+    return float(getattr(info, "pss", info.rss))

@@ -46,13 +46,18 @@ class ServiceMetrics:
         self.crew, self.growth = crew, Growth()
         self.at = time.monotonic()
 
+    @property
+    def counters(self) -> Counters:
+        assert self.crew.counters is not None
+        return self.crew.counters
+
     def read(self) -> Metrics:
         now = time.monotonic()
         passed, self.at = now - self.at, now
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self.growth.number("updates", total_updates(self.crew))
-        learnt = self._growth("lag_count", range(self._counters.workers))
+        learnt = self._growth("lag_count", range(self.counters.workers))
         return {
             "pps": _ratio(served, passed),
             "predict_batch": _ratio(served, calls),
@@ -68,13 +73,8 @@ class ServiceMetrics:
     def histograms(self) -> dict[str, dict[int, int]]:
         """How often how many were served, and learnt, at once, since the beginning."""
         named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
-        counts = {name: self._counters.sizes[rows].sum(0) for name, rows in named}
+        counts = {name: self.counters.sizes[rows].sum(0) for name, rows in named}
         return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
-
-    @property
-    def _counters(self) -> Counters:
-        assert self.crew.counters is not None
-        return self.crew.counters
 
     def _rows(self) -> tuple[list[int], list[int]]:
         """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
@@ -85,11 +85,11 @@ class ServiceMetrics:
             rows[role.source is not None].extend(self.crew.rows(role, past=True))
         return rows
 
-    def _growth(self, column: str, rows: Iterable[int]) -> float:
-        return self.growth.number(column, float(self._counters.column(column)[list(rows)].sum()))
+    def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
+        return self.growth.number(name + column, float(self.counters.column(column)[list(rows)].sum()))
 
     def _deciles(self, name: str, rows: list[int]) -> Metrics:
-        new = self.growth.array(f"{name} sizes", self._counters.sizes[rows].sum(0))
+        new = self.growth.array(f"{name} sizes", self.counters.sizes[rows].sum(0))
         if not new.sum():
             return {}
         reached = np.cumsum(new) / new.sum()

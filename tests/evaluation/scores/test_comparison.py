@@ -19,7 +19,8 @@ from polyplay.runs import directory
 def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: float) -> Path:
     """A run directory with a final score for each protocol."""
     path.mkdir(parents=True)
-    directory.write_config(path, "a2c", {"env": env}, {"seed": 0}, {}, {})
+    told = {"system": "a2c", "config": {"env": env}, "options": {"seed": 0}, "sources": {}, "environment": {}}
+    directory.write_config(path, told)
     entries = {
         f"evaluation-{name}": {
             "protocol": name.replace("_", "-").removesuffix("-substitute"),

@@ -60,7 +60,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     directory = tmp_path / "a2c-7"
     directory.mkdir()
-    write_config(directory, "a2c", {"lanes": 3}, {"seed": 7}, {}, {"game": "catch"})
+    told = {"config": {"lanes": 3}, "options": {"seed": 7}, "sources": {}, "environment": {"game": "catch"}}
+    write_config(directory, {"system": "a2c", **told})
     return directory
 
 
