@@ -5,8 +5,8 @@ from __future__ import annotations
 from polyplay.cli.arguments import page_and_words
 
 
-def command(words: list[str]) -> int:
-    """Prints the figure of a system; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints the figure of a system."""
     from polyplay.runs import options
 
     system, page, rest = page_and_words(words, "diagram")
@@ -14,4 +14,3 @@ def command(words: list[str]) -> int:
     from polyplay.runs import run
 
     print(run.diagram(system, settings, chosen))
-    return 0

@@ -7,8 +7,7 @@ from polyplay.cli.output import print_result
 from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
 
-def command(words: list[str]) -> int:
-    """Prints the score; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints the score."""
     directory, options, _ = run_and_options(EvaluateOptions, words, "evaluate")
     print_result(evaluate(directory, options))
-    return 0

@@ -25,13 +25,12 @@ class ExportOptions:
     """which: best, or a number (none: the newest)"""
 
 
-def command(words: list[str]) -> int:
-    """Prints what was written; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints what was written."""
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
     print_result(export(directory, Path(options.onnx), options.checkpoint))
-    return 0
 
 
 def export(directory: Path, file: Path, which: str | None = None) -> Row:

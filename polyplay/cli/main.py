@@ -95,7 +95,7 @@ def _dispatch(words: list[str]) -> int:
         near = difflib.get_close_matches(verb, [*VERBS, *COMING], 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
         raise UserError(f"unknown verb {verb}; {hint}")
-    return importlib.import_module(f"polyplay.cli.{verb}").command(rest)
+    return importlib.import_module(f"polyplay.cli.{verb}").command(rest) or 0
 
 
 def usage() -> str:

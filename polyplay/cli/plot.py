@@ -41,11 +41,10 @@ class PlotOptions:
             raise UserError(f"--out: {self.out} given, allowed: a file {', '.join(PICTURES)}")
 
 
-def command(words: list[str]) -> int:
-    """Prints the name of the picture; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints the name of the picture."""
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
     print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games))
-    return 0
 
 
 @dataclass(frozen=True)
@@ -95,13 +94,11 @@ def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -
     if not runs:
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("plot needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
     found = [read_curve(Path(run), games) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     names = _names(found)
     for name, colour in zip(dict.fromkeys(names), cycle(COLOURS), strict=False):

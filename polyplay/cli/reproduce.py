@@ -20,10 +20,9 @@ class ReproduceOptions:
         at_least(self, updates=1)
 
 
-def command(words: list[str]) -> int:
-    """Prints what was compared; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints what was compared."""
     directory, options, _ = run_and_options(ReproduceOptions, words, "reproduce")
     from polyplay.runs import reproduce
 
     print_result(reproduce.reproduce(directory, options.updates))
-    return 0

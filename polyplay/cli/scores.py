@@ -9,8 +9,8 @@ from polyplay.cli.arguments import parse_words
 from polyplay.evaluation.scores.comparison import ScoresOptions, compare_runs, list_published
 
 
-def command(words: list[str]) -> int:
-    """Prints the table of runs beside published scores, or of all published ones; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints the table of runs beside published scores, or of all published ones."""
     about = "RUN: directories of runs."
     runs, options, _ = parse_words(ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
     result = compare_runs([Path(r) for r in runs], options) if runs else list_published(options)
@@ -20,4 +20,3 @@ def command(words: list[str]) -> int:
         from polyplay.evaluation.scores.tables import print_scores
 
         print_scores(result)
-    return 0

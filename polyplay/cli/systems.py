@@ -5,8 +5,8 @@ from __future__ import annotations
 from polyplay.common.errors import UserError
 
 
-def command(words: list[str]) -> int:
-    """Prints the table of systems; the exit status."""
+def command(words: list[str]) -> None:
+    """Prints the table of systems."""
     from rich import box
     from rich.table import Table
 
@@ -18,7 +18,7 @@ def command(words: list[str]) -> int:
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
     if words:
         print("usage: polyplay systems\n\nThe six choices that make each system, in a table.")
-        return 0
+        return
     rows = {name: systems.load(name).ROW for name in systems.names()}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("system", style="bold", no_wrap=True)
@@ -27,4 +27,3 @@ def command(words: list[str]) -> int:
     for name, row in rows.items():
         table.add_row(name, *row.values())
     default_console().print(table)
-    return 0

@@ -37,6 +37,7 @@ SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
 SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
+UNIONS = (Union, types.UnionType)  # of a type and None
 TYPE_NAMES: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -145,8 +146,6 @@ class Word(str):
 
     def read(self, hint: object) -> object:
         """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
-        if hint is NONE:
-            return None if self.lower() == "none" else str(self)
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -179,9 +178,10 @@ def check_value(label: str, value: object, hint: object, given: object = None) -
 
 def _fit(value: object, hint: object) -> object:
     """ValueError or TypeError where `value` does not fit."""
-    if _is_union(hint):
-        return _first(value, sorted(get_args(hint), key=lambda kind: kind is not NONE))
     origin = get_origin(hint)
+    if origin in UNIONS:
+        none = value is None or (isinstance(value, Word) and value.lower() == "none")
+        return None if none else _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
     if origin is tuple:
         return _items(value, hint)
     if isinstance(value, Word):
@@ -199,10 +199,6 @@ def _fit(value: object, hint: object) -> object:
     return value
 
 
-def _is_union(hint: object) -> bool:
-    return get_origin(hint) in (Union, types.UnionType)
-
-
 def _number(value: object, kind: object) -> float:
     if isinstance(value, (bool, str)):
         raise TypeError
@@ -216,15 +212,6 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
     kinds = get_args(hint)
     kinds = (kinds[0],) * len(items) if kinds[-1:] == (...,) else kinds
     return tuple(_fit(v, kind) for v, kind in zip(items, kinds, strict=True))
-
-
-def _first(value: object, kinds: Iterable[object]) -> object:
-    for kind in kinds:
-        try:
-            return _fit(value, kind)
-        except (TypeError, ValueError):
-            continue
-    raise ValueError
 
 
 def reject(label: str, value: object, hint: object) -> NoReturn:
@@ -243,7 +230,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def allowed(hint: object) -> str:
     """What a type allows, in words."""
     origin, args = get_origin(hint), get_args(hint)
-    if _is_union(hint):
+    if origin in UNIONS:
         return " or ".join(map(allowed, args))
     if origin is Literal:
         return ", ".join(map(str, args))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from polyplay import systems
@@ -61,6 +63,19 @@ def crew_of(options: RunOptions) -> Crew:
         where=Placement(options.device, options.actors_on),
         reuse=options.reuse,
     )
+
+
+@contextlib.contextmanager
+def compute_threads(n: int) -> Iterator[None]:
+    """This process computes with `n` threads meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:

@@ -130,11 +130,6 @@ def bytes_of(net: Any) -> int:
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 
-def optimizer(optim: Any, weights: float) -> float:
-    """Bytes of an optimiser's state for that many bytes of weights."""
-    return weights * len(optim.statistics)
-
-
 def kind_of(envs: Any) -> str:
     """Which pool serves them: ale, toy, envpool, vector, inline or processes."""
     if envs.title.startswith("ALE/") and native(envs):

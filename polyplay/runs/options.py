@@ -172,11 +172,14 @@ def resolve(page: Page, **overrides: object) -> tuple[Settings, RunOptions, Sour
 
 
 def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:
-    """The values given, and the preset's or the defaults for all others."""
+    """The values given, and the preset's or the defaults for all others. A source is a preset only where that differs
+    from the defaults.
+    """
     name = str(given.get("preset", "paper"))
-    settings = _replace_known(preset(page, name), given)
-    sources = _sources(page, name) | dict.fromkeys(given, source)
-    return settings, _replace_known(RunOptions(), given), sources
+    plain, base, options = page.Config(), preset(page, name), RunOptions()
+    sources = dict.fromkeys(flags.option_types(page.Config, RunOptions), "default")
+    sources |= {k: f"preset {name}" for k, value in vars(base).items() if value != getattr(plain, k)}
+    return _replace_known(base, given), _replace_known(options, given), sources | dict.fromkeys(given, source)
 
 
 def preset(page: Page, name: str) -> Settings:
@@ -240,15 +243,4 @@ def _json_value(value: object) -> object:
 
 def _replace_known(base: T, given: Mapping[str, object]) -> T:
     """`base` with those of the values given that are its fields."""
-    names = {f.name for f in dataclasses.fields(base)}
-    return dataclasses.replace(base, **{k: v for k, v in given.items() if k in names})
-
-
-def _sources(page: Page, preset_name: str) -> Sources:
-    """Where values come from if none is given; a preset is named only where it differs from the defaults."""
-    plain, chosen = page.Config(), preset(page, preset_name)
-    sources = {f.name: "default" for f in dataclasses.fields(RunOptions)}
-    for f in dataclasses.fields(plain):
-        same = getattr(plain, f.name) == getattr(chosen, f.name)
-        sources[f.name] = "default" if same else f"preset {preset_name}"
-    return sources
+    return dataclasses.replace(base, **{k: v for k, v in given.items() if k in base.__dataclass_fields__})

@@ -6,11 +6,10 @@ Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,8 @@ from polyplay.buffers.replay import rng, row_kernels
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.runs import memory_estimate
+from polyplay.runs.flags import flag
+from polyplay.runs.load import compute_threads
 from polyplay.runs.memory_estimate import kind_of, size_text, workers_of
 from polyplay.workers.sizing import threads_of
 
@@ -51,11 +52,11 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     envs = wired.envs
     skip = envs.spec.frames_per_step
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    with _one_thread():
+    with compute_threads(1):  # others may be at work on this machine: two threads that wait for each other lose most
         net = wired.policy()
         parts = memory_estimate.predict_memory(crew, envs.spec, net)
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
-    checkpoint = int(weights * (2 if spec.target else 1) + memory_estimate.optimizer(spec.update.optim, weights))
+    checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint += int(0 if own else parts["replay"])
     kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
@@ -69,25 +70,9 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
     ]
-    lines += (
-        [("once", COMPILES)]
-        if any(r.held_replay for r in crew.roles) and not rng.is_compiled(row_kernels.append)
-        else []
-    )
+    if any(r.held_replay for r in crew.roles) and not rng.is_compiled(row_kernels.append):
+        lines.append(("once", COMPILES))
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Others may be at work on this machine: two compute threads that wait for each other lose most."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ----------------------------------------------------------------------------------------------------- in words
@@ -237,7 +222,7 @@ def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
     what = f"memory: this takes about {needs} ({most} {part}), there are {limit}"
     found = nearest_fit(plan, settings, again)
-    given = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in found.items())
+    given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
     raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
 
 
@@ -247,15 +232,10 @@ def nearest_fit(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> dict
     over = (plan.needs - fixed) / (plan.limit - fixed) if fixed < plan.limit else 1.0
     for k in range(max(1, math.ceil(math.log2(over))), HALVINGS + 1):
         for names in FIELDS:
-            changed = _halved(settings, names.split(), k)
-            if changed and _fits(changed, settings, again):
+            changed = {name: getattr(settings, name, 0) >> k for name in names.split()}
+            if all(changed.values()) and _fits(changed, settings, again):
                 return changed
     return {}
-
-
-def _halved(settings: Any, names: list[str], k: int) -> dict[str, int]:
-    values = {name: getattr(settings, name, 0) for name in names}
-    return {n: v >> k for n, v in values.items()} if all(v >> k for v in values.values()) else {}
 
 
 def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
@@ -27,11 +26,10 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import Diverged, UserError
 from polyplay.common.files import read_lines
 from polyplay.learning.worker import learn
-from polyplay.runs.load import crew_of, load_run
+from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.flat import FlatParams
 from polyplay.workers.crew import ROWS, Crew, Role
-from polyplay.workers.process import tune
 
 Worker = Generator[None, None, None]
 
@@ -137,7 +135,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     per_batch = 1 if spec.passes is None else spec.passes.updates
     logs = _read_logs(directory, learning, per_batch, updates)
     queue.patience = 0.0
-    source.order = lambda c, turn: [r.actor for r in _batch(logs[c], turn // source.n)]
+    source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
     control, counters = RunControl(), Counters(ROWS, wired.metrics)
     ctx = WorkerContext(
@@ -145,14 +143,14 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     )
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(_threads(logs[0].threads))
+        stack.enter_context(compute_threads(logs[0].threads))  # with another number sums may have other last bits
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
         kw = {**learning.arguments(0), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
-        workers = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
-        learners = [cast(Worker, learn(worker, **kw)) for worker in workers]
+        contexts = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
+        learners = [cast(Worker, learn(context, **kw)) for context in contexts]
         for close in (*(a.close for a in actors), *(w.close for w in learners)):
             stack.callback(close)
         return _go(actors, learners, history, logs, ReproductionCheck(directory, scratch, wired, spec.agent))
@@ -181,21 +179,6 @@ def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     if len(acting) > 1 or len(learning) > 1:
         raise UserError(f"RUN: {system} has several roles of actors or learners; only one of each can be done again")
     return acting[0], learning[0]
-
-
-@contextlib.contextmanager
-def _threads(n: int) -> Iterator[None]:
-    """As many compute threads as each worker had: with another number sums may have other last bits."""
-    before = torch.get_num_threads()
-    tune(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _batch(log: DeliveryLog, batch: int) -> list[DeliveredRollout]:
-    return log.batches[batch] if batch < len(log.batches) else []
 
 
 def _go(

@@ -118,8 +118,8 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--seed -1", "--seed: -1 given, allowed: a whole number from 0 up"),
         ("--keep 0", "--keep: 0 given, allowed: a whole number from 1 up"),
         ("--minutes 0", "--minutes: 0 given, allowed: a number above 0"),
-        ("--step-timeout 0", "--step-timeout: 0.0 given, allowed: a number above 0"),
-        ("--report-every -1", "--report-every: -1.0 given, allowed: a number above 0"),
+        ("--step-timeout 0", "--step-timeout: 0 given, allowed: a number above 0"),
+        ("--report-every -1", "--report-every: -1 given, allowed: a number above 0"),
         ("--lanes x --learning-rate y", "--lanes: 'x' given"),
     ],
 )

@@ -1,21 +1,149 @@
-"""The numbers of a run, read from its crew's counters. Imports no torch."""
+"""The numbers of a run, read from its crew's counters. How well a service works is counted where it is served and
+learnt, not from episodes:
+
+pps                 predictions per second: rows served with an action; predict_batch: how many at once
+tps                 trainings per second: updates; train_batch: transitions of each
+prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
+agent_wait_ms       from an agent's row to its action
+shard_updates_…, grads_…, staleness_…  of a parameter server
+cpu                 fraction of all cores that this process and all below it use
+Imports no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyplay.common.counters import COLUMNS, EPISODES
+from polyplay.common.counters import COLUMNS, EPISODES, Counters
+from polyplay.common.machine import cores
+from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
+from polyplay.runs.reports.process_usage import cpu_seconds
 from polyplay.runs.reports.reporter import Reporter, Snapshot
-from polyplay.runs.reports.service_metrics import ServiceMetrics, total_updates
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
+Metrics = dict[str, float | None]
+DECILES = (0.1, 0.5, 0.9)
 SILENCE = 120.0  # seconds without a turn of a worker before a warning
+
+
+class ServiceMetrics:
+    """What is new in a crew's counters since they were last read."""
+
+    def __init__(self, crew: Crew):
+        self.crew, self.growth = crew, Growth()
+        self.at = time.monotonic()
+
+    @property
+    def counters(self) -> Counters:
+        assert self.crew.counters is not None
+        return self.crew.counters
+
+    def read(self) -> Metrics:
+        now = time.monotonic()
+        passed, self.at = now - self.at, now
+        acting, training = self._rows()
+        served, calls = self._growth("served", acting), self._growth("calls", acting)
+        updates = self.growth.number("updates", self._updates())
+        learnt = self._growth("lag_count", range(self.counters.workers))
+        return {
+            "pps": _ratio(served, passed),
+            "predict_batch": _ratio(served, calls),
+            "tps": _ratio(updates, passed),
+            "train_batch": _ratio(learnt, updates),
+            **self._deciles("predict_batch", acting),
+            **self._deciles("train_batch", training),
+            **self._agents(acting),
+            **self._parameter_servers(),
+            "cpu": self._cpu(passed),
+        }
+
+    def histograms(self) -> dict[str, dict[int, int]]:
+        """How often how many were served, and learnt, at once, since the beginning."""
+        named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
+        counts = {name: self.counters.sizes[rows].sum(0) for name, rows in named}
+        return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
+
+    def _rows(self) -> tuple[list[int], list[int]]:
+        """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
+        nothing that was counted is missing afterwards.
+        """
+        rows: tuple[list[int], list[int]] = [], []
+        for role in self.crew.roles:
+            rows[role.source is not None].extend(self.crew.rows(role, past=True))
+        return rows
+
+    def _updates(self) -> int:
+        """Of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
+        those that have left count too.
+        """
+        rows = [self.crew.rows(role, past=True) for role in self.crew.roles if role.learner]
+        return int(sum(self.counters.column("updates")[r].max(initial=0) for r in rows))
+
+    def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
+        return self.growth.number(name + column, float(self.counters.column(column)[list(rows)].sum()))
+
+    def _deciles(self, name: str, rows: list[int]) -> Metrics:
+        new = self.growth.array(f"{name} sizes", self.counters.sizes[rows].sum(0))
+        if not new.sum():
+            return {}
+        reached = np.cumsum(new) / new.sum()
+        return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
+
+    def _agents(self, acting: list[int]) -> Metrics:
+        """Of crews whose agents share tables that predictors serve."""
+        roles = [role for role in self.crew.roles if role.agents and role.agents.is_open]
+        if not roles:
+            return {}
+        pools = [role.agents.pool for role in roles if role.agents]
+        metrics: Metrics = {
+            "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
+            "predictors": sum(role.n for role in roles),
+            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
+            "prediction_queue": _ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
+        }
+        waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
+        if waits:
+            seconds, count = (sum(column) for column in zip(*waits, strict=True))
+            waited = 1e3 * self.growth.number("waited", seconds)
+            metrics["agent_wait_ms"] = _ratio(waited, self.growth.number("waits", count))
+        return metrics
+
+    def _parameter_servers(self) -> Metrics:
+        """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
+        stale gradients were that came since the last reading, each at its shard. Sums are over shards.
+        """
+        servers = {id(role.server): role.server for role in self.crew.roles if role.server}
+        if not servers:
+            return {}
+        totals = [server.totals() for server in servers.values()]
+        versions = np.concatenate([t["versions"] for t in totals])
+        lags = self.growth.array("staleness", np.sum([t["lags"] for t in totals], 0))
+        lag_sum = self.growth.number("staleness sum", float(sum(t["lag_sum"] for t in totals)))
+        found = np.flatnonzero(lags)
+        most = int(found[-1]) if found.size else 0
+        beyond = most == len(lags) - 1  # the histogram's last bin holds all that is larger
+        return {
+            "shard_updates_min": float(versions.min()),
+            "shard_updates_max": float(versions.max()),
+            "grads_applied": float(sum(t["applied"].sum() for t in totals)),
+            "grads_discarded_stale": float(sum(t["stale"].sum() for t in totals)),
+            "grads_discarded_outlier": float(sum(t["outlier"] for t in totals)),
+            "staleness_min": float(found[0]) if found.size else None,
+            "staleness_mean": _ratio(lag_sum, float(lags.sum())),
+            "staleness_max": float(max(t["lag_max"] for t in totals) if beyond else most) if found.size else None,
+        }
+
+    def _cpu(self, passed: float) -> float | None:
+        first = "cpu" not in self.growth.numbers
+        new = self.growth.number("cpu", cpu_seconds())
+        return None if first or passed <= 0 else round(new / passed / cores(), 4)
 
 
 class CrewMetrics(ServiceMetrics):
@@ -38,7 +166,7 @@ class CrewMetrics(ServiceMetrics):
 
     @property
     def updates(self) -> int:
-        return self.before["updates"] + total_updates(self.crew)
+        return self.before["updates"] + self._updates()
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time."""
@@ -103,3 +231,7 @@ class CrewMetrics(ServiceMetrics):
                 elif row not in self.silent:
                     self.silent.add(row)
                     yield f"worker {role.name} {worker.ctx.index} has not taken a turn for {seconds:.0f} s"
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return round(a / b, 3) if b > 0 else None

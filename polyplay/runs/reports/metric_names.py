@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-STYLES = ("polyplay", "cleanrl", "sb3")
 # our name → theirs; what stands in no table is polyplay/NAME there
 CLEANRL = {
     "sps": "charts/SPS",
@@ -40,7 +39,6 @@ SB3 = {
     "clip_fraction": "train/clip_fraction",
     "explained_variance": "train/explained_variance",
 }
-NEGATED = {("sb3", "entropy")}  # theirs is the loss, −H
 KINDS = ("env", "infer", "learn", "replay", "wait")
 CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
 RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
@@ -65,7 +63,10 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
     shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
-    return {names.get(k, f"polyplay/{k}"): _signed(style, k, v) for k, v in shown.items()}
+    entropy = shown.get("entropy")
+    if style == "sb3" and entropy is not None:
+        shown["entropy"] = -entropy  # theirs is the loss, −H
+    return {names.get(k, f"polyplay/{k}"): v for k, v in shown.items()}
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
@@ -79,7 +80,3 @@ def of_evaluation(style: str, row: Scalars) -> Scalars:
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
     return {f"eval/episodic_{k}_mean": v for k, v in means.items()}
-
-
-def _signed(style: str, key: str, value: float | None) -> float | None:
-    return -value if value is not None and (style, key) in NEGATED else value

@@ -44,18 +44,15 @@ class NonBlockingWriter:
         if self.gone or not text:
             return
         if self.fd < 0:
-            self._write_now(text)
+            try:
+                self.file.write(text)
+            except (OSError, ValueError):  # it was closed
+                self.gone = True
         else:
             self.due.put(text.encode(self.encoding, self.errors))
             if self.thread is None:
                 self.thread = threading.Thread(target=self._pass_on, name="polyplay-output", daemon=True)
                 self.thread.start()
-
-    def _write_now(self, text: str) -> None:
-        try:
-            self.file.write(text)
-        except (OSError, ValueError):  # it was closed
-            self.gone = True
 
     def drain(self, seconds: float) -> None:
         """Wait until everything is passed on, for at most so long."""
@@ -77,11 +74,6 @@ class NonBlockingWriter:
                     data = data[os.write(self.fd, data) :]
             except OSError:
                 self.gone = True
-                self._discard()
+                with contextlib.suppress(OSError), open(os.devnull, "wb") as null:
+                    os.dup2(null.fileno(), self.fd)
             self.due.task_done()
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fd)
-            os.close(null)

@@ -39,7 +39,7 @@ class Snapshot:
     lag_count: float = 0.0
     lag_max: int | None = None  # since the last report
     losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
-    service: Mapping[str, float | None] = field(default_factory=dict)  # see service_metrics
+    service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
     queue_depth: float | None = None
     restarts: int = 0
     memory_mb: float | None = None  # none: the reporter measures it, seldom
@@ -48,7 +48,7 @@ class Snapshot:
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `style`: whose names TensorBoard and `tracker` get (metric_names.STYLES). `start`: frames, steps, updates,
+    `style`: whose names TensorBoard and `tracker` get (metric_names). `start`: frames, steps, updates,
     wall_seconds of the checkpoint resumed from (default: of the last report). Games ended after it do not count: they
     are played again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.

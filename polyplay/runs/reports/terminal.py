@@ -297,7 +297,7 @@ def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
 
 
 def _service(row: Row) -> str:
-    """Of systems whose agents are served (service_metrics)."""
+    """Of systems whose agents are served (crew_metrics)."""
     numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
     batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
     waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from polyplay.common.counters import Counters
-from polyplay.runs.reports import service_metrics
-from polyplay.runs.reports.service_metrics import ServiceMetrics
+from polyplay.runs.reports import crew_metrics
+from polyplay.runs.reports.crew_metrics import ServiceMetrics
 
 
 @pytest.fixture
 def crew(monkeypatch):
     """One predictor and two trainers, in rows 0, 1 and 2; a clock that stands still until it is set."""
     now = SimpleNamespace(t=100.0)
-    monkeypatch.setattr(service_metrics.time, "monotonic", lambda: now.t)
+    monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
     agents, none = SimpleNamespace(is_open=True, pool=pool), {"agents": None, "source": None, "server": None}
     act = SimpleNamespace(**none | {"agents": agents}, name="act", n=1, learner=False, at=[0], left=[])
@@ -91,7 +91,7 @@ def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
     crew.now.t += 1.0
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
-    assert service.read()["cpu"] * service_metrics.cores() >= 0.3
+    assert service.read()["cpu"] * crew_metrics.cores() >= 0.3
 
 
 def test_a_count_that_fell_has_begun_anew(crew):
