@@ -55,7 +55,7 @@ def change(name: str, wired: WiredSystem, faster: str = "") -> str:
     if name in ("infer", "learn") and faster:
         return f"try --precision {faster}, in which this network is faster here"
     for option, why in CHANGES[name]:
-        value = other(name, option, wired.values)
+        value = other(option, wired.values)
         if value is not None:
             return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
     computing = name in ("infer", "learn")
@@ -63,18 +63,14 @@ def change(name: str, wired: WiredSystem, faster: str = "") -> str:
     return f"{hint}; this system has no setting for it"
 
 
-def other(name: str, option: str, values: Row) -> int | None:
+def other(option: str, values: Row) -> int | None:
     """Another value of an option that is worth a try; None where there is none."""
     now = values.get(option)
     if not isinstance(now, int) or now < 1:
         return None
-    if option == "epochs":
-        return now - 1 if now > 1 else None
-    if option == "actors":
-        return now + 1
     if option == "groups":
         return 2 if now == 1 and values.get("lanes", 1) % 4 == 0 else None
-    return 2 * now
+    return {"epochs": now - 1, "actors": now + 1}.get(option, 2 * now) or None
 
 
 def _environment(wired: WiredSystem) -> str:

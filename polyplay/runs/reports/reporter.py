@@ -6,6 +6,8 @@ Imports no torch.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyplay.common.files import JsonLines, Row, read_lines, to_plain, write_json
+from polyplay.common.files import AppendFile, JsonLines, Row, read_lines, to_plain, write_json
 from polyplay.common.machine import now
 from polyplay.runs.reports import metric_names
 from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
 from polyplay.runs.reports.process_usage import Throttled, memory_mb
-from polyplay.runs.reports.tensorboard import TensorBoardWriter
 from polyplay.runs.reports.wandb import WandbLogger
 
 WINDOW = 100  # full games the means are over
@@ -237,6 +238,30 @@ class Reporter:
             if name not in self.warned:
                 self.warned.add(name)
                 self.warn(f"{name}: {e.strerror or e}; the run goes on without what did not fit")
+
+
+class TensorBoardWriter:
+    """A TensorBoard event file: one record per call, written at once, without a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        directory.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
+        self.event, self.summary = Event, Summary
+        self.writer = RecordWriter(AppendFile(directory / name))
+        self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        """Raises OSError."""
+        values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
+        self.writer.write(event.SerializeToString())
+
+    def close(self) -> None:
+        self.writer.close()
 
 
 def _mean(values: deque[float] | deque[int]) -> float | None:

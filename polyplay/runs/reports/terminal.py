@@ -273,8 +273,8 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
         f"{clock_text(row['wall_seconds']):>8}",
         f"{row['frames']:>13,} frames",
         f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
-        f"{_rate(row['fps']):>7} frames/s",
-        f"{_rate(row['sps']):>7} steps/s",
+        f"{_number(row['fps'], 0):>7} frames/s",
+        f"{_number(row['sps'], 0):>7} steps/s",
         f"return {_number(row['episodic_return_mean']):>9}",
         f"best {_number(best):>9}",
         f"lag {_number(row['lag_mean']):>5}",
@@ -287,7 +287,7 @@ def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     return [
         f"frames {frames:,}   steps {row['steps']:,}   updates {row['updates']:,}",
-        f"speed  {_rate(row['fps'])} frames/s   {_rate(row['sps'])} steps/s   {memory}",
+        f"speed  {_number(row['fps'], 0)} frames/s   {_number(row['sps'], 0)} steps/s   {memory}",
         f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
         f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most   "
@@ -301,7 +301,7 @@ def _service(row: Row) -> str:
     numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
     batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
     waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
-    return f"serves {_rate(row['pps'])} PPS, {_rate(row['tps'])} TPS   {batches}{waits}   {numbers}"
+    return f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}{waits}   {numbers}"
 
 
 def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
@@ -346,10 +346,6 @@ def clock_text(seconds: float | None) -> str:
         return "-:--:--"
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 def _number(value: float | None, digits: int = 2) -> str:
