@@ -61,15 +61,6 @@ def prepare() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
 
 
-def start_early(given: Iterable[str]) -> None:
-    """Start the fork server, so that it imports torch while this process does, unless by the names of the options that
-    were given it is not needed, or only once they are read.
-    """
-    if not {"serial", "on", "cores", "help", "h"}.intersection(given):
-        prepare()
-        forkserver.ensure_running()
-
-
 def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tuple[str, str]:
     try:
         turns = work(ctx, **arguments)
@@ -128,6 +119,15 @@ def keep_to(cores: int | None) -> None:
     if cores > len(there):
         raise UserError(f"--cores: {cores} given, allowed: 1 to {len(there)}, as many as this process may use")
     os.sched_setaffinity(0, there[:cores])
+
+
+def start_early(given: Iterable[str]) -> None:
+    """Start the fork server, so that it imports torch while this process does, unless by the names of the options that
+    were given it is not needed, or only once they are read.
+    """
+    if not {"serial", "on", "cores", "help", "h"}.intersection(given):
+        prepare()
+        forkserver.ensure_running()
 
 
 def _end_with_parent() -> None:

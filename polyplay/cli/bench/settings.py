@@ -90,26 +90,15 @@ def wire(system: str, given: Row) -> WiredSystem:
     preset = config.to_json(config.preset(page, options.preset))
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
     changed = {k: v for k, v in named.items() if preset[k] != v}
-    envs, lanes = acting(crew)
-    spec, T, B = learning(crew)
+    acts, learner = next(r for r in crew.roles if r.envs or r.agents), _learner(crew)
+    envs = acts.agents.envs if acts.agents else acts.envs
+    assert envs is not None
+    assert learner.spec is not None
+    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
     timed = sum(r.n for r in crew.roles if r.envs or r.agents or r.source)
     sizes = (lanes, T, B, updates_per_turn(crew), reuses(crew), timed)
-    return WiredSystem(system, dict(given), changed, values, kind_of(envs), *sizes, envs, wired, spec)
-
-
-def acting(crew: Crew) -> tuple[Envs, int]:
-    """The environments of those who act, and how many lanes they act for at once, as far as the wiring fixes it."""
-    role = next(r for r in crew.roles if r.envs or r.agents)
-    if role.envs is not None:
-        return role.envs, role.envs.lanes // role.envs.groups
-    assert role.agents is not None
-    return role.agents.envs, 1
-
-
-def learning(crew: Crew) -> tuple[LearnerSpec, int, int]:
-    """The spec, and [T, B]: how many rows one learner takes at once."""
-    role = _learner(crew)
-    return role.spec, *(role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0))
+    return WiredSystem(system, dict(given), changed, values, kind_of(envs), *sizes, envs, wired, learner.spec)
 
 
 def updates_per_turn(crew: Crew) -> int:
@@ -126,7 +115,7 @@ def reuses(crew: Crew) -> bool:
 
 
 def _learner(crew: Crew) -> Role:
-    """Of several that learn the first."""
+    """Of several roles that learn the first."""
     return next(r for r in crew.roles if r.spec is not None)
 
 
