@@ -34,10 +34,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
     "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
     "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
-    "reproduce": (
-        "RUN [--updates N]",
-        "do an asynchronous run again in one thread and compare every loss, to the bit",
-    ),
+    "reproduce": ("RUN [--updates N]", "do an asynchronous run again in one thread and compare every loss, to the bit"),
     "check": (
         "ENV [--steps N] [--step-timeout S] [--seed N] [--json]",
         "whether an environment keeps to the rules, and how fast it is",
@@ -61,15 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as e:
         return _complain(f"error: {' '.join(str(e).split())}", 2)
-    except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
-        return _complain(f"failed: {e}", 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `polyplay systems | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as e:  # a full disk, a directory that is not ours
+    except (EnvFailure, WorkerLost, NotFinite, Diverged, OSError) as e:  # OSError: a full disk, another's directory
         return _complain(f"failed: {e}", 1)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0

@@ -51,11 +51,13 @@ class WeightHistory:
             del self.weights[old]
 
 
-class PastParams:
-    """Takes the place of Params for one actor: the weights of its next rollout."""
+class ActorReplay:
+    """One actor, done again a rollout at a time. It takes the place of its Params: the weights of its next rollout."""
 
-    def __init__(self, history: WeightHistory):
-        self.history, self.due = history, 0
+    def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
+        self.role, self.ctx, self.history, self.due = role, ctx, history, 0
+        self.queue: RolloutQueue = role.out
+        self.worker: Worker | None = None
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         return True
@@ -65,23 +67,14 @@ class PastParams:
             vector.write(self.history.weights[self.due])
         return self.due
 
-
-class ActorReplay:
-    """One actor, done again a rollout at a time."""
-
-    def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
-        self.role, self.ctx, self.params = role, ctx, PastParams(history)
-        self.queue: RolloutQueue = role.out
-        self.worker: Worker | None = None
-
     def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
         """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
         if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            kw = {**self.role.arguments(self.ctx.index), "params": self.params, "lag": None}
+            kw = {**self.role.arguments(self.ctx.index), "params": self, "lag": None}
             self.worker = cast(Worker, self.role.work(self.ctx, **kw))
-        self.params.due = rollout.version
+        self.due = rollout.version
         before = self.queue.made(rollout.actor)
         while self.queue.made(rollout.actor) == before:
             next(self.worker)

@@ -149,11 +149,10 @@ class Session:
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
-        options, counters = self.options, self.setup.counters
-        start = {"frames": before["steps"] * self.setup.frames_per_step, **before}
+        options, wall = self.options, self.setup.counters.get("wall_seconds", 0.0)
         return Reporter(
             self.directory,
-            start={**start, "wall_seconds": counters.get("wall_seconds", 0.0)} if counters else None,
+            start={**before, "frames": before["steps"] * self.setup.frames_per_step, "wall_seconds": wall},
             tensorboard=options.tensorboard,
             warn=self._warn,
             style=options.metrics_style,
