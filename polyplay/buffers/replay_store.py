@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from polyplay.buffers.replay import Replay, ReplayBuffer, Uniform
+from polyplay.buffers.replay import Replay, Uniform
 from polyplay.common import tree
 from polyplay.common.checkpoint import open_checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
+
+if TYPE_CHECKING:
+    from polyplay.buffers.replay import ReplayBuffer
 
 REPORT = 100  # updates between two reports of a buffer's metrics
 

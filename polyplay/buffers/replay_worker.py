@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 from polyplay.buffers import actor_checkpoint, replay_store
-from polyplay.buffers.replay.row_kernels import SAMPLED
 from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.checkpoint import CheckpointPart
@@ -93,6 +92,8 @@ class ReplayShard:
         self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:
+        from polyplay.buffers.replay.row_kernels import SAMPLED
+
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:

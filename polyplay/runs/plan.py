@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyplay.buffers.replay import rng, row_kernels
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.runs import memory_estimate
@@ -70,8 +69,10 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
     ]
-    if any(r.held_replay for r in crew.roles) and not rng.is_compiled(row_kernels.append):
-        lines.append(("once", COMPILES))
+    if any(r.held_replay for r in crew.roles):
+        from polyplay.buffers.replay import rng, row_kernels  # with numba
+
+        lines += [] if rng.is_compiled(row_kernels.append) else [("once", COMPILES)]
     return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
 
 

@@ -11,4 +11,5 @@ import signal
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 
+import polyplay.buffers.replay.buffer  # noqa: E402
 import polyplay.learning  # noqa: E402, F401

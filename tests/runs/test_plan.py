@@ -8,6 +8,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
+from polyplay.buffers.replay import rng
 from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_json
@@ -169,8 +170,8 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
 
 
 def test_what_is_compiled_first_is_said_where_it_was_not_yet(monkeypatch):
-    monkeypatch.setattr(plan.rng, "is_compiled", lambda loop: False)
+    monkeypatch.setattr(rng, "is_compiled", lambda loop: False)
     assert "are compiled on this machine first" in line(make("dqn"), "once")
     assert "once" not in dict(make("a2c").lines)
-    monkeypatch.setattr(plan.rng, "is_compiled", lambda loop: True)
+    monkeypatch.setattr(rng, "is_compiled", lambda loop: True)
     assert "once" not in dict(make("dqn").lines)
