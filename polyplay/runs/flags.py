@@ -13,9 +13,12 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyplay.common.errors import UserError
+
+if TYPE_CHECKING:
+    from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
@@ -246,6 +249,32 @@ def show_help(defaults: Mapping[str, object], command: str, about: str = "") -> 
     import tyro
 
     options = dataclasses.make_dataclass("Options", [(n, type(v)) for n, v in defaults.items()], frozen=True)
-    default, plain = options(**defaults), (tyro.conf.OmitArgPrefixes,)
-    tyro.cli(options, prog=command, description=about, args=["--help"], default=default, config=plain)
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_optional)
+    tyro.cli(
+        options,
+        prog=command,
+        description=about,
+        args=["--help"],
+        default=options(**defaults),
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=registry,
+    )
     raise SystemExit(0)
+
+
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:
+    """tyro's rule for `int | None` and its like: the help says INT, and `none` for None."""
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    args = get_args(info.type)
+    kinds = [k for k in args if k in (int, float, str)]
+    if len(kinds) != 1 or set(args) != {NONE, *kinds}:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kinds[0].__name__.upper(),
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
+    )

@@ -42,7 +42,7 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     assert caught.value.code == 0
     assert "polyplay x RUN" in out
     assert "About it." in out
-    assert "how many (default: None)" in out
+    assert "how many (default: none)" in out
 
 
 def test_the_last_of_several_bad_ones_does_not_hide_the_first():
