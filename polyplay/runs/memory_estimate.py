@@ -1,7 +1,7 @@
 """How much memory a run will need, predicted from its wiring and specs, and how much there is.
 
-Shared blocks are counted exactly; what a process of Python and torch takes by itself was measured (`OF`), and so
-was how much more than the tensors kept for it a backward pass takes (`BACKWARD`). Imports no torch.
+Shared blocks are counted exactly; what a process of Python and torch takes by itself was measured (`IDLE_PROCESS_MB`),
+and so was how much more than the tensors kept for it a backward pass takes (`BACKWARD`). Imports no torch.
 """
 
 from __future__ import annotations
