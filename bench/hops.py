@@ -108,7 +108,7 @@ BESIDE = {
     "size",
     "credit",
     "room",
-    "RolloutQueue.check",
+    "SharedQueue.check",
     "Stream.check",
     "importance_exponent",
     "beta",

@@ -151,7 +151,7 @@ class Simulated:
             self.at, self.cut = 0, True
 
     def _fill(self, slot: int) -> None:
-        rows = self.producer.views(slot)[0]
+        rows = tree.at(self.producer.rows, slot)
         self.recording.copy(self.lane, self.at, rows)
         rows["version"][:] = self.held
         if self.cut:

@@ -8,6 +8,7 @@ the lag allows), actions of the parked rows are chosen again if the weights are 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -28,18 +29,19 @@ from polyplay.nets.device import to_host
 from polyplay.nets.policy import Policy, TapedPolicy
 
 
+@dataclass
 class LaneGroup:
-    """A fixed group of lanes on its way through a rollout; `at` counts its rows."""
+    """A fixed group of lanes on its way through a rollout."""
 
-    def __init__(self, lanes: slice, state: Batch, noise: LaneUniforms):
-        self.lanes, self.noise = lanes, noise
-        self.at, self.parked = 0, False
-        self.slot: int | None = None
-        self.rows: Batch = {}  # of the slot
-        self.state = state  # before the row that comes next
-        self.step: Batch = {}  # the parked row as it arrived,
-        self.outputs: Batch = {}  # the policy's outputs there,
-        self.after: Batch = {}  # and its state behind it
+    lanes: slice
+    noise: LaneUniforms
+    state: Batch  # before the row that comes next
+    slot: int | None = None  # None: the first rollout has not begun
+    at: int = 0  # rows in the slot
+    parked: bool = False
+    step: Batch = field(default_factory=dict)  # the parked row as it arrived,
+    outputs: Batch = field(default_factory=dict)  # the policy's outputs there,
+    after: Batch = field(default_factory=dict)  # and its state behind it
 
 
 class Actor:
@@ -55,7 +57,8 @@ class Actor:
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
             noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
-            self.groups.append(LaneGroup(lanes, policy.initial(self.width), noise))
+            self.groups.append(LaneGroup(lanes, noise, policy.initial(self.width)))
+        self.version: int | None = None  # of the weights that act
         self.restored = False
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
 
@@ -65,67 +68,51 @@ class Actor:
         pull(k) brings the weights for round k, a rollout of every group, and returns their version; None: they are not
         published yet.
         """
-        version = yield from self._pull(pull, 0)
-        self._hold_weights()
+        yield from self._pull(pull, 0)
         k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
-            yield from self._gather(version)
+            yield from self._gather()
         while True:
-            slots = yield from self._slots()
-            newest = yield from self._pull(pull, k)
-            again = newest != version or self.restored
-            if newest != version:
-                self._hold_weights()
-            version, k, self.restored = newest, k + 1, False
-            for group, slot in zip(self.groups, slots, strict=True):
-                self._start(group, slot, again, version)
-            yield from self._gather(version)
+            slots: list[int] = []
+            with self.ctx.counters.timed("wait"):
+                while len(slots) < len(self.groups):
+                    if (slot := self.out.slot()) is None:
+                        yield None
+                    else:
+                        slots.append(slot)
+            again = (yield from self._pull(pull, k)) or self.restored
+            k, self.restored = k + 1, False
+            for group, slot in zip(self.groups, slots, strict=True):  # row 0 is the parked row
+                if again:
+                    self.acts[group.lanes] -= 1  # the same noise as the first time
+                    group.outputs, group.after = self._act(group, group.step)
+                tree.write(self.out.state, slot, tree.map(lambda x: x.numpy(), group.state))
+                write_row(self.out.rows, (slot, 0), group.step, group.outputs, self.version)
+                group.slot, group.at, group.parked, group.step = slot, 0, False, {}
+                self._send(group, group.outputs, group.after)
+            yield from self._gather()
             yield slots
-            for group in self.groups:
-                group.slot = None
 
-    def _slots(self) -> Generator[None, None, list[int]]:
-        """An empty slot for each group."""
-        slots: list[int] = []
-        with self.ctx.counters.timed("wait"):
-            while len(slots) < len(self.groups):
-                slot = self.out.slot()
-                if slot is None:
-                    yield None
-                else:
-                    slots.append(slot)
-        return slots
-
-    def _pull(self, pull: Callable[[int], int | None], k: int) -> Generator[None, None, int]:
+    def _pull(self, pull: Callable[[int], int | None], k: int) -> Generator[None, None, bool]:
+        """Whether the weights for round k are new; they stay for a rollout."""
         with self.ctx.counters.timed("wait"):
             while (version := pull(k)) is None:
                 yield None
-        return version
-
-    def _hold_weights(self) -> None:
-        """The weights are new, and stay for a rollout."""
+        if version == self.version:
+            return False
+        self.version = version
         if hasattr(self.policy, "hold"):
             with self.ctx.counters.timed("infer"):
                 self.policy.hold()
+        return True
 
-    def _start(self, group: LaneGroup, slot: int, again: bool, version: int) -> None:
-        """Row 0 of the slot is the parked row, acted on again if the weights are new; send the group on."""
-        group.slot, (group.rows, state) = slot, self.out.views(slot)
-        if again:
-            self.acts[group.lanes] -= 1  # the same noise as the first time
-            group.outputs, group.after = self._act(group, group.step)
-        tree.map(lambda x, y: x.__setitem__(slice(None), y.numpy()), state, group.state)
-        write_row(group.rows, 0, group.step, group.outputs, version)
-        group.at, group.parked, group.step = 0, False, {}
-        self._send(group, group.outputs, group.after)
-
-    def _gather(self, version: int) -> Iterator[None]:
+    def _gather(self) -> Iterator[None]:
         """Receive, act, write and send until every group is parked on its last row."""
         waiting = sum(not g.parked for g in self.groups)
         while waiting:
             try:
                 with self.ctx.counters.timed("env"):
-                    lanes, step = self.pool.recv(self.out.patience)
+                    lanes, step = self.pool.recv(self.ctx.patience)
             except TimeoutError:
                 yield None
                 continue
@@ -134,7 +121,7 @@ class Actor:
             group = self.groups[lanes.start // self.width]
             outputs, after = self._act(group, step)
             if group.slot is not None:
-                write_row(group.rows, group.at, step, outputs, version)
+                write_row(self.out.rows, (group.slot, group.at), step, outputs, self.version)
             if group.slot is None or group.at == self.out.T:
                 group.step, group.outputs, group.after, group.parked = step, outputs, after, True
                 waiting -= 1

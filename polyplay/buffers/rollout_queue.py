@@ -10,60 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from math import gcd
-from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from polyplay.buffers.rollout_slots import Collator
+from polyplay.buffers.queue_base import FILLING, READING, QueueBatches, SharedQueue, slots_held
+from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, row_spec
 from polyplay.common import tree
-from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed, UserError
+from polyplay.common.errors import UserError
 from polyplay.common.ring import Ring
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import LINE, Layout, SharedBlock
-from polyplay.common.tree import Batch, Field, Spec
+from polyplay.common.semaphores import Semaphore
+from polyplay.common.shared_memory import LINE
+from polyplay.common.tree import Batch, Spec
 
-# Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
-# no ring was in the hands of an actor that died.
-FILLING, READING = 1, 2
 UNWRITTEN = -1  # in a row's version: nothing was written there yet
-
-ROWS: Spec = {
-    "reward": Field((), "float32"),
-    "terminated": Field((), "bool"),
-    "truncated": Field((), "bool"),
-    "first": Field((), "bool"),
-    "version": Field((), "int64"),
-    "agent": Field((), "int32"),  # whose weights chose; 0, as the memory begins, where there is one agent
-}
-
-
-class EnvSpecLike(Protocol):
-    @property
-    def obs(self) -> Spec: ...
-    @property
-    def mask(self) -> Spec | None: ...
-
-
-class EnvsLike(Protocol):
-    @property
-    def lanes(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def spec(self) -> EnvSpecLike: ...
-
-
-class PolicyLike(Protocol):
-    def spec(self) -> Spec: ...
-    def state_spec(self) -> Spec: ...
-
-
-def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
-    """Fields of a row and lane: what arrives (obs, …, and the mask of legal actions where the environment has one),
-    what the policy said (action, logp, value), and its version.
-    """
-    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **policy}
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
@@ -83,10 +42,8 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
     return each
 
 
-class RolloutQueue:
+class RolloutQueue(SharedQueue):
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
-
-    memory: ClassVar[str] = "rollouts"
 
     def __init__(
         self,
@@ -105,25 +62,20 @@ class RolloutQueue:
         self.T, self.lanes, self.slots = T, lanes, slots
         self.producers, self.consumers, self.groups = producers, consumers, groups
         self.share = slots // producers
-        layout = Layout()
-        self._fields = {
-            "rows": tree.map(lambda f: layout.add((slots, T + 1, lanes, *f.shape), f.dtype), rows),
-            "state": tree.map(lambda f: layout.add((slots, lanes, *f.shape), f.dtype), state),
-            "use": layout.add((slots, LINE // 8), np.int64),
-            "rings": layout.add((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
-            "by": layout.add(slots, np.int64),
-            "base": layout.add(producers, np.int64),
-            "asked": layout.add(consumers, np.int64),
-            "answered": layout.add(producers, np.int64),
-            "closed": layout.add(8, np.int64),
+        fields = {
+            "rows": tree.widen(rows, (slots, T + 1, lanes)),
+            "state": tree.widen(state, (slots, lanes)),
+            "use": ((slots, LINE // 8), np.int64),
+            "rings": ((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            "by": (slots, np.int64),
+            "base": (producers, np.int64),
+            "asked": (consumers, np.int64),
+            "answered": (producers, np.int64),
+            "closed": (8, np.int64),
         }
-        self.block: SharedBlock = layout.block()
-        self._bells = Semaphores(producers + consumers)
-        self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-        self._attach()
+        super().__init__(fields, producers + consumers)
         for slot in range(slots):
             self._free[slot // self.share].put(slot)
-            self._bells[slot // self.share].post()
 
     @classmethod
     def of(
@@ -138,26 +90,16 @@ class RolloutQueue:
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
 
-    def arrows(self) -> list[Arrow]:
-        return [Arrow(self.label(), ("out",), ("source",))]
-
-    @property
-    def nbytes(self) -> int:
-        return self.block.nbytes
-
     def _attach(self) -> None:
-        def array(field: Any) -> np.ndarray:
-            return self.block.array(*field)
-
-        self.rows: Batch = tree.map(array, self._fields["rows"])
-        self.state: Batch = tree.map(array, self._fields["state"])
-        self.use = array(self._fields["use"])[:, 0]
-        self.by = array(self._fields["by"])  # incarnation of the actor that filled a slot
-        self.base = array(self._fields["base"])  # rollouts learnt before this stream began, by producer
-        self._asked, self.answered = array(self._fields["asked"]), array(self._fields["answered"])
-        self._closed = array(self._fields["closed"])
-        cells = array(self._fields["rings"])[..., : Ring.cells(self.share)]
-        self._free, self._full = ([Ring(cells[k, p]) for p in range(self.producers)] for k in (0, 1))
+        super()._attach()
+        self.rows, self.state = self.arrays["rows"], self.arrays["state"]
+        self.use = self.arrays["use"][:, 0]
+        self.by = self.arrays["by"]  # incarnation of the actor that filled a slot
+        self.base = self.arrays["base"]  # rollouts learnt before this stream began, by producer
+        self._asked, self.answered = self.arrays["asked"], self.arrays["answered"]
+        cells = self.arrays["rings"][..., : Ring.cells(self.share)]
+        self._free = [Ring(cells[0, p], self._bells[p]) for p in range(self.producers)]
+        self._full = [Ring(cells[1, p], self.bell(p % self.consumers)) for p in range(self.producers)]
         self.ends = cells[1, :, 0:16:8]  # [producers, 2] head and tail of each full ring
 
     def producer(self, p: int) -> Producer:
@@ -194,9 +136,11 @@ class RolloutQueue:
 
     def filling(self, p: int) -> list[int]:
         """Slots of producer `p` that are in no ring and with no learner."""
-        known = set(self._free[p].peek()) | set(self._full[p].peek())
+        return self._held(p, FILLING)
+
+    def _held(self, p: int, holder: int) -> list[int]:
         own = range(p * self.share, (p + 1) * self.share)
-        return [s for s in own if s not in known and self.use[s] == FILLING]
+        return slots_held(own, (self._free[p], self._full[p]), self.use, holder)
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
@@ -211,88 +155,42 @@ class RolloutQueue:
         """Full slots that no learner has taken yet."""
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
-    def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
-        self._closed[0] = 1
-        for i in range(self.producers + self.consumers):
-            self._bells[i].post()
-
-    def check(self) -> None:
-        if self._closed[0]:
-            raise Closed
-
-    def bell(self, c: int) -> Any:
+    def bell(self, c: int) -> Semaphore:
         """The semaphore that gets a token whenever consumer `c` has something to look at."""
         return self._bells[self.producers + c]
 
-    def give_back(self, slots: list[int]) -> None:
-        """Slots whose rows were taken go to their producers again."""
-        for slot in slots:
-            p = slot // self.share
-            self._free[p].put(slot)
-            self._bells[p].post()
-
     def reclaim(self, c: int) -> int:
         """Give back what a lost predecessor of consumer `c` was reading; how many slots."""
-        found = []
-        for p in range(c, self.producers, self.consumers):
-            known = {*self._free[p].peek(), *self._full[p].peek()}
-            own = range(p * self.share, (p + 1) * self.share)
-            found += [s for s in own if s not in known and self.use[s] == READING]
-        self.give_back(found)
+        found = [(p, s) for p in range(c, self.producers, self.consumers) for s in self._held(p, READING)]
+        for p, slot in found:
+            self._free[p].put(slot)
         return len(found)
-
-    def __getstate__(self) -> dict:
-        names = (
-            "T",
-            "lanes",
-            "slots",
-            "producers",
-            "consumers",
-            "groups",
-            "share",
-            "_fields",
-            "block",
-            "_bells",
-            "patience",
-        )
-        return {k: self.__dict__[k] for k in names}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
 
 
 class Producer:
     """One actor's end of a RolloutQueue."""
 
     def __init__(self, queue: RolloutQueue, p: int):
-        self.queue, self.p, self.T, self.lanes = queue, p, queue.T, queue.lanes
-        self._free, self._full = queue._free[p], queue._full[p]
-        self._bell, self._doorbell = queue._bells[p], queue._bells[queue.producers + p % queue.consumers]
+        self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
+        self._free, self._full, self._bell = queue._free[p], queue._full[p], queue._bells[p]
         self._reclaimed = queue.filling(p)  # those a lost predecessor held
-        queue.rows["version"][self._reclaimed] = UNWRITTEN
+        self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
         """An empty slot, or None when there was none for a while. Raises Closed."""
-        slot: int | None
-        self.queue.check()
-        if self._reclaimed:
-            slot = self._reclaimed.pop()
-        else:
-            until = time.monotonic() + self.queue.patience
-            while (slot := self._free.take(self.queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
+        queue = self.queue
+        queue.check()
+        slot: int | None = self._reclaimed.pop() if self._reclaimed else None
+        if slot is None:
+            until = time.monotonic() + queue.patience
+            while (slot := self._free.take(queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
-                self.queue.check()
-            if slot is not None:
-                self._bell.wait(0)  # its token, so that tokens never outnumber slots
-        if slot is not None:
-            self.queue.rows["version"][slot] = UNWRITTEN
+                queue.check()
+            if slot is None:
+                return None
+            self._bell.wait(0)  # its token, so that tokens never outnumber slots
+        self.rows["version"][slot] = UNWRITTEN
         return slot
-
-    @property
-    def patience(self) -> float:
-        return self.queue.patience
 
     @property
     def committed(self) -> int:
@@ -309,53 +207,33 @@ class Producer:
 
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""
-        queue, slots = self.queue, self._full.peek()
-        whole = {"rows": queue.rows, "state": queue.state, "by": queue.by}
-        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(slots)}
+        whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
+        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(self._full.peek())}
 
     def give(self, flight: Batch) -> None:
         """The inverse, on a stream that nothing went through yet."""
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
             assert slot is not None  # they were in slots of a stream as large as this
-            rows, state = self.views(slot)
-            tree.write(rows, ..., kept["rows"])
-            tree.write(state, ..., kept.get("state", {}))
+            tree.write(self.rows, slot, kept["rows"])
+            tree.write(self.state, slot, kept.get("state", {}))
             self.commit(slot, int(kept["by"]))
-
-    def views(self, slot: int) -> tuple[Batch, Batch]:
-        """The slot's rows, [T+1, lanes, …], and the state before them, [lanes, …]."""
-        return tree.map(lambda x: x[slot], self.queue.rows), tree.map(lambda x: x[slot], self.queue.state)
 
     def commit(self, slot: int, by: int = 0) -> None:
         """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
         self.queue.by[slot] = by
-        if (self.queue.rows["version"][slot] == UNWRITTEN).any():
+        if (self.rows["version"][slot] == UNWRITTEN).any():
             raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
         self._full.put(slot)
-        self._doorbell.post()
 
 
-class RolloutBatches:
+class RolloutBatches(QueueBatches[RolloutQueue]):
     """What crosses into a learner: a description that becomes an iterator there."""
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
-        self.queue, self.n, self.in_turn = queue, n, in_turn
+        super().__init__(queue)
+        self.n, self.in_turn = n, in_turn
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
-
-    @property
-    def edge(self) -> RolloutQueue:
-        return self.queue
-
-    @property
-    def joined_nbytes(self) -> float:
-        """Bytes of a batch that is put together from several slots."""
-        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[T, B] of a batch."""
-        return self.queue.T, self.n * self.queue.lanes
 
     def describe(self) -> list[str]:
         return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps"]
@@ -374,8 +252,7 @@ class RolloutBatches:
         taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
         `join` puts slots side by side, if not the stream's own does. `wait`: for a while, before it answers None.
         """
-        queue = self.queue
-        bell = queue.bell(c)
+        queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
         while True:
             queue.check()
@@ -391,7 +268,8 @@ class RolloutBatches:
             log(slots)
             yield join(slots)
             join.done()
-            queue.give_back(slots)
+            for slot in slots:
+                queue._free[slot // queue.share].put(slot)
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
@@ -414,3 +292,25 @@ class RolloutBatches:
             chosen.append(c + at * queue.consumers)
             turn += 1
         return chosen, turn
+
+
+class Collator:
+    """Puts `n` slots of `lanes` lanes side by side: a view when one is the batch, else one copy into kept memory."""
+
+    def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
+        self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
+        if n > 1:
+            self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
+            self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)
+
+    def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
+        if self.n == 1:
+            return tree.at(self.rows, slots[0]), tree.at(self.state, slots[0])
+        for i, slot in enumerate(slots):
+            lanes = slice(i * self.lanes, (i + 1) * self.lanes)
+            tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
+            tree.write(self._state, lanes, tree.at(self.state, slot))
+        return self._rows, self._state
+
+    def done(self) -> None:
+        """The slots are no longer read: they may go back to their producers."""

@@ -16,14 +16,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from polyplay.buffers.queue_base import FILLING, READING, SharedQueue, slots_held
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
-from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import LINE, Layout
+from polyplay.common.shared_memory import LINE
 from polyplay.common.tree import Batch
 
 # of a tray: who holds it (written before its number leaves a ring), which incarnation of its memory drew it, + 1, and
@@ -35,7 +33,7 @@ _LEFT, _VERSION, _COUNTED, _ASKED = 0, 1, 2, 3
 _FRESH, _KEPT, _ANSWERED = 0, 1, 2
 
 
-class SampleQueue:
+class SampleQueue(SharedQueue):
     """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
 
     memory: ClassVar[str] = "replay"
@@ -43,32 +41,24 @@ class SampleQueue:
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.memories, self.learners, self.depth = replay, queue.consumers, learners, depth
         n = self.n = self.memories * learners * depth
-        layout = Layout()
-        self._fields = {
-            "items": tree.map(lambda f: layout.add((n, *f.shape), f.dtype), replay.drawn()),
-            "priority": layout.add((n, replay.batch), np.float32),
-            "marks": layout.add((n, LINE // 8), np.int64),
-            "rings": layout.add((2, self.memories, learners, -(-Ring.cells(depth) // 8) * 8), np.int64),
-            "learning": layout.add(LINE // 8, np.float64),
-            "remembering": layout.add((self.memories, LINE // 8), np.float64),
-            "closed": layout.add(LINE // 8, np.int64),
-        }
-        self.block = layout.block()
-        self._bells = Semaphores(learners)
         self._stream = queue  # for the bells of its consumers
-        self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-        self._attach()
+        fields = {
+            "items": tree.widen(replay.drawn(), (n,)),
+            "priority": ((n, replay.batch), np.float32),
+            "marks": ((n, LINE // 8), np.int64),
+            "rings": ((2, n // depth, -(-Ring.cells(depth) // 8) * 8), np.int64),
+            "learning": (LINE // 8, np.float64),
+            "remembering": ((self.memories, LINE // 8), np.float64),
+            "closed": (LINE // 8, np.int64),
+        }
+        super().__init__(fields, learners)
         self._learning[_LEFT] = 1.0
         for t in range(n):
-            self._empty[t // (learners * depth)][t // depth % learners].put(t)
+            self._empty[t // depth].put(t)
 
     @property
     def edge(self) -> SampleQueue:
         return self
-
-    @property
-    def nbytes(self) -> int:
-        return self.block.nbytes
 
     def describe(self) -> list[str]:
         return [f"batch   {self.replay.items}, {self.depth} ready from each"]
@@ -77,25 +67,23 @@ class SampleQueue:
         back = ", and priorities back" if self.replay.prioritized else ""
         return f"SampleQueue: {self.n} batches of {self.replay.batch}{back}"
 
-    def arrows(self) -> list[Arrow]:
-        return [Arrow(self.label(), ("out",), ("source",))]
-
     def _attach(self) -> None:
-        def array(field: Any) -> np.ndarray:
-            return self.block.array(*field)
+        super()._attach()
+        self._items, self.priority, self.marks = (self.arrays[k] for k in ("items", "priority", "marks"))
+        self._learning, self._remembering = self.arrays["learning"], self.arrays["remembering"]
+        cells, pairs = self.arrays["rings"][..., : Ring.cells(self.depth)], range(self.n // self.depth)
+        # of each memory's learners, one memory after another
+        self._empty = [Ring(cells[0, i], self._stream.bell(i // self.learners)) for i in pairs]
+        self._full = [Ring(cells[1, i], self._bells[i % self.learners]) for i in pairs]
 
-        self._items = tree.map(array, self._fields["items"])
-        self.priority, self.marks = array(self._fields["priority"]), array(self._fields["marks"])
-        self._learning, self._remembering = array(self._fields["learning"]), array(self._fields["remembering"])
-        self._closed = array(self._fields["closed"])
-        cells = array(self._fields["rings"])[..., : Ring.cells(self.depth)]
-        self._empty, self._full = (
-            [[Ring(cells[k, m, i]) for i in range(self.learners)] for m in range(self.memories)] for k in (0, 1)
-        )
+    def held(self, pairs: slice, holder: int) -> list[int]:
+        """Trays of these pairs of a memory and a learner that are with neither of them, but with a lost one."""
+        trays = np.arange(self.n).reshape(-1, self.depth)[pairs].ravel().tolist()
+        return slots_held(trays, self._empty[pairs] + self._full[pairs], self.marks[:, _HOLDER], holder)
 
     def item(self, tray: int) -> Batch:
         """The batch in a tray, as `Memory.sample` gives it; its arrays are the tray's own."""
-        return tree.map(lambda x: x[tray], self._items)
+        return tree.at(self._items, tray)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
         """The end of memory `m`, of its incarnation `by`."""
@@ -108,7 +96,7 @@ class SampleQueue:
     @property
     def waiting(self) -> int:
         """Whole batches that no learner has taken yet."""
-        return sum(len(ring) for rings in self._full for ring in rings)
+        return sum(map(len, self._full))
 
     # ------------------------------------------------------------------------------------ how far learning is
 
@@ -147,42 +135,20 @@ class SampleQueue:
         """Memories that could not write the last part that they were asked for."""
         return np.flatnonzero(self._remembering[:, _ANSWERED] < 0).tolist()
 
-    # ---------------------------------------------------------------------------------------------- the end
-
-    def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
-        self._closed[0] = 1
-        for c in range(self.learners):
-            self._bells[c].post()
-
-    def check(self) -> None:
-        if self._closed[0]:
-            raise Closed
-
-    def __getstate__(self) -> dict:
-        names = ("replay", "memories", "learners", "depth", "n", "patience", "block", "_fields", "_bells", "_stream")
-        return {k: self.__dict__[k] for k in names}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._attach()
-
 
 class SampleWriter:
     """A memory's end. One that takes a lost one's place has the trays that it was filling."""
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
-        self.samples, self.m, self.mark = samples, m, by + 1
+        self.samples, self.mark = samples, by + 1
         self.bell, self.cells = samples._stream.bell(m), samples._remembering[m]
-        known = {t for i in range(samples.learners) for r in (samples._empty, samples._full) for t in r[m][i].peek()}
-        each = samples.learners * samples.depth
-        lost = [t for t in range(m * each, (m + 1) * each) if t not in known and samples.marks[t, _HOLDER] == FILLING]
-        self.empty = deque(lost)
+        self.pairs = slice(m * samples.learners, (m + 1) * samples.learners)
+        self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
         marks = self.samples.marks
-        for ring in self.samples._empty[self.m]:
+        for ring in self.samples._empty[self.pairs]:
             while (tray := ring.take(marks[:, _HOLDER], FILLING)) is not None:
                 self.bell.wait(0)  # its token
                 self.empty.append(tray)
@@ -192,9 +158,8 @@ class SampleWriter:
     @property
     def away(self) -> int:
         """Trays that this end filled, its predecessors not, and that are not back yet."""
-        each = self.samples.learners * self.samples.depth
-        mine = self.samples.marks[self.m * each : (self.m + 1) * each, _BY] == self.mark
-        return int(mine.sum()) - sum(bool(mine[t % each]) for t in self.empty)
+        mine = self.samples.marks[:, _BY].reshape(-1, self.samples.depth)[self.pairs] == self.mark
+        return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
         """Have the tray that came back first filled by draw(item), and hand it to its learner."""
@@ -203,9 +168,7 @@ class SampleWriter:
         draw(self.samples.item(tray))
         self.samples.marks[tray, _BY] = self.mark
         self.empty.popleft()
-        c = tray // self.samples.depth % self.samples.learners
-        self.samples._full[self.m][c].put(tray)
-        self.samples._bells[c].post()
+        self.samples._full[tray // self.samples.depth].put(tray)
 
     def heard(self, steps: float) -> None:
         """So many agent steps more were remembered."""
@@ -226,12 +189,8 @@ class SampleReader:
 
     def __init__(self, samples: SampleQueue, c: int):
         self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
-        for m in range(samples.memories):
-            known = {*samples._empty[m][c].peek(), *samples._full[m][c].peek()}
-            begin = (m * samples.learners + c) * samples.depth
-            for t in range(begin, begin + samples.depth):
-                if t not in known and samples.marks[t, _HOLDER] == READING:
-                    self.give(t, None)
+        for tray in samples.held(slice(c, None, samples.learners), READING):
+            self.give(tray, None)
 
     def batches(self) -> Iterator[int | None]:
         """Trays, of the memories in turn as far as they have some; None: nothing came for a while. Raises Closed."""
@@ -247,8 +206,8 @@ class SampleReader:
     def _next(self) -> int | None:
         for k in range(self.samples.memories):
             m = (self.turn + k) % self.samples.memories
-            tray = self.samples._full[m][self.c].take(self.samples.marks[:, _HOLDER], READING)
-            if tray is not None:
+            ring = self.samples._full[m * self.samples.learners + self.c]
+            if (tray := ring.take(self.samples.marks[:, _HOLDER], READING)) is not None:
                 self.turn = m + 1
                 return tray
         return None
@@ -259,9 +218,7 @@ class SampleReader:
         if priority is not None:
             samples.priority[tray] = priority
         samples.marks[tray, _JUDGED] = priority is not None
-        m = tray // (samples.learners * samples.depth)
-        samples._empty[m][self.c].put(tray)
-        samples._stream.bell(m).post()
+        samples._empty[tray // samples.depth].put(tray)
 
     def gather(self, version: int, patience: float) -> Iterator[None]:
         """Wait until every memory has written its part for `version`: as long as that takes."""

@@ -10,38 +10,31 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 
-from polyplay.buffers.rollout_queue import EnvsLike, PolicyLike, row_spec
+from polyplay.buffers.queue_base import Queue, QueueBatches
+from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, row_spec
 from polyplay.common import tree
-from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.shared_memory import Layout
 from polyplay.common.tree import Batch, Spec
 
 
-class TrainingQueue:
+class TrainingQueue(Queue):
     """At most `capacity` full chunks, and one more slot in the hands of each of `agents` lanes.
 
     Who wants a slot while the queue is full waits: that is the queue's bound on policy lag.
     """
 
-    memory: ClassVar[str] = "rollouts"
     lanes = 1  # of a slot
 
     def __init__(self, rows: Spec, state: Spec, T: int, agents: int, capacity: int):
         self.T, self.agents, self.capacity = T, agents, capacity
         slots = self.slots = capacity + agents
-        layout = Layout()
-        fields = tree.map(lambda f: layout.add((slots, T + 1, *f.shape), f.dtype), rows)
-        states = tree.map(lambda f: layout.add((slots, *f.shape), f.dtype), state)
-        self.block = layout.block()
-        self.rows: Batch = tree.map(lambda f: self.block.array(*f), fields)
-        self.state: Batch = tree.map(lambda f: self.block.array(*f), states)
+        self.rows: Batch = tree.zeros(rows, (slots, T + 1))
+        self.state: Batch = tree.zeros(state, (slots,))
+        self.nbytes = slots * ((T + 1) * tree.nbytes(rows) + tree.nbytes(state))
         self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
-        self.patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
         self._empty = list(range(slots))
         self._full: deque[int] = deque()
         self._held = 0  # full slots, and those being learnt
@@ -58,13 +51,6 @@ class TrainingQueue:
 
     def label(self) -> str:
         return f"training queue: at most {self.capacity} chunks × {self.T + 1} rows"
-
-    def arrows(self) -> list[Arrow]:
-        return [Arrow(self.label(), ("out",), ("source",))]
-
-    @property
-    def nbytes(self) -> int:
-        return self.block.nbytes
 
     # ---------------------------------------------------------------------------------- the acting side
 
@@ -122,9 +108,8 @@ class TrainingQueue:
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
         """Copies of n chunks: rows [T+1, n, …] and the state before them [n, …]."""
-        at = np.array(slots)
-        rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[at], 1, 0)), self.rows)
-        return rows, tree.map(lambda x: x[at], self.state)
+        rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
+        return rows, tree.map(lambda x: x[slots], self.state)
 
     def give_back(self, slots: list[int]) -> None:
         with self._room:
@@ -145,30 +130,17 @@ class TrainingQueue:
             self._came.notify_all()
 
 
-class TrainingBatches:
+class TrainingBatches(QueueBatches[TrainingQueue]):
     """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
 
     def __init__(self, queue: TrainingQueue, rows: int):
-        self.queue, self.rows = queue, rows
+        super().__init__(queue)
+        self.rows = rows
 
     @property
-    def n(self) -> int:
+    def n(self) -> int:  # type: ignore[override]
         """Whole chunks of a batch."""
         return max(1, -(-self.rows // self.queue.T))
-
-    @property
-    def edge(self) -> TrainingQueue:
-        return self.queue
-
-    @property
-    def joined_nbytes(self) -> float:
-        """Bytes of a batch that is put together from several chunks."""
-        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[T, B] of a batch."""
-        return self.queue.T, self.n
 
     def describe(self) -> list[str]:
         return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from polyplay.common.semaphores import Semaphore
+
 
 class Ring:
     """Numbers from one producer to one consumer, in order. `get` answers None when empty; waiting is a Semaphore's.
 
-    cells: int64 [capacity + 2 · 8]; head and tail lie a cache line apart.
+    cells: int64 [capacity + 2 · 8]; head and tail lie a cache line apart. bell: gets a token with every number.
     """
 
-    def __init__(self, cells: np.ndarray):
-        self._head, self._tail, self._ring = cells[0:1], cells[8:9], cells[16:]
+    def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
+        self._head, self._tail, self._ring, self._bell = cells[0:1], cells[8:9], cells[16:], bell
 
     @staticmethod
     def cells(capacity: int) -> int:
@@ -24,6 +26,8 @@ class Ring:
             raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
         self._ring[tail % len(self._ring)] = number
         self._tail[0] = tail + 1
+        if self._bell is not None:
+            self._bell.post()
 
     def look(self) -> int | None:
         """The next number, left where it is."""

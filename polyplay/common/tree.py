@@ -71,6 +71,11 @@ def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
     return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
 
 
+def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
+    """`spec` with `lead` dimensions in front."""
+    return map(lambda f: Field((*lead, *f.shape), f.dtype), spec)
+
+
 def nbytes(spec: Spec) -> int:
     """Bytes of one row and lane."""
     return sum(f.nbytes for _, f in leaves(spec))

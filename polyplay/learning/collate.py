@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import Collator, RolloutSlots
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue
+from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.tree import Batch
 from polyplay.nets.device import page_lock, synchronize, to_device

@@ -44,7 +44,7 @@ def replica(
     saved = actor_checkpoint.load_actor(ctx)
     pool = open_pool(ctx, envs, saved)
     try:
-        slots_of, policy = _slots(ctx, learner, envs, T), policy_from_cpu(learner.policy)
+        slots_of, policy = _slots(learner, envs, T), policy_from_cpu(learner.policy)
         place = learner.device if replay is None else torch.device("cpu")  # a replay is in the machine's own memory
         pool = pool_to_device(pool, slots_of, place)
         collate = collator_for(slots_of, envs.groups, place)
@@ -82,10 +82,10 @@ def replica(
         pool.close()
 
 
-def _slots(ctx: WorkerContext, learner: Learner, envs: Envs, T: int) -> RolloutSlots:
+def _slots(learner: Learner, envs: Envs, T: int) -> RolloutSlots:
     rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
     width = envs.lanes // envs.groups
-    return RolloutSlots(rows, learner.policy.state_spec(), T, width, envs.groups, ctx.patience)
+    return RolloutSlots(rows, learner.policy.state_spec(), T, width, envs.groups)
 
 
 def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from polyplay.buffers.rollout_queue import ROWS, row_spec
+from polyplay.buffers.rollout_slots import ROWS, row_spec
 from polyplay.common import tree
 from polyplay.common.machine import cores
 from polyplay.envs.make import native

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_slots import ROWS
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl

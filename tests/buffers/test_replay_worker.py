@@ -17,7 +17,7 @@ from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import ReplayShard, serve_replay
 from polyplay.buffers.rollout_queue import READING, RolloutQueue
 from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
@@ -68,7 +68,7 @@ class Shop:
         new = self._rows(p, T)
         rows = {k: np.concatenate([self.last[p][k], new[k]]) for k in new}
         self.last[p] = {k: v[-1:] for k, v in rows.items()}
-        into = self.producers[p].views(slot)[0]
+        into = tree.at(self.producers[p].rows, slot)
         for k, v in rows.items():
             into[k][:] = v
         self.producers[p].commit(slot)

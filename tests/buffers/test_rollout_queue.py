@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_slots import ROWS
+from polyplay.common import tree
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 from tests import twins
@@ -28,10 +30,10 @@ def _stream(**kw) -> RolloutQueue:
 def _fill(queue: RolloutQueue, producer, number: int) -> int:
     slot = producer.slot()
     assert slot is not None
-    rows = producer.views(slot)[0]
+    rows = tree.at(producer.rows, slot)
     rows["obs"]["x"][:] = number
     rows["version"][:] = number
-    producer.views(slot)[1]["h"][:] = number
+    tree.at(producer.state, slot)["h"][:] = number
     producer.commit(slot)
     return slot
 
@@ -64,7 +66,7 @@ def test_a_row_that_nobody_wrote_is_noticed():
     queue = _stream(slots=1)
     producer = queue.producer(0)
     slot = producer.slot()
-    producer.views(slot)[0]["version"][:3] = 0
+    tree.at(producer.rows, slot)["version"][:3] = 0
     with pytest.raises(RuntimeError, match="nobody wrote"):
         producer.commit(slot)
 
@@ -76,9 +78,9 @@ def test_what_a_dead_one_had_begun_is_counted_once():
     assert queue.unfinished(0) == (0, 0)
     slot = dead.slot()
     assert queue.unfinished(0) == (0, 0), "nothing was written yet"
-    dead.views(slot)[0]["version"][:3] = 7
+    tree.at(dead.rows, slot)["version"][:3] = 7
     assert queue.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
-    dead.views(slot)[0]["first"][1, 0] = True
+    tree.at(dead.rows, slot)["first"][1, 0] = True
     assert queue.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
     queue.producer(0)
     assert queue.unfinished(0) == (0, 0), "its successor will write that slot anew"
@@ -146,7 +148,7 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
         if choice < producers:
             slot = ends[choice].slot()
             if slot is not None:
-                rows = ends[choice].views(slot)[0]
+                rows = tree.at(ends[choice].rows, slot)
                 rows["version"][:], rows["action"][:] = number, choice
                 ends[choice].commit(slot)
                 sent[choice].append(number)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_slots import ROWS
 from polyplay.buffers.sample_queue import _HOLDER, SampleQueue
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field

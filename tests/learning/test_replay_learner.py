@@ -11,7 +11,7 @@ import pytest
 
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Replay, Uniform
-from polyplay.buffers.rollout_queue import ROWS
+from polyplay.buffers.rollout_slots import ROWS
 from polyplay.common.tree import Field
 from polyplay.learning.replay_learner import ReplayLearner
 

@@ -11,8 +11,7 @@ import torch
 
 from polyplay import nets
 from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
-from polyplay.buffers.rollout_slots import Collator
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.shared_memory import SharedBlock

@@ -195,6 +195,7 @@ KILLED = textwrap.dedent("""
     import multiprocessing, os, random, signal, sys, time
     import numpy as np
     from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+    from polyplay.common import tree
     from polyplay.common.tree import Field
 
     T, LANES, LIVES = 4, 2, 120
@@ -209,8 +210,8 @@ KILLED = textwrap.dedent("""
             slot = end.slot()
             if slot is None:
                 continue
-            mark, leaves = 10_000 * life + made, end.views(slot)[0]
-            end.views(slot)[1]["h"][:] = mark
+            mark, leaves = 10_000 * life + made, tree.at(end.rows, slot)
+            tree.at(end.state, slot)["h"][:] = mark
             for t in range(T + 1):
                 if (made, t) == dies:
                     os.kill(os.getpid(), signal.SIGKILL)
