@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from polyplay.buffers.replay import Replay, Uniform
-from polyplay.common import tree
 from polyplay.common.checkpoint import open_checkpoint
 from polyplay.common.context import WorkerContext
-from polyplay.common.tree import Batch
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay import ReplayBuffer
@@ -31,16 +27,6 @@ def importance_exponent(replay: Replay, left: float) -> float | None:
     if isinstance(sampler, Uniform) or sampler.last is None:
         return None
     return sampler.last + (sampler.beta - sampler.last) * left
-
-
-def insert_rollout(buffer: ReplayBuffer, rows: Batch, state: Batch, lane: int = 0) -> float:
-    """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns its
-    agent steps.
-    """
-    first = rows["first"]
-    stored = {k: tree.map(lambda x: x[:-1], rows[k]) for k in buffer.replay.spec}
-    buffer.add(stored, slice(lane, lane + first.shape[1]), state)
-    return float(np.count_nonzero(~first[1:]))
 
 
 def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:

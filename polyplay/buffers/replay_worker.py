@@ -51,7 +51,7 @@ class ReplayShard:
                 replay_store.report_replay(self.ctx, self.buffer)
         taken = next(self.rollouts) if self.buffer.room else None
         if taken is not None:
-            self.writer.heard(replay_store.insert_rollout(self.buffer, *taken, lane=self.lane))
+            self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
             busy = True
         self.ctx.counters.add("replay", time.perf_counter() - before)
         return busy

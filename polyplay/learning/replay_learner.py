@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.replay_store import (
-    REPORT,
-    importance_exponent,
-    insert_rollout,
-    replay_folder,
-    report_replay,
-    restore_replay,
-)
+from polyplay.buffers.replay_store import REPORT, importance_exponent, replay_folder, report_replay, restore_replay
 from polyplay.common.checkpoint import CheckpointPart, open_checkpoint
 from polyplay.common.context import WorkerContext, seed_of
 from polyplay.common.tree import Batch
@@ -35,10 +28,10 @@ class ReplayLearner:
             self._load()
 
     def insert(self, rows: Batch, state: Batch, lane: int = 0) -> float:
-        """See insert_rollout."""
+        """See ReplayBuffer.add_rollout."""
         with self.ctx.counters.timed("replay"):
             self.learner.observe({"obs": rows["obs"]})
-            return insert_rollout(self.buffer, rows, state, lane)
+            return self.buffer.add_rollout(rows, state, lane)
 
     def update(self, steps: float) -> Iterator[None]:
         """One update. steps: agent steps to count with it, see Learner.step_on_sample."""

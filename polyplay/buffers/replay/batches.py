@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import cycle
 
 import numpy as np
@@ -17,7 +18,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch
 
 
-class Batches:
+class Batches(ABC):
     """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
 
     def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, own: int):
@@ -28,17 +29,14 @@ class Batches:
         paths = [p for p in columns.arrays if p in drawn]
         self.rows = {p: slice(None) if whole or p.split("/")[0] in BOTH else 0 for p in paths}  # of an item
 
+    @abstractmethod
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """The batch of the items in `slots`, see docs/concepts/replay.md."""
-        raise NotImplementedError
 
     def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
         """The leaves of the rows in slots `at` [T, B], and what is not in the rows."""
-        planes = self.columns.planes(at, self.index.older)
         batch = into or next(self._turn)
-        leaves = dict(tree.leaves(batch))
-        for path, rows in self.rows.items():
-            self.columns.take(path, at[rows], planes, leaves[path])
+        self.columns.take(at, self.index.older, self.rows, batch)
         if into is None:
             return batch | extras
         tree.write(into, ..., extras)

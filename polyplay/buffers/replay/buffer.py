@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike
 
 from polyplay.buffers.replay import files, row_kernels
 from polyplay.buffers.replay.batches import SequenceBatches, TransitionBatches
-from polyplay.buffers.replay.columns import Columns, Leaves, flags_of
+from polyplay.buffers.replay.columns import Columns
+from polyplay.buffers.replay.copy_kernels import stack_kinds
 from polyplay.buffers.replay.index import ItemIndex
 from polyplay.buffers.replay.rate_limiter import RateLimiter
 from polyplay.buffers.replay.recurrent_states import RecurrentStates
 from polyplay.buffers.replay.rng import CounterRng
 from polyplay.buffers.replay.samplers import ProportionalSampler, UniformSampler
-from polyplay.buffers.replay.spec import Proportional, Replay, Uniform
+from polyplay.buffers.replay.spec import FLAGS, Proportional, Replay, Uniform
 from polyplay.common import tree
 from polyplay.common.errors import BadPriority, NotFinite
 from polyplay.common.tree import Batch
@@ -55,33 +56,39 @@ class ReplayBuffer:
         state [B, …]: recurrent state before row 0. Raises ValueError: a lane given twice, stacks that do not continue;
         NotFinite: first priorities that are made of the rows.
         """
-        at = self._lanes(lanes)
+        T, index = len(batch["reward"]), self.index
+        if not 0 < T <= index.most:
+            for begin in range(0, T, index.most):
+                self.add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
+            return
+        at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else self._lanes(lanes)
         rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
-        T = len(rows["reward"])
-        for begin in range(0, T, self.index.most):
-            part = {path: leaf[begin : begin + self.index.most] for path, leaf in rows.items()}
-            self._add(part, at, state if begin == 0 else None)
+        flags = row_kernels.pack_flags(*(np.asarray(rows[name], bool) for name in FLAGS))
+        if flags.shape[1:] != at.shape:
+            raise ValueError(f"rows {flags.shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
+        stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
+        kinds = stack_kinds(stacks, at, index.lane[0, at] > 0, T)
+        slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
+        self.columns.put(rows, at, slots, extra)
+        if state:
+            self.states.put(state, slots[0])
+        self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
+        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may have been removed since
         self.limiter.rows += T * len(at)
 
-    def _lanes(self, lanes: Sequence[int] | np.ndarray | slice) -> np.ndarray:
-        if isinstance(lanes, slice):
-            return np.arange(self.replay.lanes)[lanes]
+    def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
+        """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
+        its agent steps.
+        """
+        first = rows["first"]
+        self.add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
+        return float(np.count_nonzero(~first[1:]))
+
+    def _lanes(self, lanes: Sequence[int] | np.ndarray) -> np.ndarray:
         at = np.asarray(lanes, np.int64)
         if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(set(at.tolist())) < len(at)):
             raise ValueError(f"lanes {at.tolist()}: allowed is each of 0 … {self.replay.lanes - 1} once")
         return at
-
-    def _add(self, rows: Leaves, at: np.ndarray, state: Batch | None) -> None:
-        index, flags = self.index, flags_of(rows)
-        if flags.shape[1:] != at.shape:
-            raise ValueError(f"rows {flags.shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
-        kinds = self.columns.kinds(rows, at, index.lane[0, at] > 0, len(flags))
-        slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
-        self.columns.put(rows, at, slots, extra)
-        if state is not None:
-            self.states.put(state, slots[0])
-        self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may have been removed since
 
     def _prioritize(self, added: np.ndarray) -> None:
         """Rows that became items get their first priority."""
@@ -160,7 +167,7 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
-        parts = (self.index.arrays(), self.columns.arrays, self.columns.last, self.states.arrays)
+        parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
 
     def metrics(self) -> dict[str, float]:

@@ -96,10 +96,10 @@ def _description(buffer: ReplayBuffer) -> dict[str, Any]:
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
     """All arrays that are saved; they are the buffer's own, to be filled in place."""
     return {
-        "index": buffer.index.arrays(),
+        "index": buffer.index.rows._asdict(),
         "last": buffer.columns.last,
         "states": buffer.states.arrays,
-        "sampler": buffer.sampler.arrays(),
+        "sampler": buffer.sampler.arrays,
         "rows": buffer.columns.arrays,
     }
 

@@ -10,8 +10,6 @@ from polyplay.buffers.replay.spec import Replay
 from polyplay.buffers.replay.sum_tree import MOST
 from polyplay.common.errors import BadPriority
 
-BY_SLOT = ("flags", "older", "generation", "arrival")
-
 
 def priority_error(priority: np.ndarray, i: int, whose: str = "") -> str:
     """What is wrong with number i."""
@@ -21,18 +19,16 @@ def priority_error(priority: np.ndarray, i: int, whose: str = "") -> str:
 
 
 class ItemIndex:
-    """Rows of every lane: `lane` int64 [5, L] and arrays by slot, see row_kernels.append; `counts`."""
+    """What is known of all rows, see row_kernels.Rows and append."""
 
     def __init__(self, replay: Replay):
         r, L = replay, replay.lanes
         self.R, self.slots, self.most = r.rows, L * r.rows, max(1, r.rows // (2 * max(r.stack, 1)))
         self.shape = np.array([r.rows, r.stack, r.window, r.burn_in, r.every], np.int64)
-        self.lane = np.zeros((5, L), np.int64)
+        zeros = [np.zeros(self.slots, dtype) for dtype in (np.uint8, np.uint8, np.uint32, np.int64)]
+        self.rows = row_kernels.Rows(np.zeros((5, L), np.int64), np.zeros(8, np.int64), *zeros)
+        self.lane, self.counts, self.flags, self.older, self.generation, self.arrival = self.rows
         self.lane[4] = -1
-        self.flags, self.older = np.zeros(self.slots, np.uint8), np.zeros(self.slots, np.uint8)
-        self.generation = np.zeros(self.slots, np.uint32)
-        self.arrival = np.zeros(self.slots, np.int64)  # transitions that had arrived when the row did
-        self.counts = np.zeros(8, np.int64)
 
     @property
     def size(self) -> int:
@@ -57,9 +53,8 @@ class ItemIndex:
         extra, removed = np.empty((n, 3), np.int64), np.empty(T * B + n, np.int64)
         added = np.empty(T * B + B * int(self.shape[2]), np.int64)  # and what was pending
         extras, n_added, n_removed, broken = row_kernels.append(
-            given, kinds, lanes, anchored, self.shape, self.lane, self.flags, self.older, self.generation, self.arrival,
-            self.counts, slots, extra, added, removed,
-        )  # fmt: skip
+            self.rows, given, kinds, lanes, anchored, self.shape, slots, extra, added, removed
+        )
         if broken >= 0:
             at = f"row {broken // B} of lane {lanes[broken % B]}"
             raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
@@ -74,8 +69,7 @@ class ItemIndex:
     def trim(self, excess: int) -> np.ndarray:
         """Remove the oldest `excess` items; their slots."""
         removed = np.empty(max(excess, 0), np.int64)
-        n = row_kernels.trim(excess, self.R, self.lane, self.flags, self.arrival, self.counts, removed)
-        return removed[:n]
+        return removed[: row_kernels.trim(self.rows, excess, self.R, removed)]
 
     def mark_drawn(self, slots: np.ndarray) -> None:
         self.flags[slots] |= row_kernels.DRAWN
@@ -105,7 +99,3 @@ class ItemIndex:
         """Transitions that arrived since an item's row did, on average."""
         steps, arrivals = float(self.counts[row_kernels.STEPS]), float(self.counts[row_kernels.ARRIVALS])
         return steps - arrivals / self.size if self.size else 0.0
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved."""
-        return {name: getattr(self, name) for name in ("lane", "counts", *BY_SLOT)}

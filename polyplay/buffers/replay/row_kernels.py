@@ -13,6 +13,8 @@ there.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from polyplay.buffers.replay.rng import below, compiled, inlined
@@ -26,6 +28,18 @@ PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat t
 SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it the slot's generation
 # counters; ARRIVALS is the sum over live rows
 SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
+
+
+class Rows(NamedTuple):
+    """What is known of the rows of every lane."""
+
+    lane: np.ndarray  # int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor
+    counts: np.ndarray  # int64 [8], see above
+    # by slot:
+    flags: np.ndarray  # uint8
+    older: np.ndarray  # uint8: planes of the row's stack in the slots before
+    generation: np.ndarray  # uint32: how many rows had the slot
+    arrival: np.ndarray  # int64: transitions that had arrived when the row did
 
 
 @inlined
@@ -46,25 +60,23 @@ def pack_flags(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray)
 
 @compiled
 def append(
-    given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray, lane: np.ndarray,
-    flags: np.ndarray, older: np.ndarray, generation: np.ndarray, arrival: np.ndarray, counts: np.ndarray,
+    rows: Rows, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray,
     slots: np.ndarray, extra: np.ndarray, added: np.ndarray, removed: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Add rows; their slots, and what changed by it.
 
     given uint8 [T, B]: FIRST, TERMINATED, TRUNCATED of the rows; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    lane int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor. By slot: flags uint8, older
-    uint8 (planes of the row's stack in the slots before), generation uint32 (how many rows had the slot), arrival
-    int64. Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
+    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
     `added`, and no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE).
     Returns (extra rows, added, removed, row of [T·B] whose stack does not follow the one before or -1).
     """
+    lane, flags, older = rows.lane, rows.flags, rows.older
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
     reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
     extras = n_added = n_removed = 0
     T, B = given.shape
-    steps, broken = counts[STEPS], -1
+    steps, broken = rows.counts[STEPS], -1
     for b in range(B):
         at = lanes[b]
         base, u, p = at * R, lane[0, at], lane[0, at] % R
@@ -73,16 +85,12 @@ def append(
             flag, kind = given[t, b], kinds[t, b]
             new = flag & FIRST or u == 0
             if new:
-                n_added = _complete(
-                    base, R, u, p, max(pending, tail), u - 1, period, flags, arrival, counts, added, n_added
-                )
+                n_added = _complete(rows, base, R, u, p, max(pending, tail), u - 1, period, added, n_added)
                 for j in range(k - 1 if kind == STORED else 0):
-                    tail, n_removed = _retire(
-                        base, R, u, p, tail, u + reach, flags, arrival, counts, removed, n_removed
-                    )
+                    tail, n_removed = _retire(rows, base, R, u, p, tail, u + reach, removed, n_removed)
                     slot = base + p
                     flags[slot], older[slot] = _BREAK, 0
-                    generation[slot] += 1
+                    rows.generation[slot] += 1
                     extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
                     extras += 1
                     u, p = u + 1, _slot(0, R, p, R - 1)
@@ -90,27 +98,25 @@ def append(
             elif kind == STORED:
                 broken = t * B + b
                 break
-            tail, n_removed = _retire(base, R, u, p, tail, u + reach, flags, arrival, counts, removed, n_removed)
+            tail, n_removed = _retire(rows, base, R, u, p, tail, u + reach, removed, n_removed)
             slot = slots[t, b] = base + p
-            generation[slot] += 1
+            rows.generation[slot] += 1
             before = older[_slot(base, R, p, 1)]
             if kind == CONTINUES and k > 1:
                 older[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
             else:
                 older[slot] = k - 1 if kind == STORED else PADDED if kind == REPEAT else 0
             steps += 0 if new else 1
-            arrival[slot] = steps
+            rows.arrival[slot] = steps
             if period:
-                flag |= _item(base, R, u, p, flag, begin, burn_in, period, flags)
+                flag |= _item(rows, base, R, u, p, flag, begin, burn_in, period)
                 if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
                     last = u
                     flag |= ANCHOR if burn_in else ANCHOR | ITEM
             flags[slot] = flag
             until = u if flag & _END else u - window + 1
             if until > pending:
-                n_added = _complete(
-                    base, R, u, p, max(pending, tail), until, period, flags, arrival, counts, added, n_added
-                )
+                n_added = _complete(rows, base, R, u, p, max(pending, tail), until, period, added, n_added)
                 pending = until
             if flag & _END:
                 pending = u + 1
@@ -118,37 +124,34 @@ def append(
         lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, pending, last
         if broken >= 0:
             break
-    counts[STEPS] = steps
-    counts[SIZE] += n_added - n_removed
-    counts[INSERTED] += n_added
-    counts[EVICTED] += n_removed
+    rows.counts[STEPS] = steps
+    rows.counts[SIZE] += n_added - n_removed
+    rows.counts[INSERTED] += n_added
+    rows.counts[EVICTED] += n_removed
     return extras, n_added, n_removed, broken
 
 
 @inlined
-def _item(
-    base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int, flags: np.ndarray
-) -> int:
+def _item(rows: Rows, base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int) -> int:
     """ITEM where a sequence begins with row u by the rows before it, else 0; the episode's first row is `begin`."""
     after_anchor = near_start = False
     if u - begin <= burn_in and (u - begin) % period == 0:
-        near_start = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
+        near_start = (flag if u == begin else rows.flags[_slot(base, R, p, u - begin)]) & FIRST != 0
     if burn_in and u - burn_in >= begin:
-        after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+        after_anchor = rows.flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
     return ITEM if after_anchor or near_start else 0
 
 
 @inlined
 def _complete(
-    base: int, R: int, u: int, p: int, begin: int, end: int, period: int, flags: np.ndarray, arrival: np.ndarray,
-    counts: np.ndarray, added: np.ndarray, n: int,
-) -> int:  # fmt: skip
+    rows: Rows, base: int, R: int, u: int, p: int, begin: int, end: int, period: int, added: np.ndarray, n: int
+) -> int:
     """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
-        if not period or flags[slot] & ITEM:
-            flags[slot] |= LIVE
-            counts[ARRIVALS] += arrival[slot]
+        if not period or rows.flags[slot] & ITEM:
+            rows.flags[slot] |= LIVE
+            rows.counts[ARRIVALS] += rows.arrival[slot]
             added[n] = slot
             n += 1
     return n
@@ -156,56 +159,46 @@ def _complete(
 
 @inlined
 def _retire(
-    base: int, R: int, u: int, p: int, tail: int, last: int, flags: np.ndarray, arrival: np.ndarray,
-    counts: np.ndarray, removed: np.ndarray, n: int,
-) -> tuple[int, int]:  # fmt: skip
+    rows: Rows, base: int, R: int, u: int, p: int, tail: int, last: int, removed: np.ndarray, n: int
+) -> tuple[int, int]:
     """Drop rows tail … last; the new tail, and n."""
     while tail <= last:
-        n = _drop(_slot(base, R, p, u - tail), flags, arrival, counts, removed, n)
+        n = _drop(rows, _slot(base, R, p, u - tail), removed, n)
         tail += 1
     return tail, n
 
 
 @inlined
-def _drop(slot: int, flags: np.ndarray, arrival: np.ndarray, counts: np.ndarray, removed: np.ndarray, n: int) -> int:
+def _drop(rows: Rows, slot: int, removed: np.ndarray, n: int) -> int:
     """This row may not be drawn any longer."""
-    if flags[slot] & LIVE:
-        counts[NEVER_SAMPLED] += 0 if flags[slot] & DRAWN else 1
-        counts[ARRIVALS] -= arrival[slot]
-        flags[slot] &= 255 - LIVE
+    if rows.flags[slot] & LIVE:
+        rows.counts[NEVER_SAMPLED] += 0 if rows.flags[slot] & DRAWN else 1
+        rows.counts[ARRIVALS] -= rows.arrival[slot]
+        rows.flags[slot] &= 255 - LIVE
         removed[n] = slot
         n += 1
     return n
 
 
 @compiled
-def trim(
-    excess: int,
-    R: int,
-    lane: np.ndarray,
-    flags: np.ndarray,
-    arrival: np.ndarray,
-    counts: np.ndarray,
-    removed: np.ndarray,
-) -> int:
+def trim(rows: Rows, excess: int, R: int, removed: np.ndarray) -> int:
     """Remove the oldest `excess` rows that may be drawn; how many there were."""
-    tail, pending, n = lane[1], lane[3], 0
+    tail, pending, arrival, n = rows.lane[1], rows.lane[3], rows.arrival, 0
     for at in range(tail.size):
-        _skip(at, R, tail, pending, flags)
+        _skip(at, R, tail, pending, rows.flags)
     while n < excess:
-        oldest = -1
+        oldest, least = -1, 0
         for at in range(tail.size):
-            if tail[at] < pending[at] and (
-                oldest < 0 or arrival[at * R + tail[at] % R] < arrival[oldest * R + tail[oldest] % R]
-            ):
-                oldest = at
+            came = arrival[at * R + tail[at] % R]
+            if tail[at] < pending[at] and (oldest < 0 or came < least):
+                oldest, least = at, came
         if oldest < 0:
             break
-        n = _drop(oldest * R + tail[oldest] % R, flags, arrival, counts, removed, n)
+        n = _drop(rows, oldest * R + tail[oldest] % R, removed, n)
         tail[oldest] += 1
-        _skip(oldest, R, tail, pending, flags)
-    counts[SIZE] -= n
-    counts[EVICTED] += n
+        _skip(oldest, R, tail, pending, rows.flags)
+    rows.counts[SIZE] -= n
+    rows.counts[EVICTED] += n
     return n
 
 

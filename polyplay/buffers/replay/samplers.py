@@ -32,12 +32,11 @@ def importance_weights(share: np.ndarray, size: int, beta: float) -> np.ndarray:
 class UniformSampler:
     """Uniform: every item with the same chance, no priorities."""
 
+    nbytes = 0
+
     def __init__(self, index: ItemIndex, rng: CounterRng):
         self.index, self.rng = index, rng
-
-    @property
-    def nbytes(self) -> int:
-        return 0
+        self.arrays: dict[str, np.ndarray] = {}  # what is saved, to be filled in place
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
@@ -48,12 +47,8 @@ class UniformSampler:
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         return np.ones(len(slots))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved, to be filled in place."""
-        return {}
-
     def restored(self) -> None:
-        """arrays() were filled: rebuild what depends on them."""
+        """The arrays were filled: rebuild what depends on them."""
 
 
 class ProportionalSampler(UniformSampler):
@@ -62,10 +57,7 @@ class ProportionalSampler(UniformSampler):
     def __init__(self, sampler: Proportional, index: ItemIndex, rng: CounterRng):
         super().__init__(index, rng)
         self.sampler, self.tree = sampler, SumTree(index.slots)
-
-    @property
-    def nbytes(self) -> int:
-        return self.tree.nbytes
+        self.arrays, self.nbytes = {"leaves": self.tree.leaves}, self.tree.nodes.nbytes
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         if not len(slots):
@@ -89,9 +81,6 @@ class ProportionalSampler(UniformSampler):
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         mass = self.tree.leaves[slots]
         return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"leaves": self.tree.leaves}
 
     def restored(self) -> None:
         self.tree.load(self.tree.leaves.copy())

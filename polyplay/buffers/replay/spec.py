@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from polyplay.common import tree
@@ -50,9 +50,8 @@ class Replay:
     them and n_step behind. Every item belongs to one episode.
     """
 
-    spec: (
-        Spec  # of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
-    )
+    # of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_slots.row_spec)
+    spec: Spec
     lanes: int
     capacity: int  # transitions, split evenly over the lanes
     batch: int  # items drawn at once
@@ -74,20 +73,16 @@ class Replay:
 
     def __post_init__(self) -> None:
         _check_limits(self, LIMITS)
-        if self.reward not in REWARDS:
-            raise UserError(f"replay: reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
-        if not (isfinite(self.scale) and self.scale > 0):
-            raise UserError(f"replay: scale={self.scale} of rewards given, allowed: above 0")
-        if self.ratio is not None and not (isfinite(self.ratio) and self.ratio > 0):
-            raise UserError(f"replay: ratio={self.ratio} given, allowed: above 0, or none to sample freely")
-        if self.start > self.capacity:
-            raise UserError(f"replay: start={self.start} is more than capacity={self.capacity}: it would never begin")
-        if self.capacity < self.lanes:
-            raise UserError(
-                f"replay: capacity={self.capacity} is less than one transition for each of {self.lanes} lanes"
-            )
-        if self.burn_in and not self.sequence:
-            raise UserError(f"replay: burn_in={self.burn_in} needs sequence, the rows that are trained on behind it")
+        _refuse(self.reward not in REWARDS, f"reward={self.reward!r} given, allowed: {', '.join(REWARDS)}")
+        _refuse(not 0 < self.scale < inf, f"scale={self.scale} of rewards given, allowed: above 0")
+        wrong = self.ratio is not None and not 0 < self.ratio < inf
+        _refuse(wrong, f"ratio={self.ratio} given, allowed: above 0, or none to sample freely")
+        said = f"start={self.start} is more than capacity={self.capacity}: it would never begin"
+        _refuse(self.start > self.capacity, said)
+        said = f"capacity={self.capacity} is less than one transition for each of {self.lanes} lanes"
+        _refuse(self.capacity < self.lanes, said)
+        said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
+        _refuse(self.burn_in and not self.sequence, said)
         _check_sampler(self.sampler, self.spec, bool(self.sequence))
         _check_spec(self)
 
@@ -159,15 +154,11 @@ class Replay:
         """What a batch has: see docs/concepts/replay.md. Shapes are whole ones, [B] and all."""
         B = self.batch
         if self.sequence:
-            rows = tree.map(lambda f: Field((self.length, B, *f.shape), f.dtype), self.spec)
-            extras = {"state": tree.map(lambda f: Field((B, *f.shape), f.dtype), self.state)}
-            extras["valid"] = Field((self.length, B), "bool")
+            rows = tree.widen(self.spec, (self.length, B))
+            extras = {"state": tree.widen(self.state, (B,)), "valid": Field((self.length, B), "bool")}
         else:
-            rows = {
-                k: tree.map(lambda f, lead=(2, B) if k in BOTH else (B,): Field((*lead, *f.shape), f.dtype), v)
-                for k, v in self.spec.items()
-                if k not in ("reward", *FLAGS)
-            }
+            kept = {k: v for k, v in self.spec.items() if k not in ("reward", *FLAGS)}
+            rows = {k: tree.widen(v, (2, B) if k in BOTH else (B,)) for k, v in kept.items()}
             extras = {"first": Field((2, B), "bool")} | dict.fromkeys(("return", "discount"), Field((B,), "float32"))
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
@@ -187,31 +178,31 @@ LIMITS = {
 }
 
 
+def _refuse(wrong: bool | int, said: str) -> None:
+    if wrong:
+        raise UserError(f"replay: {said}")
+
+
 def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float, float]]) -> None:
     for name, (least, most) in limits.items():
-        value = getattr(owner, name)
-        if not least <= value <= most:
-            allowed = f"{least} or more" if most == inf else f"{least} to {most}"
-            raise UserError(f"replay: {name}={value} given, allowed: {allowed}")
+        value, allowed = getattr(owner, name), f"{least} or more" if most == inf else f"{least} to {most}"
+        _refuse(not least <= value <= most, f"{name}={value} given, allowed: {allowed}")
 
 
 def _check_sampler(sampler: Sampler, spec: Spec, sequence: bool) -> None:
     if isinstance(sampler, Uniform):
         return
     _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture"), (0, 1)))
-    if sampler.first not in ("max", "td"):
-        raise UserError(f"replay: first={sampler.first!r} given, allowed: max, td")
-    if sampler.first == "td" and (sequence or not {"value", "chosen"} <= spec.keys()):
-        raise UserError("replay: first='td' needs single transitions, and value and chosen in the stored rows")
+    _refuse(sampler.first not in ("max", "td"), f"first={sampler.first!r} given, allowed: max, td")
+    unknown = sequence or not {"value", "chosen"} <= spec.keys()
+    needed = "first='td' needs single transitions, and value and chosen in the stored rows"
+    _refuse(sampler.first == "td" and unknown, needed)
 
 
 def _check_spec(replay: Replay) -> None:
     missing = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
-    if missing:
-        raise UserError(f"replay: the stored rows lack {', '.join(missing)}")
+    _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
     leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
-    if replay.stack and not any(replay.stacked(p, f) for p, f in leaves):
-        shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
-        raise UserError(
-            f"replay: stack={replay.stack} given, no observation has so many planes in front ({shapes}); 0?"
-        )
+    shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
+    flat = f"stack={replay.stack} given, no observation has so many planes in front ({shapes}); 0?"
+    _refuse(replay.stack and not any(replay.stacked(p, f) for p, f in leaves), flat)

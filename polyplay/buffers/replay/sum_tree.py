@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import compiled, counter_uniform, inlined
+from polyplay.buffers.replay.rng import compiled, inlined, uniforms
 
 WIDTH = 8
 MOST = 1e290  # of a leaf: sums do not overflow
@@ -36,10 +36,6 @@ class SumTree:
     def total(self) -> float:
         return float(self.nodes[-1])
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.nodes.nbytes)
-
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
         """leaves[at] = values, the last one where an index comes twice. at int64 [n], values float64 [n], ≥ 0, finite.
 
@@ -54,9 +50,10 @@ class SumTree:
 
         stratified: number i from the i-th of n segments of equal mass; else each from the whole.
         """
-        mass = np.empty(n)
-        _masses(key, begin, self.nodes[-1], stratified, mass)
-        return self.find(mass)
+        share = uniforms(key, begin, n)
+        if stratified:
+            share = (np.arange(n) + share) / n
+        return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
         """The leaf in which each of `mass` (float64 [n], 0 ≤ mass < total) lies; more than the total is its end."""
@@ -95,14 +92,6 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
             last = parent
             work[m - 1] = parent
         n = m
-
-
-@compiled
-def _masses(key: np.uint64, begin: np.uint64, total: float, stratified: bool, mass: np.ndarray) -> None:
-    n = mass.size
-    for i in range(n):
-        x = counter_uniform(key, begin + np.uint64(i))
-        mass[i] = (i + x) / n * total if stratified else x * total
 
 
 @inlined

@@ -83,4 +83,4 @@ def test_nodes_are_a_cache_line(n):
     tree = SumTree(n)
     assert tree.nodes.ctypes.data % 64 == 0
     assert (tree.offsets % 8 == 0).all()
-    assert tree.nbytes <= 8 * (n * 8 / 7 + 8 * len(tree.offsets) + 8)
+    assert tree.nodes.nbytes <= 8 * (n * 8 / 7 + 8 * len(tree.offsets) + 8)
