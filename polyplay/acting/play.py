@@ -157,11 +157,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
     returns, lengths = np.array([g[0] for g in games]), np.array([g[1] for g in games])
     return {
         "episodes": len(games),
-        "episodic_return_mean": float(returns.mean()),
-        "episodic_return_std": float(returns.std()),
-        "episodic_return_min": float(returns.min()),
-        "episodic_return_max": float(returns.max()),
-        "episodic_return_median": float(np.median(returns)),
+        **{f"episodic_return_{of}": float(getattr(np, of)(returns)) for of in ("mean", "std", "min", "max", "median")},
         "episodic_length_mean": float(lengths.mean()),
         "frames": int(lengths.sum()) * frames_per_step,
         "seconds": round(seconds, 3),

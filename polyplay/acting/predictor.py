@@ -148,7 +148,7 @@ class Predictor:
             numbers = table.numbers[lanes]
             table.taken = len(numbers)
             table.games.count(self.ctx, numbers, step, table.first_lane)
-            version, state = version if renew else self.version(), self._state(numbers)
+            version, state = version if renew else self.version(), tree.at(table.state, (torch.from_numpy(numbers),))
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).all())
@@ -173,9 +173,6 @@ class Predictor:
     def _nothing(self, n: int) -> Batch:
         """In place of a policy's outputs."""
         return as_tensors(tree.zeros(self.policy.spec(), (n,)))
-
-    def _state(self, numbers: np.ndarray) -> Batch:
-        return tree.map(lambda x: x[torch.from_numpy(numbers)], self.table.state) if self.table.state else {}
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"), torch.no_grad():
@@ -226,9 +223,7 @@ class Predictor:
 
     def _answer(self, lanes: Lanes, numbers: np.ndarray, leaves: np.ndarray, outputs: Batch, after: Batch) -> None:
         table = self.table
-        if after:
-            at = torch.from_numpy(numbers)
-            tree.map(lambda x, y: x.__setitem__(at, y), table.state, after)
+        tree.write(table.state, (torch.from_numpy(numbers),), after)
         with self.ctx.counters.timed("env"):
             action = tree.map(lambda x: x.numpy(), outputs["action"])
             if leaves.any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -12,19 +11,13 @@ from polyplay.common import tree
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout, SharedObject
+from polyplay.common.semaphores import Semaphore, Semaphores
+from polyplay.common.shared_memory import LINE, Layout, SharedObject
 from polyplay.common.tree import Spec
 
 # Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
-# no ring was in the hands of an actor that died.
+# no ring was in the hands of a writer that died.
 FILLING, READING = 1, 2
-
-
-def slots_held(slots: Iterable[int], rings: Iterable[Ring], holders: np.ndarray, holder: int) -> list[int]:
-    """Those of `slots` that are in none of these rings and that this holder took last."""
-    known = {number for ring in rings for number in ring.peek()}
-    return [s for s in slots if s not in known and holders[s] == holder]
 
 
 class Queue(ABC):
@@ -41,24 +34,76 @@ class Queue(ABC):
 
 
 class SharedQueue(Queue, SharedObject):
-    """A queue between processes: arrays in one block, and `bells` semaphores. Whatever `_attach` makes of the arrays it
-    makes anew in each process.
+    """Slots between processes, in one block of memory. Every pair of a writer and a reader has its `share` of them, and
+    two rings of their numbers, of the empty and of the full ones: so every ring has one writer and one reader, and
+    whoever is killed leaves no lock. Pair i's reader is i mod `readers`.
+
+    A reader may ask its writers for their parts of a checkpoint: writer i answers reader i mod those that ask.
     """
 
-    def __init__(self, fields: Spec, bells: int):
+    def __init__(self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], more_bells: int = 0):
+        """asks: how many ask for parts, and how many answer. more_bells: than one for each reader."""
+        self.slots, self.share, self.readers = slots, slots // pairs, readers
         layout = Layout()
-        self._places = tree.map(lambda f: layout.add(*f), fields)
-        self.block, self._bells = layout.block(), Semaphores(bells)
+        own = {
+            "marks": ((slots, LINE // 8), np.int64),
+            "rings": ((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            "asked": (asks[0], np.int64),
+            "answered": (asks[1], np.int64),
+            "closed": (LINE // 8, np.int64),
+        }
+        self._places = tree.map(lambda f: layout.add(*f), {**fields, **own})
+        self.block, self._bells = layout.block(), Semaphores(readers + more_bells)
         travels = set(self.__dict__)
         self._attach()
-        self.LOCAL = (*(self.__dict__.keys() - travels),)
+        self.LOCAL = (*(self.__dict__.keys() - travels),)  # what _attach makes, it makes anew in each process
+        for slot in range(slots):
+            self._empty[slot // self.share].put(slot)
 
     def _attach(self) -> None:
         self.arrays = tree.map(lambda place: self.block.array(*place), self._places)
+        self.marks, self.answered = self.arrays["marks"], self.arrays["answered"]
+        self.use = self.marks[:, 0]  # who holds a slot
+        self.cells = self.arrays["rings"][..., : Ring.cells(self.share)]
+        self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(self.cells[0])]
+        self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(self.cells[1])]
+
+    @abstractmethod
+    def writer_bell(self, i: int) -> Semaphore:
+        """Of the writer of pair `i`: it gets a token for every slot that is empty again."""
 
     @property
     def nbytes(self) -> int:
         return self.block.nbytes
+
+    def held(self, pairs: slice, holder: int) -> list[int]:
+        """Slots of these pairs that are in no ring and that such a holder took last."""
+        known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
+        own = np.arange(self.slots).reshape(-1, self.share)[pairs].ravel().tolist()
+        return [s for s in own if s not in known and self.use[s] == holder]
+
+    def ask(self, c: int, version: int) -> None:
+        """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer."""
+        self.arrays["asked"][c] = version + 1
+
+    def asked(self, i: int) -> int | None:
+        """The update whose checkpoint waits for the part of writer `i`; None: no such."""
+        wanted = int(self.arrays["asked"][i % len(self.arrays["asked"])])
+        return wanted - 1 if wanted > abs(self.answered[i]) else None
+
+    def answer(self, i: int, version: int, failed: bool = False) -> None:
+        self.answered[i] = -(version + 1) if failed else version + 1
+
+    def late(self, c: int, version: int) -> list[int]:
+        """Those that have not answered `c` that yet."""
+        return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
+
+    def failed(self, c: int) -> list[int]:
+        """Those that could not write the last part that `c` asked them for."""
+        return [i for i in self._answering(c) if self.answered[i] < 0]
+
+    def _answering(self, c: int) -> range:
+        return range(c, len(self.answered), len(self.arrays["asked"]))
 
     def close(self) -> None:
         """Every wait, now and later, raises Closed."""

@@ -7,7 +7,6 @@ batches that the lost one had handed out, are learnt from meanwhile.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from polyplay.buffers import actor_checkpoint, replay_store
@@ -42,19 +41,17 @@ class ReplayShard:
 
     def step(self) -> bool:
         """Take priorities, draw a batch, insert a rollout, whichever of these there is; False: none of them."""
-        before = time.perf_counter()
-        busy = self.update_priorities()
-        if self.writer.empty and self.buffer.due:
-            self.writer.fill(self._draw)
-            busy, self.drawn = True, self.drawn + 1
-            if self.drawn % replay_store.REPORT == 0:
-                replay_store.report_replay(self.ctx, self.buffer)
-        taken = next(self.rollouts) if self.buffer.room else None
-        if taken is not None:
-            self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
-            busy = True
-        self.ctx.counters.add("replay", time.perf_counter() - before)
-        return busy
+        with self.ctx.counters.timed("replay"):
+            busy = self.update_priorities()
+            if self.writer.empty and self.buffer.due:
+                self.writer.fill(self._draw)
+                busy, self.drawn = True, self.drawn + 1
+                if self.drawn % replay_store.REPORT == 0:
+                    replay_store.report_replay(self.ctx, self.buffer)
+            taken = next(self.rollouts) if self.buffer.room else None
+            if taken is not None:
+                self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
+            return busy or taken is not None
 
     def _draw(self, into: Batch) -> None:
         self.buffer.sample(replay_store.importance_exponent(self.buffer.replay, self.samples.left), into)
@@ -72,9 +69,8 @@ class ReplayShard:
 
     def wait(self) -> None:
         """Until there is something to do, a while at most."""
-        before = time.perf_counter()
-        self.queue.bell(self.ctx.index).wait(self.queue.patience)
-        self.ctx.counters.add("wait", time.perf_counter() - before)
+        with self.ctx.counters.timed("wait"):
+            self.queue.bell(self.ctx.index).wait(self.queue.patience)
 
     # ------------------------------------------------------------------------------------------------ saving
 

@@ -13,13 +13,11 @@ from math import gcd
 
 import numpy as np
 
-from polyplay.buffers.queue_base import FILLING, READING, QueueBatches, SharedQueue, slots_held
+from polyplay.buffers.queue_base import FILLING, READING, QueueBatches, SharedQueue
 from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, row_spec
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphore
-from polyplay.common.shared_memory import LINE
 from polyplay.common.tree import Batch, Spec
 
 UNWRITTEN = -1  # in a row's version: nothing was written there yet
@@ -59,23 +57,14 @@ class RolloutQueue(SharedQueue):
         """groups: of an actor's lanes, which fill a slot each in a round."""
         if slots % producers or producers < consumers:
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
-        self.T, self.lanes, self.slots = T, lanes, slots
-        self.producers, self.consumers, self.groups = producers, consumers, groups
-        self.share = slots // producers
+        self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups
         fields = {
             "rows": tree.widen(rows, (slots, T + 1, lanes)),
             "state": tree.widen(state, (slots, lanes)),
-            "use": ((slots, LINE // 8), np.int64),
-            "rings": ((2, producers, -(-Ring.cells(self.share) // 8) * 8), np.int64),
             "by": (slots, np.int64),
             "base": (producers, np.int64),
-            "asked": (consumers, np.int64),
-            "answered": (producers, np.int64),
-            "closed": (8, np.int64),
         }
-        super().__init__(fields, producers + consumers)
-        for slot in range(slots):
-            self._free[slot // self.share].put(slot)
+        super().__init__(fields, slots, producers, consumers, (consumers, producers), more_bells=producers)
 
     @classmethod
     def of(
@@ -93,31 +82,16 @@ class RolloutQueue(SharedQueue):
     def _attach(self) -> None:
         super()._attach()
         self.rows, self.state = self.arrays["rows"], self.arrays["state"]
-        self.use = self.arrays["use"][:, 0]
         self.by = self.arrays["by"]  # incarnation of the actor that filled a slot
         self.base = self.arrays["base"]  # rollouts learnt before this stream began, by producer
-        self._asked, self.answered = self.arrays["asked"], self.arrays["answered"]
-        cells = self.arrays["rings"][..., : Ring.cells(self.share)]
-        self._free = [Ring(cells[0, p], self._bells[p]) for p in range(self.producers)]
-        self._full = [Ring(cells[1, p], self.bell(p % self.consumers)) for p in range(self.producers)]
-        self.ends = cells[1, :, 0:16:8]  # [producers, 2] head and tail of each full ring
+        self.ends = self.cells[1, :, 0:16:8]  # [producers, 2] head and tail of each full ring
+
+    def writer_bell(self, i: int) -> Semaphore:
+        return self._bells[self.consumers + i]
 
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
         return Producer(self, p)
-
-    def ask(self, c: int, version: int) -> None:
-        """Have consumer `c`'s actors write their parts of update `version`'s checkpoint, at the end of a rollout."""
-        self._asked[c] = version + 1
-
-    def late(self, c: int, version: int) -> list[int]:
-        """Producers of consumer `c` that have not answered that yet."""
-        mine = range(c, self.producers, self.consumers)
-        return [p for p in mine if abs(self.answered[p]) < version + 1]
-
-    def failed(self, c: int) -> list[int]:
-        """Producers of consumer `c` that could not write the last part that they were asked for."""
-        return [p for p in range(c, self.producers, self.consumers) if self.answered[p] < 0]
 
     def made(self, p: int) -> int:
         """Rollouts that producer `p` gave away, in earlier runs too."""
@@ -136,11 +110,7 @@ class RolloutQueue(SharedQueue):
 
     def filling(self, p: int) -> list[int]:
         """Slots of producer `p` that are in no ring and with no learner."""
-        return self._held(p, FILLING)
-
-    def _held(self, p: int, holder: int) -> list[int]:
-        own = range(p * self.share, (p + 1) * self.share)
-        return slots_held(own, (self._free[p], self._full[p]), self.use, holder)
+        return self.held(slice(p, p + 1), FILLING)
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
@@ -157,13 +127,13 @@ class RolloutQueue(SharedQueue):
 
     def bell(self, c: int) -> Semaphore:
         """The semaphore that gets a token whenever consumer `c` has something to look at."""
-        return self._bells[self.producers + c]
+        return self._bells[c]
 
     def reclaim(self, c: int) -> int:
         """Give back what a lost predecessor of consumer `c` was reading; how many slots."""
-        found = [(p, s) for p in range(c, self.producers, self.consumers) for s in self._held(p, READING)]
-        for p, slot in found:
-            self._free[p].put(slot)
+        found = self.held(slice(c, None, self.consumers), READING)
+        for slot in found:
+            self._empty[slot // self.share].put(slot)
         return len(found)
 
 
@@ -172,7 +142,7 @@ class Producer:
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
-        self._free, self._full, self._bell = queue._free[p], queue._full[p], queue._bells[p]
+        self._empty, self._full, self._bell = queue._empty[p], queue._full[p], queue.writer_bell(p)
         self._reclaimed = queue.filling(p)  # those a lost predecessor held
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
@@ -183,7 +153,7 @@ class Producer:
         slot: int | None = self._reclaimed.pop() if self._reclaimed else None
         if slot is None:
             until = time.monotonic() + queue.patience
-            while (slot := self._free.take(queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
+            while (slot := self._empty.take(queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 queue.check()
             if slot is None:
@@ -198,12 +168,11 @@ class Producer:
         return self.queue.made(self.p)
 
     def asked(self) -> int | None:
-        """The update whose checkpoint waits for this actor's part; None: no such."""
-        wanted = int(self.queue._asked[self.p % self.queue.consumers])
-        return wanted - 1 if wanted > abs(self.queue.answered[self.p]) else None
+        """See SharedQueue.asked."""
+        return self.queue.asked(self.p)
 
     def answer(self, version: int, failed: bool = False) -> None:
-        self.queue.answered[self.p] = -(version + 1) if failed else version + 1
+        self.queue.answer(self.p, version, failed)
 
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""
@@ -269,7 +238,7 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
             yield join(slots)
             join.done()
             for slot in slots:
-                queue._free[slot // queue.share].put(slot)
+                queue._empty[slot // queue.share].put(slot)
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""

@@ -16,21 +16,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from polyplay.buffers.queue_base import FILLING, READING, SharedQueue, slots_held
+from polyplay.buffers.queue_base import FILLING, READING, SharedQueue
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
-from polyplay.common.ring import Ring
+from polyplay.common.semaphores import Semaphore
 from polyplay.common.shared_memory import LINE
 from polyplay.common.tree import Batch
 
-# of a tray: who holds it (written before its number leaves a ring), which incarnation of its memory drew it, + 1, and
-# whether a learner has judged it
-_HOLDER, _BY, _JUDGED = 0, 1, 2
+# marks of a tray: which incarnation of its memory drew it, + 1, and whether a learner has judged it
+_BY, _JUDGED = 1, 2
 # cells that a learner writes for all memories
-_LEFT, _VERSION, _COUNTED, _ASKED = 0, 1, 2, 3
+_LEFT, _VERSION, _COUNTED = 0, 1, 2
 # and each memory for the learners
-_FRESH, _KEPT, _ANSWERED = 0, 1, 2
+_FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
@@ -39,47 +38,36 @@ class SampleQueue(SharedQueue):
     memory: ClassVar[str] = "replay"
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
-        self.replay, self.memories, self.learners, self.depth = replay, queue.consumers, learners, depth
-        n = self.n = self.memories * learners * depth
-        self._stream = queue  # for the bells of its consumers
+        self.replay, self.memories, self.learners = replay, queue.consumers, learners
+        self._stream, pairs = queue, self.memories * learners  # of each memory's learners, one memory after another
+        n = pairs * depth
         fields = {
             "items": tree.widen(replay.drawn(), (n,)),
             "priority": ((n, replay.batch), np.float32),
-            "marks": ((n, LINE // 8), np.int64),
-            "rings": ((2, n // depth, -(-Ring.cells(depth) // 8) * 8), np.int64),
             "learning": (LINE // 8, np.float64),
             "remembering": ((self.memories, LINE // 8), np.float64),
-            "closed": (LINE // 8, np.int64),
         }
-        super().__init__(fields, learners)
+        super().__init__(fields, n, pairs, learners, (1, self.memories))
         self._learning[_LEFT] = 1.0
-        for t in range(n):
-            self._empty[t // depth].put(t)
 
     @property
     def edge(self) -> SampleQueue:
         return self
 
     def describe(self) -> list[str]:
-        return [f"batch   {self.replay.items}, {self.depth} ready from each"]
+        return [f"batch   {self.replay.items}, {self.share} ready from each"]
 
     def label(self) -> str:
         back = ", and priorities back" if self.replay.prioritized else ""
-        return f"SampleQueue: {self.n} batches of {self.replay.batch}{back}"
+        return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
 
     def _attach(self) -> None:
         super()._attach()
-        self._items, self.priority, self.marks = (self.arrays[k] for k in ("items", "priority", "marks"))
+        self._items, self.priority = self.arrays["items"], self.arrays["priority"]
         self._learning, self._remembering = self.arrays["learning"], self.arrays["remembering"]
-        cells, pairs = self.arrays["rings"][..., : Ring.cells(self.depth)], range(self.n // self.depth)
-        # of each memory's learners, one memory after another
-        self._empty = [Ring(cells[0, i], self._stream.bell(i // self.learners)) for i in pairs]
-        self._full = [Ring(cells[1, i], self._bells[i % self.learners]) for i in pairs]
 
-    def held(self, pairs: slice, holder: int) -> list[int]:
-        """Trays of these pairs of a memory and a learner that are with neither of them, but with a lost one."""
-        trays = np.arange(self.n).reshape(-1, self.depth)[pairs].ravel().tolist()
-        return slots_held(trays, self._empty[pairs] + self._full[pairs], self.marks[:, _HOLDER], holder)
+    def writer_bell(self, i: int) -> Semaphore:
+        return self._stream.bell(i // self.learners)
 
     def item(self, tray: int) -> Batch:
         """The batch in a tray, as `Memory.sample` gives it; its arrays are the tray's own."""
@@ -119,28 +107,12 @@ class SampleQueue(SharedQueue):
         self._learning[_COUNTED] += new
         return new
 
-    # ------------------------------------------------------------------------------------------ checkpoints
-
-    def ask(self, version: int) -> None:
-        """Have every memory write its part of the checkpoint of update `version`."""
-        self._learning[_ASKED] = version + 1
-        for m in range(self.memories):
-            self._stream.bell(m).post()
-
-    def late(self, version: int) -> bool:
-        """Whether a memory has not answered that yet."""
-        return bool((np.abs(self._remembering[:, _ANSWERED]) < version + 1).any())
-
-    def failed(self) -> list[int]:
-        """Memories that could not write the last part that they were asked for."""
-        return np.flatnonzero(self._remembering[:, _ANSWERED] < 0).tolist()
-
 
 class SampleWriter:
     """A memory's end. One that takes a lost one's place has the trays that it was filling."""
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
-        self.samples, self.mark = samples, by + 1
+        self.samples, self.m, self.mark = samples, m, by + 1
         self.bell, self.cells = samples._stream.bell(m), samples._remembering[m]
         self.pairs = slice(m * samples.learners, (m + 1) * samples.learners)
         self.empty = deque(samples.held(self.pairs, FILLING))
@@ -149,7 +121,7 @@ class SampleWriter:
         """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
-            while (tray := ring.take(marks[:, _HOLDER], FILLING)) is not None:
+            while (tray := ring.take(self.samples.use, FILLING)) is not None:
                 self.bell.wait(0)  # its token
                 self.empty.append(tray)
                 if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
@@ -158,7 +130,7 @@ class SampleWriter:
     @property
     def away(self) -> int:
         """Trays that this end filled, its predecessors not, and that are not back yet."""
-        mine = self.samples.marks[:, _BY].reshape(-1, self.samples.depth)[self.pairs] == self.mark
+        mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
@@ -168,20 +140,19 @@ class SampleWriter:
         draw(self.samples.item(tray))
         self.samples.marks[tray, _BY] = self.mark
         self.empty.popleft()
-        self.samples._full[tray // self.samples.depth].put(tray)
+        self.samples._full[tray // self.samples.share].put(tray)
 
     def heard(self, steps: float) -> None:
         """So many agent steps more were remembered."""
         self.cells[_FRESH] += steps
 
     def asked(self) -> int | None:
-        """The update whose checkpoint waits for this memory's part; None: no such."""
-        wanted = int(self.samples._learning[_ASKED])
-        return wanted - 1 if wanted > abs(self.cells[_ANSWERED]) else None
+        """See SharedQueue.asked."""
+        return self.samples.asked(self.m)
 
     def answer(self, version: int, failed: bool = False) -> None:
         self.cells[_KEPT] = self.cells[_FRESH]
-        self.cells[_ANSWERED] = -(version + 1) if failed else version + 1
+        self.samples.answer(self.m, version, failed)
 
 
 class SampleReader:
@@ -207,7 +178,7 @@ class SampleReader:
         for k in range(self.samples.memories):
             m = (self.turn + k) % self.samples.memories
             ring = self.samples._full[m * self.samples.learners + self.c]
-            if (tray := ring.take(self.samples.marks[:, _HOLDER], READING)) is not None:
+            if (tray := ring.take(self.samples.use, READING)) is not None:
                 self.turn = m + 1
                 return tray
         return None
@@ -218,12 +189,14 @@ class SampleReader:
         if priority is not None:
             samples.priority[tray] = priority
         samples.marks[tray, _JUDGED] = priority is not None
-        samples._empty[tray // samples.depth].put(tray)
+        samples._empty[tray // samples.share].put(tray)
 
     def gather(self, version: int, patience: float) -> Iterator[None]:
         """Wait until every memory has written its part for `version`: as long as that takes."""
-        self.samples.ask(version)
-        while self.samples.late(version):
+        self.samples.ask(0, version)
+        for m in range(self.samples.memories):
+            self.samples._stream.bell(m).post()
+        while self.samples.late(0, version):
             self.samples.check()
             time.sleep(patience)
             yield

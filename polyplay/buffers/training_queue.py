@@ -54,17 +54,15 @@ class TrainingQueue(Queue):
 
     # ---------------------------------------------------------------------------------- the acting side
 
-    def slot(self, patience: float | None = None) -> int | None:
+    def slot(self) -> int | None:
         """An empty slot; None when there was none for a while. Raises Closed."""
         with self._room:
-            if not self._empty_now():
-                self._room.wait(self.patience if patience is None else patience)
+            free = self._room.wait_for(
+                lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
+            )
             if self._closed:
                 raise Closed
-            return self._empty.pop() if self._empty_now() else None
-
-    def _empty_now(self) -> bool:
-        return self._closed or (self._held < self.capacity and bool(self._empty))
+            return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
         """A finished chunk of `length` transitions; without any its slot is just empty again."""
@@ -93,11 +91,10 @@ class TrainingQueue(Queue):
         """
         rows = max(rows, 1)
         with self._came:
-            if self._rows < rows and not self._closed:
-                self._came.wait(self.patience)
+            there = self._came.wait_for(lambda: self._closed or self._rows >= rows, self.patience)
             if self._closed:
                 raise Closed
-            if self._rows < rows:
+            if not there:
                 return None
             taken: list[int] = []
             while rows > 0:

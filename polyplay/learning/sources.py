@@ -197,7 +197,7 @@ class SampleSource:
             yield from learner.rest(self.samples.fresh(kept=True))
 
         def more(part: CheckpointPart) -> None:
-            if failed := self.samples.failed():
+            if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
         learner.save(more, version)

@@ -221,7 +221,7 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     assert "begins empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
     assert new.buffer.index.size == 0
     assert shop.samples.waiting == before, "what was drawn is learnt"
-    assert len(shop.queue._free[0]) == 2, "its slots went back to the actor"
+    assert len(shop.queue._empty[0]) == 2, "its slots went back to the actor"
     assert shop.play(0) is not None
     assert new.step()
     assert new.buffer.limiter.rows == T * LANES
@@ -245,7 +245,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         assert shard.writer.asked() == 3
         finish(shard.save(3))
         assert shard.writer.asked() is None
-    assert shop.samples.failed() == []
+    assert shop.samples.failed(0) == []
     sampled = shards[1].buffer.sampled
     assert shop.samples.waiting == 4
     path = checkpoint.complete(tmp_path, 3, {})
@@ -287,7 +287,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
     new = shop.shard(0, incarnation=1, directory=tmp_path)
     assert new.writer.away == 0
     shop.producers[0].answer(3)
-    shop.samples.ask(3)
+    shop.samples.ask(0, 3)
     finish(new.save(3))
     again = Shop(memories=1, actors=1, ratio=2.0).shard(0, resume=checkpoint.complete(tmp_path, 3, {}))
     assert again.buffer.sampled == 0
@@ -297,14 +297,14 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     shop = Shop(memories=1, actors=1)
     shard = shop.shard(0, directory=tmp_path)
     shop.producers[0].answer(3)
-    shop.samples.ask(3)
+    shop.samples.ask(0, 3)
 
     def full(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shard.buffer, "save", full)
     finish(shard.save(3))
-    assert shop.samples.failed() == [0]
+    assert shop.samples.failed(0) == [0]
     assert "No space left" in shard.ctx.warnings[0]  # type: ignore[attr-defined]
 
 
@@ -364,7 +364,7 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
         process.join()
         process = start(1)
         learn(30)
-        assert shop.samples.waiting <= shop.samples.n
+        assert shop.samples.waiting <= shop.samples.slots
     finally:
         control.halt()
         shop.queue.close()

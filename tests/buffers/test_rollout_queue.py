@@ -104,12 +104,12 @@ def test_tokens_of_before_do_not_shorten_the_wait_for_a_slot():
     queue = _stream(slots=1)
     producer = queue.producer(0)
     assert producer.slot() == 0
-    queue._bells[0].post(3)
+    queue.writer_bell(0).post(3)
     queue.patience = 0.05
     before = time.monotonic()
     assert producer.slot() is None
     assert time.monotonic() - before >= 0.05
-    queue._bells[0].post()
+    queue.writer_bell(0).post()
     other = threading.Timer(0.01, queue.close)
     other.start()
     queue.patience = 100.0

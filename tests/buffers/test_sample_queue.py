@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.buffers.rollout_slots import ROWS
-from polyplay.buffers.sample_queue import _HOLDER, SampleQueue
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 
@@ -161,7 +161,7 @@ def test_what_a_lost_learner_held_goes_back_unjudged():
     assert [len(list(f.back())) for f in fillers] == [0, 0]
     assert [f.away for f in fillers] == [1, 2]
     assert next(taker.batches()) is not None, "what was on its way is taken by the new one"
-    assert samples.marks[others, _HOLDER] != 0
+    assert samples.use[others] != 0
 
 
 def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
@@ -177,7 +177,7 @@ def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
     next(waiting)
     fillers[1].answer(0, failed=True)
     assert list(waiting) == []
-    assert samples.failed() == [1]
+    assert samples.failed(0) == [1]
     assert (samples.fresh(kept=True), samples.news, samples.fresh(), samples.fresh(), samples.news) == (
         12.0,
         True,

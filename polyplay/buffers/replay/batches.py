@@ -11,7 +11,6 @@ from polyplay.buffers.replay import row_kernels
 from polyplay.buffers.replay.columns import Columns
 from polyplay.buffers.replay.index import ItemIndex
 from polyplay.buffers.replay.recurrent_states import RecurrentStates
-from polyplay.buffers.replay.samplers import check_priorities
 from polyplay.buffers.replay.sequences import spans
 from polyplay.buffers.replay.spec import BOTH, FLAGS, REWARDS, Replay
 from polyplay.common import tree
@@ -21,8 +20,8 @@ from polyplay.common.tree import Batch
 class Batches(ABC):
     """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
 
-    def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, own: int):
-        self.replay, self.index, self.columns = replay, index, columns
+    def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, states: RecurrentStates, own: int):
+        self.replay, self.index, self.columns, self.states = replay, index, columns, states
         batches = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(own)]  # pages touched
         self.nbytes, self._turn = sum(a.nbytes for b in batches for _, a in tree.leaves(b)), cycle(batches)
         drawn, whole = dict(tree.leaves(replay.drawn())), bool(replay.sequence)
@@ -62,21 +61,18 @@ class TransitionBatches(Batches):
         return self._batch(both, extras, into)
 
     def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        """|G + D·value - chosen| [n] by the outputs of the policy that acted: Ape-X's first priorities. Raises
-        BadPriority: a value is not finite.
+        """|G + D·value - chosen| [n] of items that may be drawn, by the outputs of the policy that acted: Ape-X's first
+        priorities. Raises BadPriority: a value is not finite.
         """
         end, total, discount = self.windows(slots)
         value, chosen = self.columns.arrays["value"], self.columns.arrays["chosen"]
         later = np.where(discount == 0.0, 0.0, discount * value[end])  # no value counts behind the end of an episode
-        return check_priorities(np.abs(total + later - chosen[slots]))
+        errors = np.abs(total + later - chosen[slots]).astype(np.float64)
+        return self.index.live_items(self.index.ids(slots), errors)[1]
 
 
 class SequenceBatches(Batches):
     """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
-
-    def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, own: int, states: RecurrentStates):
-        super().__init__(replay, index, columns, own)
-        self.states = states
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         shape = (self.replay.length, len(slots))

@@ -41,12 +41,8 @@ class ReplayBuffer:
             self.sampler = ProportionalSampler(replay.sampler, self.index, self.rng)
         self.max_priority = 1.0  # the greatest ever given
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
-        own = replay.buffers if batches else 0
-        self.batches: SequenceBatches | TransitionBatches
-        if replay.sequence:
-            self.batches = SequenceBatches(replay, self.index, self.columns, own, self.states)
-        else:
-            self.batches = TransitionBatches(replay, self.index, self.columns, own)
+        kind = SequenceBatches if replay.sequence else TransitionBatches
+        self.batches = kind(replay, self.index, self.columns, self.states, replay.buffers if batches else 0)
 
     # ------------------------------------------------------------------------------------------ adding
 
@@ -63,9 +59,9 @@ class ReplayBuffer:
             return
         at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else self._lanes(lanes)
         rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
-        flags = row_kernels.pack_flags(*(np.asarray(rows[name], bool) for name in FLAGS))
-        if flags.shape[1:] != at.shape:
-            raise ValueError(f"rows {flags.shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
+        flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
+        if flags[0].shape[1:] != at.shape:
+            raise ValueError(f"rows {flags[0].shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
         stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
         kinds = stack_kinds(stacks, at, index.lane[0, at] > 0, T)
         slots, extra, added, removed = index.append(flags, kinds, at, state is not None)

@@ -11,13 +11,6 @@ from polyplay.buffers.replay.sum_tree import MOST
 from polyplay.common.errors import BadPriority
 
 
-def priority_error(priority: np.ndarray, i: int, whose: str = "") -> str:
-    """What is wrong with number i."""
-    value = priority.reshape(-1)[i]
-    kind = "NaN" if np.isnan(value) else "negative" if value < 0 else "infinite" if np.isinf(value) else "too large"
-    return f"priority {value}{whose}, number {i} of {priority.size}, is {kind}; allowed: 0 to {MOST:g}"
-
-
 class ItemIndex:
     """What is known of all rows, see row_kernels.Rows and append."""
 
@@ -40,13 +33,15 @@ class ItemIndex:
         """Slots of all items that may be drawn."""
         return np.flatnonzero(self.flags & row_kernels.LIVE)
 
-    def append(self, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool) -> tuple[np.ndarray, ...]:
-        """Add at most `most` rows [T, B] of flags: (slots [T, B], extra [n, 3], added, removed), as
+    def append(
+        self, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool
+    ) -> tuple[np.ndarray, ...]:
+        """Add at most `most` rows [T, B]: (slots [T, B], extra [n, 3], added, removed), as
         row_kernels.append does.
 
         Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
         """
-        T, B = given.shape
+        T, B = kinds.shape
         slots, n = np.empty((T, B), np.int64), 0
         if self.shape[1]:
             n = int((kinds == row_kernels.STORED).sum()) * int(self.shape[1] - 1)
@@ -92,7 +87,10 @@ class ItemIndex:
         slots, valid = np.empty(len(ids), np.int64), np.empty(len(ids))
         n, greatest, wrong = row_kernels.live_items(ids, priority, MOST, self.flags, self.generation, slots, valid)
         if wrong >= 0:
-            raise BadPriority(priority_error(priority, wrong, f" of id {ids[wrong]}"))
+            bad = priority[wrong]
+            kind = "NaN" if np.isnan(bad) else "negative" if bad < 0 else "infinite" if np.isinf(bad) else "too large"
+            said = f"priority {bad} of id {ids[wrong]}, number {wrong} of {len(ids)}, is {kind}"
+            raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
         return slots[:n], valid[:n], greatest
 
     def mean_age(self) -> float:

@@ -49,23 +49,13 @@ def _slot(base: int, R: int, p: int, back: int) -> int:
 
 
 @compiled
-def pack_flags(first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
-    """uint8 [T, B] from bools [T, B]."""
-    out = np.empty(first.shape, np.uint8)
-    for t in range(first.shape[0]):
-        for b in range(first.shape[1]):
-            out[t, b] = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2
-    return out
-
-
-@compiled
 def append(
-    rows: Rows, given: np.ndarray, kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray,
+    rows: Rows, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray,
     slots: np.ndarray, extra: np.ndarray, added: np.ndarray, removed: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Add rows; their slots, and what changed by it.
 
-    given uint8 [T, B]: FIRST, TERMINATED, TRUNCATED of the rows; kinds uint8 [T, B]; lanes int64 [B].
+    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
     Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
     `added`, and no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE).
@@ -75,14 +65,15 @@ def append(
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
     reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
     extras = n_added = n_removed = 0
-    T, B = given.shape
+    first, terminated, truncated = given
+    T, B = first.shape
     steps, broken = rows.counts[STEPS], -1
     for b in range(B):
         at = lanes[b]
         base, u, p = at * R, lane[0, at], lane[0, at] % R
         tail, begin, pending, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
         for t in range(T):
-            flag, kind = given[t, b], kinds[t, b]
+            flag, kind = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2, kinds[t, b]
             new = flag & FIRST or u == 0
             if new:
                 n_added = _complete(rows, base, R, u, p, max(pending, tail), u - 1, period, added, n_added)

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from polyplay.buffers.replay.index import ItemIndex, priority_error
+from polyplay.buffers.replay.index import ItemIndex
 from polyplay.buffers.replay.rng import CounterRng, uniforms
 from polyplay.buffers.replay.spec import Proportional
-from polyplay.buffers.replay.sum_tree import MOST, SumTree
-from polyplay.common.errors import BadPriority
+from polyplay.buffers.replay.sum_tree import SumTree
 
 Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
-
-
-def check_priorities(priority: ArrayLike) -> np.ndarray:
-    """As float64. Raises BadPriority, naming the first that is NaN, negative or infinite."""
-    values = np.asarray(priority, np.float64)
-    wrong = np.flatnonzero(~((values >= 0) & (values <= MOST)))
-    if len(wrong):
-        raise BadPriority(priority_error(values, int(wrong[0])))
-    return values
-
-
-def importance_weights(share: np.ndarray, size: int, beta: float) -> np.ndarray:
-    """Importance weights (N·P)^-β over their maximum in the batch, float32; P > 0."""
-    w = (size * share) ** -beta
-    return (w / w.max()).astype(np.float32)
 
 
 class UniformSampler:
@@ -76,7 +59,8 @@ class ProportionalSampler(UniformSampler):
             evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
             slots[evenly] = self.index.pick(self.rng, len(evenly))
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
-        return slots, importance_weights(share, size, self.sampler.beta if beta is None else beta)
+        weight = (size * share) ** -(self.sampler.beta if beta is None else beta)  # (N·P)^-β, over the greatest
+        return slots, (weight / weight.max()).astype(np.float32)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
         mass = self.tree.leaves[slots]
