@@ -58,7 +58,7 @@ class Actor:
             lanes = slice(i * self.width, (i + 1) * self.width)
             noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
             self.groups.append(LaneGroup(lanes, noise, policy.initial(self.width)))
-        self.version: int | None = None  # of the weights that act
+        self.version = -1  # of the weights that act; -1: none yet
         self.restored = False
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
 

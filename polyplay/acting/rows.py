@@ -48,7 +48,7 @@ def policy_inputs(step: Batch) -> Batch:
     return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
-def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int | None) -> None:
+def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
     for key in ("obs", "mask"):
         if key in step:
             tree.write(rows[key], at, step[key])

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 from polyplay.acting.actor import Actor
 from polyplay.acting.exploration import Exploration
@@ -24,13 +23,8 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.hogwild import Hogwild
-
-
-class ReadableWeights(Protocol):
-    """Weights that an actor pulls copies of: Params, ParameterServer."""
-
-    def wait(self, atleast: int, reader: int, timeout: float) -> bool: ...
-    def pull(self, vector: FlatParams, have: int = -1) -> int: ...
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.params import Params
 
 
 def act(
@@ -38,7 +32,7 @@ def act(
     *,
     policy: PolicyFactory,
     out: RolloutQueue | TrainingQueue,
-    params: ReadableWeights | Hogwild,
+    params: Params | ParameterServer | Hogwild,
     envs: Envs | None = None,
     agents: AgentTable | None = None,
     lag: int | None = None,
@@ -59,7 +53,7 @@ def act(
     assert isinstance(out, RolloutQueue)
     assert not isinstance(params, Hogwild)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    flat, version = FlatParams(net), -1
+    flat = FlatParams(net)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     pool = open_pool(ctx, envs, saved)
     try:
@@ -72,11 +66,9 @@ def act(
 
         def pull(k: int) -> int | None:
             """The weights of round k - lag or later ones, the newest where acting runs free."""
-            nonlocal version
             if not params.wait(0 if lag is None else max(k - lag, 0), ctx.index, out.patience):
                 return None
-            version = params.pull(flat, version)
-            return version
+            return params.pull(flat, actor.version)
 
         for slots in actor.rollouts(pull):
             for slot in slots or []:

@@ -46,15 +46,16 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
     """Write this actor's part if a learner waits for it and the actor is between two rollouts."""
-    version = producer.asked()
+    queue, p = producer.queue, producer.p
+    version = queue.asked(p)
     if version is None or ctx.directory is None or not actor.between:
         return
     try:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
-        producer.answer(version)
+        queue.answer(p, version)
     except OSError as e:
         ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {e.strerror or e}")
-        producer.answer(version, failed=True)
+        queue.answer(p, version, failed=True)
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:

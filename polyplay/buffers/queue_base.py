@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphore, Semaphores
 from polyplay.common.shared_memory import LINE, Layout, SharedObject
 from polyplay.common.tree import Spec
+
+if TYPE_CHECKING:
+    from polyplay.buffers.rollout_queue import RolloutQueue
+    from polyplay.buffers.training_queue import TrainingQueue
 
 # Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
 # no ring was in the hands of a writer that died.
@@ -116,16 +120,7 @@ class SharedQueue(Queue, SharedObject):
             raise Closed
 
 
-class HasSlots(Protocol):
-    T: int
-    lanes: int  # of a slot
-    slots: int
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-Q = TypeVar("Q", bound=HasSlots)
+Q = TypeVar("Q", bound="RolloutQueue | TrainingQueue")
 
 
 class QueueBatches(Generic[Q]):

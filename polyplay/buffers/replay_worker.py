@@ -107,7 +107,7 @@ def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue
     shard = ReplayShard(ctx, source, out, trim)
     while True:
         busy = shard.step()
-        version = shard.writer.asked()
+        version = out.asked(ctx.index)
         if version is not None:
             yield from shard.save(version)
         elif not busy:

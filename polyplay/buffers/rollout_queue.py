@@ -129,12 +129,10 @@ class RolloutQueue(SharedQueue):
         """The semaphore that gets a token whenever consumer `c` has something to look at."""
         return self._bells[c]
 
-    def reclaim(self, c: int) -> int:
-        """Give back what a lost predecessor of consumer `c` was reading; how many slots."""
-        found = self.held(slice(c, None, self.consumers), READING)
-        for slot in found:
+    def reclaim(self, c: int) -> None:
+        """Give back what a lost predecessor of consumer `c` was reading."""
+        for slot in self.held(slice(c, None, self.consumers), READING):
             self._empty[slot // self.share].put(slot)
-        return len(found)
 
 
 class Producer:
@@ -166,13 +164,6 @@ class Producer:
     def committed(self) -> int:
         """Rollouts this end has given away, its predecessors' included."""
         return self.queue.made(self.p)
-
-    def asked(self) -> int | None:
-        """See SharedQueue.asked."""
-        return self.queue.asked(self.p)
-
-    def answer(self, version: int, failed: bool = False) -> None:
-        self.queue.answer(self.p, version, failed)
 
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""

@@ -146,10 +146,6 @@ class SampleWriter:
         """So many agent steps more were remembered."""
         self.cells[_FRESH] += steps
 
-    def asked(self) -> int | None:
-        """See SharedQueue.asked."""
-        return self.samples.asked(self.m)
-
     def answer(self, version: int, failed: bool = False) -> None:
         self.cells[_KEPT] = self.cells[_FRESH]
         self.samples.answer(self.m, version, failed)
@@ -165,23 +161,19 @@ class SampleReader:
 
     def batches(self) -> Iterator[int | None]:
         """Trays, of the memories in turn as far as they have some; None: nothing came for a while. Raises Closed."""
+        samples = self.samples
         while True:
-            self.samples.check()
-            tray = self._next()
-            if tray is not None:
-                self.bell.wait(0)
-                yield tray
-            elif not self.bell.wait(self.samples.patience):
-                yield None
-
-    def _next(self) -> int | None:
-        for k in range(self.samples.memories):
-            m = (self.turn + k) % self.samples.memories
-            ring = self.samples._full[m * self.samples.learners + self.c]
-            if (tray := ring.take(self.samples.use, READING)) is not None:
-                self.turn = m + 1
-                return tray
-        return None
+            samples.check()
+            for m in (i % samples.memories for i in range(self.turn, self.turn + samples.memories)):
+                ring = samples._full[m * samples.learners + self.c]
+                if (tray := ring.take(samples.use, READING)) is not None:
+                    self.turn = m + 1
+                    self.bell.wait(0)
+                    yield tray
+                    break
+            else:
+                if not self.bell.wait(samples.patience):
+                    yield None
 
     def give(self, tray: int, priority: np.ndarray | None) -> None:
         """Give a tray back, with new priorities [B] of what is in it if there are some."""

@@ -132,6 +132,6 @@ def test_who_goes_without_an_actor_leaves_others_theirs(tmp_path, monkeypatch):
     next(waiting)
     monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
     assert finish(actor_checkpoint.wait_for_actors(one, queue, 5)) == [0]
-    assert [end.asked() for end in ends] == [None, 5]
+    assert [queue.asked(p) for p in range(2)] == [None, 5]
     actor_checkpoint.answer_save(context_of(tmp_path, index=1)[0], actor_of({"acts": np.arange(3)}), ends[1])
     assert finish(waiting) == []

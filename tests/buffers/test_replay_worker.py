@@ -239,12 +239,12 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         shop.play(turn % 2)
         shards[turn % 2].step()
     for p in range(2):
-        shop.producers[p].answer(3)  # the actors have written theirs
+        shop.queue.answer(p, 3)  # the actors have written theirs
     next(shop.reader.gather(3, 0.0))
     for shard in shards:
-        assert shard.writer.asked() == 3
+        assert shop.samples.asked(shard.writer.m) == 3
         finish(shard.save(3))
-        assert shard.writer.asked() is None
+        assert shop.samples.asked(shard.writer.m) is None
     assert shop.samples.failed(0) == []
     sampled = shards[1].buffer.sampled
     assert shop.samples.waiting == 4
@@ -267,12 +267,12 @@ def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
     next(shop.reader.gather(3, 0.0))
     saves = [shards[0].save(3), shards[1].save(3)]
     next(saves[0])
-    assert [p.asked() for p in shop.producers] == [3, None], "buffer 1 is still at work"
+    assert [shop.queue.asked(p) for p in range(2)] == [3, None], "buffer 1 is still at work"
     while shards[1].step():
         pass
     assert shards[1].buffer.limiter.rows == T * LANES
     next(saves[1])
-    assert shop.producers[1].asked() == 3
+    assert shop.queue.asked(1) == 3
     assert shop.producers[1].flight() == {}, "what it took is not in flight"
 
 
@@ -286,7 +286,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
     assert shop.samples.waiting == 2
     new = shop.shard(0, incarnation=1, directory=tmp_path)
     assert new.writer.away == 0
-    shop.producers[0].answer(3)
+    shop.queue.answer(0, 3)
     shop.samples.ask(0, 3)
     finish(new.save(3))
     again = Shop(memories=1, actors=1, ratio=2.0).shard(0, resume=checkpoint.complete(tmp_path, 3, {}))
@@ -296,7 +296,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
 def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     shop = Shop(memories=1, actors=1)
     shard = shop.shard(0, directory=tmp_path)
-    shop.producers[0].answer(3)
+    shop.queue.answer(0, 3)
     shop.samples.ask(0, 3)
 
     def full(*given: Any) -> None:

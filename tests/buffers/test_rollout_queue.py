@@ -211,17 +211,16 @@ def test_rollouts_in_flight_go_on_in_another_stream():
 
 def test_a_learner_knows_which_actors_have_answered():
     queue = _stream(slots=4, producers=4, consumers=2)
-    ends = [queue.producer(p) for p in range(4)]
-    assert [end.asked() for end in ends] == [None] * 4
+    assert [queue.asked(p) for p in range(4)] == [None] * 4
     queue.ask(0, 0)
-    assert [end.asked() for end in ends] == [0, None, 0, None], "each consumer asks its own"
+    assert [queue.asked(p) for p in range(4)] == [0, None, 0, None], "each consumer asks its own"
     queue.ask(1, 0)
-    assert [end.asked() for end in ends] == [0] * 4
-    ends[0].answer(0)
-    ends[2].answer(0, failed=True)
+    assert [queue.asked(p) for p in range(4)] == [0] * 4
+    queue.answer(0, 0)
+    queue.answer(2, 0, failed=True)
     assert [queue.late(0, 0), queue.late(1, 0)] == [[], [1, 3]]
     assert [queue.failed(0), queue.failed(1)] == [[2], []]
-    assert [end.asked() for end in ends] == [None, 0, None, 0]
+    assert [queue.asked(p) for p in range(4)] == [None, 0, None, 0]
 
 
 def test_batches_can_be_ordered_by_a_log():

@@ -167,10 +167,10 @@ def test_what_a_lost_learner_held_goes_back_unjudged():
 def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
     samples = trays_of(memories=2)
     fillers, taker = [samples.writer(m) for m in range(2)], samples.reader(0)
-    assert [f.asked() for f in fillers] == [None, None]
+    assert [samples.asked(m) for m in range(2)] == [None, None]
     waiting = taker.gather(0, 0.0)
     next(waiting)
-    assert [f.asked() for f in fillers] == [0, 0]
+    assert [samples.asked(m) for m in range(2)] == [0, 0]
     fillers[0].heard(12.0)
     fillers[0].answer(0)
     fillers[0].heard(5.0)

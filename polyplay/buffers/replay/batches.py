@@ -47,10 +47,8 @@ class TransitionBatches(Batches):
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""
-        n, r, index = len(slots), self.replay, self.index
-        end, total, discount = np.empty(n, np.int64), np.empty(n, np.float32), np.empty(n, np.float32)
-        reward, form = self.columns.arrays["reward"], REWARDS.index(r.reward)
-        row_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward, end, total, discount)
+        r, reward, form = self.replay, self.columns.arrays["reward"], REWARDS.index(self.replay.reward)
+        end, total, discount = row_kernels.windows(slots, r.rows, r.n_step, r.gamma, form, self.index.flags, reward)
         return end, np.multiply(total, r.scale, out=total), discount
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
@@ -75,9 +73,7 @@ class SequenceBatches(Batches):
     """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        shape = (self.replay.length, len(slots))
-        at, real, valid = np.empty(shape, np.int64), np.empty(shape, bool), np.empty(shape, bool)
-        spans(slots, self.index.R, self.replay.burn_in, self.index.flags, at, real, valid)
+        at, real, valid = spans(slots, self.replay.length, self.index.R, self.replay.burn_in, self.index.flags)
         flags = self.index.flags[at]
         extras: Batch = {n: (flags & getattr(row_kernels, n.upper()) > 0) & real for n in FLAGS}
         extras["first"] |= ~real

@@ -7,7 +7,6 @@ differs from that of every later item in its slot. See docs/concepts/replay.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -193,10 +192,4 @@ class ReplayBuffer:
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
         return dict(zip(names, quantiles, strict=True)) | {"priority_new": self.max_priority, "beta": beta}
 
-    def save(self, directory: Path) -> None:
-        """Write all that decides what is drawn from now on into `directory`. Raises OSError."""
-        files.save_buffer(self, directory)
-
-    def load(self, directory: Path) -> None:
-        """Restore what was saved, to the bit. Raises UserError: damaged files, or another description."""
-        files.load_buffer(self, directory)
+    save, load = files.save_buffer, files.load_buffer

@@ -33,7 +33,7 @@ FREE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "buffers
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """See ReplayBuffer.save."""
+    """Write all that decides what is drawn from now on into `directory`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # by a process that was killed while it wrote
         left.unlink()
@@ -51,7 +51,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """See ReplayBuffer.load."""
+    """Restore what was saved, to the bit. Raises UserError: damaged files, or another description."""
     head, parts = _head(buffer, directory), _parts(buffer)
     for file in head["files"]:
         piece = _read(directory / file["name"], file["crc32"])

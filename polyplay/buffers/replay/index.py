@@ -41,30 +41,21 @@ class ItemIndex:
 
         Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
         """
-        T, B = kinds.shape
-        slots, n = np.empty((T, B), np.int64), 0
-        if self.shape[1]:
-            n = int((kinds == row_kernels.STORED).sum()) * int(self.shape[1] - 1)
-        extra, removed = np.empty((n, 3), np.int64), np.empty(T * B + n, np.int64)
-        added = np.empty(T * B + B * int(self.shape[2]), np.int64)  # and what was pending
-        extras, n_added, n_removed, broken = row_kernels.append(
-            self.rows, given, kinds, lanes, anchored, self.shape, slots, extra, added, removed
-        )
+        *found, broken = row_kernels.append(self.rows, given, kinds, lanes, anchored, self.shape)
         if broken >= 0:
-            at = f"row {broken // B} of lane {lanes[broken % B]}"
+            at = f"row {broken // len(lanes)} of lane {lanes[broken % len(lanes)]}"
             raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
-        return slots, extra[:extras], added[:n_added], removed[:n_removed]
+        return tuple(found)
 
     def pick(self, rng: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
-        out = np.empty(n, np.int64)
-        rng.used = np.uint64(row_kernels.pick(rng.key, rng.used, self.R, self.lane, self.flags, out))
+        out, used = row_kernels.pick(rng.key, rng.used, n, self.R, self.lane, self.flags)
+        rng.used = np.uint64(used)
         return out
 
     def trim(self, excess: int) -> np.ndarray:
         """Remove the oldest `excess` items; their slots."""
-        removed = np.empty(max(excess, 0), np.int64)
-        return removed[: row_kernels.trim(self.rows, excess, self.R, removed)]
+        return row_kernels.trim(self.rows, excess, self.R)
 
     def mark_drawn(self, slots: np.ndarray) -> None:
         self.flags[slots] |= row_kernels.DRAWN
@@ -74,24 +65,18 @@ class ItemIndex:
         """int64 ids of what these slots hold: the slot, and its generation."""
         return (self.generation[slots].astype(np.int64) << row_kernels.SHIFT) | slots
 
-    def row_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """The number in its lane of the row in each slot."""
-        newest = self.lane[0, slots // self.R] - 1
-        return newest - (newest - slots) % self.R
-
     def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """Slots and priorities of those ids whose items may still be drawn, and the greatest of these priorities.
 
         Raises BadPriority, naming the first that is NaN, negative or infinite.
         """
-        slots, valid = np.empty(len(ids), np.int64), np.empty(len(ids))
-        n, greatest, wrong = row_kernels.live_items(ids, priority, MOST, self.flags, self.generation, slots, valid)
+        slots, valid, greatest, wrong = row_kernels.live_items(ids, priority, MOST, self.flags, self.generation)
         if wrong >= 0:
             bad = priority[wrong]
             kind = "NaN" if np.isnan(bad) else "negative" if bad < 0 else "infinite" if np.isinf(bad) else "too large"
             said = f"priority {bad} of id {ids[wrong]}, number {wrong} of {len(ids)}, is {kind}"
             raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
-        return slots[:n], valid[:n], greatest
+        return slots, valid, greatest
 
     def mean_age(self) -> float:
         """Transitions that arrived since an item's row did, on average."""

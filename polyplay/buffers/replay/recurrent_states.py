@@ -22,7 +22,10 @@ class RecurrentStates:
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
         """int64 [n]: where the state is that belongs to the row in each slot."""
-        return slots // self.index.R * self.anchors + self.index.row_numbers(slots) // self.every % self.anchors
+        lanes = slots // self.index.R
+        newest = self.index.lane[0, lanes] - 1
+        number = newest - (newest - slots) % self.index.R  # of the row, in its lane
+        return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
         """state [B, …] before the rows in slots [B]: stored for those that are anchors."""

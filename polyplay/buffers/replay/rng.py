@@ -34,12 +34,6 @@ def bits(key: np.uint64, n: np.uint64) -> np.uint64:
 
 
 @inlined
-def counter_uniform(key: np.uint64, n: np.uint64) -> float:
-    """float64 in [0, 1), 53 bits."""
-    return np.float64(bits(key, n) >> _11) * 2.0**-53
-
-
-@inlined
 def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
     """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
     least = ((_LOW - limit) + _ONE) % limit
@@ -52,10 +46,10 @@ def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np
 
 @compiled
 def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
-    """float64 [n] in [0, 1): numbers begin … begin + n - 1."""
+    """float64 [n] in [0, 1), 53 bits each: numbers begin … begin + n - 1."""
     out = np.empty(n)
     for i in range(n):
-        out[i] = counter_uniform(key, begin + np.uint64(i))
+        out[i] = np.float64(bits(key, begin + np.uint64(i)) >> _11) * 2.0**-53
     return out
 
 

@@ -50,16 +50,15 @@ def _slot(base: int, R: int, p: int, back: int) -> int:
 
 @compiled
 def append(
-    rows: Rows, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray,
-    slots: np.ndarray, extra: np.ndarray, added: np.ndarray, removed: np.ndarray,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    rows: Rows, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """Add rows; their slots, and what changed by it.
 
     given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    Written: slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now,
-    `added`, and no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE).
-    Returns (extra rows, added, removed, row of [T·B] whose stack does not follow the one before or -1).
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, `added`, and
+    no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE); and the row of
+    [T·B] whose stack does not follow the one before, or -1.
     """
     lane, flags, older = rows.lane, rows.flags, rows.older
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -67,6 +66,10 @@ def append(
     extras = n_added = n_removed = 0
     first, terminated, truncated = given
     T, B = first.shape
+    more = np.count_nonzero(kinds == STORED) * (k - 1) if k else 0
+    slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
+    added = np.empty((T + window) * B, np.int64)  # and what was pending
+    removed = np.empty(T * B + more, np.int64)
     steps, broken = rows.counts[STEPS], -1
     for b in range(B):
         at = lanes[b]
@@ -119,7 +122,7 @@ def append(
     rows.counts[SIZE] += n_added - n_removed
     rows.counts[INSERTED] += n_added
     rows.counts[EVICTED] += n_removed
-    return extras, n_added, n_removed, broken
+    return slots, extra[:extras], added[:n_added], removed[:n_removed], broken
 
 
 @inlined
@@ -172,8 +175,9 @@ def _drop(rows: Rows, slot: int, removed: np.ndarray, n: int) -> int:
 
 
 @compiled
-def trim(rows: Rows, excess: int, R: int, removed: np.ndarray) -> int:
-    """Remove the oldest `excess` rows that may be drawn; how many there were."""
+def trim(rows: Rows, excess: int, R: int) -> np.ndarray:
+    """Remove the oldest `excess` rows that may be drawn; their slots."""
+    removed = np.empty(max(excess, 0), np.int64)
     tail, pending, arrival, n = rows.lane[1], rows.lane[3], rows.arrival, 0
     for at in range(tail.size):
         _skip(at, R, tail, pending, rows.flags)
@@ -190,7 +194,7 @@ def trim(rows: Rows, excess: int, R: int, removed: np.ndarray) -> int:
         _skip(oldest, R, tail, pending, rows.flags)
     rows.counts[SIZE] -= n
     rows.counts[EVICTED] += n
-    return n
+    return removed[:n]
 
 
 @compiled
@@ -201,9 +205,11 @@ def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndar
 
 
 @compiled
-def pick(key: np.uint64, used: np.uint64, R: int, lane: np.ndarray, flags: np.ndarray, out: np.ndarray) -> np.uint64:
-    """Slots of rows that may be drawn, each with the same chance; the next number of `key`. There must be one."""
-    head, tail = lane[0], lane[1]
+def pick(
+    key: np.uint64, used: np.uint64, n: int, R: int, lane: np.ndarray, flags: np.ndarray
+) -> tuple[np.ndarray, np.uint64]:
+    """Slots of `n` rows that may be drawn, each with the same chance; the next number of `key`. There must be one."""
+    out, head, tail = np.empty(n, np.int64), lane[0], lane[1]
     ends = np.cumsum(head - tail)
     rows = np.uint64(ends[-1])
     for i in range(out.size):
@@ -215,17 +221,18 @@ def pick(key: np.uint64, used: np.uint64, R: int, lane: np.ndarray, flags: np.nd
             if flags[slot] & LIVE:
                 break
         out[i] = slot
-    return used
+    return out, used
 
 
 @compiled
 def windows(
-    slots: np.ndarray, R: int, n: int, gamma: float, form: int, flags: np.ndarray, reward: np.ndarray,
-    end: np.ndarray, total: np.ndarray, discount: np.ndarray,
-) -> None:  # fmt: skip
+    slots: np.ndarray, R: int, n: int, gamma: float, form: int, flags: np.ndarray, reward: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """n-step windows of the rows in `slots` [B]: the slot of the last row, G = Σ γʲ·r, D = γᵐ or 0 where terminated.
     form: r is as it is (0), limited to ±1 (1), its sign (2).
     """
+    end = np.empty(slots.size, np.int64)
+    total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
     for i in range(slots.size):
         base = slots[i] - slots[i] % R
         at, g, d = slots[i], 0.0, 1.0
@@ -242,6 +249,7 @@ def windows(
                 d = 0.0 if flag & TERMINATED else d
                 break
         end[i], total[i], discount[i] = at, g, d
+    return end, total, discount
 
 
 @compiled
@@ -259,20 +267,20 @@ def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int, out
 
 @compiled
 def live_items(
-    ids: np.ndarray, priority: np.ndarray, most: float, flags: np.ndarray, generation: np.ndarray,
-    slots: np.ndarray, valid: np.ndarray,
-) -> tuple[int, float, int]:  # fmt: skip
-    """Of new priorities [B] of ids [B], slots and priorities of items that may still be drawn: into slots and valid,
-    as many as are returned first; then the greatest of those, and the number of a priority not in 0 … most, or -1.
+    ids: np.ndarray, priority: np.ndarray, most: float, flags: np.ndarray, generation: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Of new priorities [B] of ids [B], slots and priorities of items that may still be drawn; then the greatest of
+    those, and the number of a priority not in 0 … most, or -1.
     """
-    n, greatest = 0, 0.0
+    slots, valid, n, greatest, wrong = np.empty(ids.size, np.int64), np.empty(ids.size), 0, 0.0, -1
     for i in range(ids.size):
         p = priority[i]
         if not (p >= 0.0 and p <= most):
-            return 0, 0.0, i
+            wrong = i
+            break
         slot = ids[i] & MASK
         if 0 <= slot < flags.size and generation[slot] == ids[i] >> SHIFT and flags[slot] & LIVE:
             slots[n], valid[n] = slot, p
             greatest = max(greatest, p)
             n += 1
-    return n, greatest, -1
+    return slots[:n], valid[:n], greatest, wrong

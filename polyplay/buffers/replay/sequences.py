@@ -19,12 +19,13 @@ from polyplay.buffers.replay.row_kernels import EXTRA, FIRST, TERMINATED, TRUNCA
 
 @compiled
 def spans(
-    slots: np.ndarray, R: int, burn_in: int, flags: np.ndarray, at: np.ndarray, real: np.ndarray, valid: np.ndarray
-) -> None:
-    """Of items whose first trained row is in slots [B]: at int64 [T, B] the slot of each row, real [T, B] whether it
-    is the item's own, valid [T, B] whether the transition to the next row of the item exists.
+    slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
+    the item's own, and bool [T, B] whether the transition to the next row of the item exists.
     """
-    T, B = at.shape
+    B = slots.size
+    at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
     for b in range(B):
         base = slots[b] - slots[b] % R
         back = 0
@@ -39,3 +40,4 @@ def spans(
                 if inside and t + 1 < T:
                     valid[t, b] = True
                     slot = follows
+    return at, real, valid
