@@ -93,9 +93,7 @@ class AgentTable:
         if self._waits:
             return self.pool.recv(timeout)
         with self._can_recv:
-            if not self.pool.ready:
-                self._can_recv.wait(timeout)
-            if not self.pool.ready:
+            if not self._can_recv.wait_for(lambda: self.pool.ready, timeout):
                 raise TimeoutError
             return self.pool.recv(timeout)
 

@@ -35,8 +35,7 @@ class EpisodeCounter:
         self.ret[lanes] += step["reward"]
         self.length[lanes] += ~first
         if over.any():
-            numbers = np.arange(len(self.ret))[lanes][over]
-            for i in numbers:
+            for i in np.arange(len(self.ret))[lanes][over]:
                 ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i))
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over

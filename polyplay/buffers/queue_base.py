@@ -129,11 +129,7 @@ class QueueBatches(Generic[Q]):
     n: int
 
     def __init__(self, queue: Q):
-        self.queue = queue
-
-    @property
-    def edge(self) -> Q:
-        return self.queue
+        self.queue = self.edge = queue
 
     @property
     def joined_nbytes(self) -> float:

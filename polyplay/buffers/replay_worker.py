@@ -14,7 +14,6 @@ from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext, seed_of
-from polyplay.common.tree import Batch
 
 
 class ReplayShard:
@@ -44,7 +43,8 @@ class ReplayShard:
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due:
-                self.writer.fill(self._draw)
+                beta = replay_store.importance_exponent(self.buffer.replay, self.samples.left)
+                self.writer.fill(lambda tray: self.buffer.sample(beta, tray))
                 busy, self.drawn = True, self.drawn + 1
                 if self.drawn % replay_store.REPORT == 0:
                     replay_store.report_replay(self.ctx, self.buffer)
@@ -52,9 +52,6 @@ class ReplayShard:
             if taken is not None:
                 self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
             return busy or taken is not None
-
-    def _draw(self, into: Batch) -> None:
-        self.buffer.sample(replay_store.importance_exponent(self.buffer.replay, self.samples.left), into)
 
     def update_priorities(self) -> bool:
         """Take the learners' priorities, and every `trim` updates drop what exceeds the capacity; whether any came."""

@@ -103,14 +103,10 @@ class RolloutQueue(SharedQueue):
 
     def unfinished(self, p: int) -> tuple[int, int]:
         """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
-        slots = self.filling(p)
+        slots = self.held(slice(p, p + 1), FILLING)
         written = self.rows["version"][slots] != UNWRITTEN
         steps = written[:, 1:] & ~self.rows["first"][slots, 1:]
         return int(written.any((1, 2)).sum()), int(np.count_nonzero(steps))
-
-    def filling(self, p: int) -> list[int]:
-        """Slots of producer `p` that are in no ring and with no learner."""
-        return self.held(slice(p, p + 1), FILLING)
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
@@ -141,7 +137,7 @@ class Producer:
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
         self._empty, self._full, self._bell = queue._empty[p], queue._full[p], queue.writer_bell(p)
-        self._reclaimed = queue.filling(p)  # those a lost predecessor held
+        self._reclaimed = queue.held(slice(p, p + 1), FILLING)  # by a lost predecessor
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:

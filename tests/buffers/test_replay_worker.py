@@ -24,7 +24,7 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 from polyplay.workers.process import CloudPickled, no_main
-from tests.buffers.replay.plain import ROWS, Plain, World
+from tests.buffers.replay.plain import ROWS, Plain, World, live_slots
 
 T, LANES = 5, 2
 SPEC: Any = {"obs": Field((1, 2, 2), "uint8"), **ROWS, "value": Field((), "float32"), "chosen": Field((), "float32")}
@@ -89,7 +89,7 @@ class Shop:
 def priorities(shard: ReplayShard) -> dict[int, float]:
     """Of all items that may be drawn, by id."""
     index = shard.buffer.index
-    slots = index.live
+    slots = live_slots(index)
     return dict(zip(index.ids(slots).tolist(), shard.buffer.sampler.priorities(slots).tolist(), strict=True))
 
 
@@ -163,13 +163,13 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
     shop.samples.learnt(0.5, 99)
     shard.update_priorities()
     assert index.size > 48
-    slots = index.live
+    slots = live_slots(index)
     ages = sorted(zip(index.arrival[slots].tolist(), slots.tolist(), strict=True))
     oldest = ages[len(ages) - 48][0]  # the twin: of all, sorted, the newest 48 stay
     shop.samples.learnt(0.5, 100)
     shard.update_priorities()
     assert index.size == 48
-    kept = index.arrival[index.live]
+    kept = index.arrival[live_slots(index)]
     assert kept.min() == oldest
     shop.samples.learnt(0.5, 199)
     shard.update_priorities()

@@ -99,7 +99,7 @@ class ReplayBuffer:
 
     def trim(self) -> int:
         """Remove the oldest items beyond a soft capacity; returns how many."""
-        removed = self.index.trim(self.index.size - self.replay.capacity)
+        removed = row_kernels.trim(self.index.rows, self.index.size - self.replay.capacity, self.index.R)
         self.sampler.put(removed, 0.0)
         return len(removed)
 
@@ -139,7 +139,8 @@ class ReplayBuffer:
             raise ValueError("nothing to sample: no item is complete yet; see `ready`")
         self.beta = beta
         slots, weight = self.sampler.pick(self.replay.batch, beta)
-        self.index.mark_drawn(slots)
+        self.index.flags[slots] |= row_kernels.DRAWN
+        self.index.counts[row_kernels.SAMPLED] += len(slots)
         return self.batches.fill(slots, weight, into)
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:

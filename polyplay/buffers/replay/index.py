@@ -28,11 +28,6 @@ class ItemIndex:
         """Items that may be drawn."""
         return int(self.counts[row_kernels.SIZE])
 
-    @property
-    def live(self) -> np.ndarray:
-        """Slots of all items that may be drawn."""
-        return np.flatnonzero(self.flags & row_kernels.LIVE)
-
     def append(
         self, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool
     ) -> tuple[np.ndarray, ...]:
@@ -52,14 +47,6 @@ class ItemIndex:
         out, used = row_kernels.pick(rng.key, rng.used, n, self.R, self.lane, self.flags)
         rng.used = np.uint64(used)
         return out
-
-    def trim(self, excess: int) -> np.ndarray:
-        """Remove the oldest `excess` items; their slots."""
-        return row_kernels.trim(self.rows, excess, self.R)
-
-    def mark_drawn(self, slots: np.ndarray) -> None:
-        self.flags[slots] |= row_kernels.DRAWN
-        self.counts[row_kernels.SAMPLED] += len(slots)
 
     def ids(self, slots: np.ndarray) -> np.ndarray:
         """int64 ids of what these slots hold: the slot, and its generation."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.buffers.replay import Replay
+from polyplay.buffers.replay import Replay, row_kernels
+from polyplay.buffers.replay.index import ItemIndex
 from polyplay.common.tree import Field
 
 ROWS = {
@@ -18,6 +19,11 @@ ROWS = {
     "version": Field((), "int64"),
 }
 EVENTS = ("go", "go", "go", "go", "go", "terminate", "truncate", "both", "restart")
+
+
+def live_slots(index: ItemIndex) -> np.ndarray:
+    """Slots of all items that may be drawn."""
+    return np.flatnonzero(index.flags & row_kernels.LIVE)
 
 
 class World:

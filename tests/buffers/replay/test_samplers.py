@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform
 from polyplay.common.errors import BadPriority, UserError
 from polyplay.common.tree import Field
-from tests.buffers.replay.plain import World
+from tests.buffers.replay.plain import World, live_slots
 
 
 def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
@@ -28,7 +28,7 @@ def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> 
 
 
 def all_ids(buffer: ReplayBuffer) -> np.ndarray:
-    return buffer.index.ids(buffer.index.live)
+    return buffer.index.ids(live_slots(buffer.index))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -83,20 +83,20 @@ def test_where_all_priorities_are_zero_the_draw_is_uniform(alpha):
 
 def test_new_items_have_the_greatest_priority_ever_given():
     buffer = buffer_of(Proportional(alpha=1.0))
-    live = buffer.index.live
+    live = live_slots(buffer.index)
     assert set(buffer.sampler.priorities(live).tolist()) == {1.0}
     buffer.update_priorities(all_ids(buffer)[:2], [7.0, 0.5])
     buffer.update_priorities(all_ids(buffer)[:2], [0.25, 0.5])
     world = World(np.random.default_rng(5), 2, 0, "zeros")
     rows = world.rows(5, np.arange(2)) | {k: np.zeros((5, 2), np.float32) for k in ("value", "chosen")}
     buffer.add(rows, slice(None))
-    new = np.setdiff1d(buffer.index.live, live)
+    new = np.setdiff1d(live_slots(buffer.index), live)
     assert set(buffer.sampler.priorities(new).tolist()) == {7.0}
 
 
 def test_first_priorities_by_the_policys_outputs():
     buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=3, gamma=0.9)
-    live = buffer.index.live
+    live = live_slots(buffer.index)
     end, total, discount = buffer.batches.windows(live)
     value, chosen = (buffer.columns.arrays[k] for k in ("value", "chosen"))
     want = np.abs(total + discount * value[end] - chosen[live])
@@ -106,7 +106,7 @@ def test_first_priorities_by_the_policys_outputs():
 
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
     buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
-    live = buffer.index.live
+    live = live_slots(buffer.index)
     end, _, discount = buffer.batches.windows(live)
     value = buffer.columns.arrays["value"]
     value[end[discount == 0]] = np.nan
@@ -164,7 +164,7 @@ def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, s
     for _ in range(1 + 300 // T):
         rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
-    live = buffer.index.live
+    live = live_slots(buffer.index)
     want = np.ones(len(live)) if sampler.first == "max" else buffer.batches.td_errors(live)
     assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
     dead = np.setdiff1d(np.arange(buffer.index.slots), live)

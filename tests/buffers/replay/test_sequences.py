@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyplay.buffers.replay import Replay, ReplayBuffer
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
-from tests.buffers.replay.plain import Plain, World
+from tests.buffers.replay.plain import Plain, World, live_slots
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 STATE = {"core": {"h": Field((2,), "float32")}}
@@ -74,7 +74,7 @@ class Known(Plain):
 
 
 def alive(buffer: ReplayBuffer) -> set[int]:
-    return set(buffer.index.ids(buffer.index.live).tolist())
+    return set(buffer.index.ids(live_slots(buffer.index)).tolist())
 
 
 @QUICK
