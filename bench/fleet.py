@@ -136,7 +136,7 @@ class Fleet:
         rate = {k: (b[k] - a[k]) / passed for k in ("in", "out")}
         ages, lags, rollouts = b["ages"] - a["ages"], b["lags"] - a["lags"], b["rollouts"] - a["rollouts"]
         own = {f"{role}, cores": max(0.0, b["cpu"][role] - a["cpu"][role]) / passed for role in ROLES}
-        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "trays waiting": self.samples.waiting}
+        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "trays waiting": self.samples.depth}
         row |= {f"age p{q}, s": senders.quantile(ages, q / 100) for q in (50, 99)}
         row["lag, updates"] = float(lags[1] / lags[0]) if lags[0] else None
         for name in ("LOST", "BLOCKED", "LATE"):

@@ -108,8 +108,8 @@ def _steps(
     envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, film: Film | None = None
 ) -> Generator[tuple[Batch, Tree], None, None]:
     """Every row of lanes `first` … together, however they go in training, and the actions chosen in it."""
-    pool = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0).open(seed, first)
-    try:
+    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0)
+    with closing(shown.open(seed, first)) as pool:
         state, numbers = policy.initial(lanes), first + np.arange(lanes)
         for act in itertools.count():
             which, step = pool.recv()
@@ -118,8 +118,6 @@ def _steps(
                 film(step, pool)
             yield step, action
             pool.send(which, action)
-    finally:
-        pool.close()
 
 
 def _choose(

@@ -55,8 +55,7 @@ def act(
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     flat = FlatParams(net)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
-    pool = open_pool(ctx, envs, saved)
-    try:
+    with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}))
         actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
@@ -77,8 +76,6 @@ def act(
             report_faults(ctx, pool)
             yield
             actor_checkpoint.answer_save(ctx, actor, producer)
-    finally:
-        pool.close()
 
 
 def _serve(ctx: WorkerContext, agents: AgentTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:

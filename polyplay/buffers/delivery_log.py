@@ -18,9 +18,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import UserError
 
-
-def log_name(c: int) -> str:
-    return f"deliveries-{c}.jsonl"
+LOG = "deliveries-{}.jsonl"
 
 
 def log_writer(
@@ -29,7 +27,7 @@ def log_writer(
     """A function that logs a batch of slots, from the batch after `update` on. each: updates from a batch."""
     if ctx.directory is None:
         return lambda slots: None
-    file = open(ctx.directory / log_name(ctx.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
+    file = open(ctx.directory / LOG.format(ctx.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
     file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
 
     def log(slots: list[int]) -> None:
@@ -55,7 +53,6 @@ class DeliveredRollout:
 class DeliveryLog:
     """Of one learner: the rollouts of each batch, the first one first, and the threads its workers had."""
 
-    path: Path
     batches: list[list[DeliveredRollout]]
     threads: int
 
@@ -64,10 +61,10 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
     """Learner `c`'s log of a run with so many actors, slots in a batch and updates from each. Raises UserError: what is
     wrong where.
     """
-    path = directory / log_name(c)
+    path = directory / LOG.format(c)
     if not path.exists():
         raise UserError(
-            f"RUN: {directory} has no {log_name(c)}: only runs of asynchronous systems (impala, appo) can be replayed"
+            f"RUN: {directory} has no {path.name}: only runs of asynchronous systems (impala, appo) can be replayed"
         )
     heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
@@ -89,7 +86,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         values = list(dict.fromkeys(head[name] for head in heads))
         if len(values) > 1:
             raise UserError(f"RUN: {words} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
-    return DeliveryLog(path, batches, int(heads[0]["threads"]))
+    return DeliveryLog(batches, int(heads[0]["threads"]))
 
 
 def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[DeliveredRollout]:

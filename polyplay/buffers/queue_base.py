@@ -58,6 +58,7 @@ class SharedQueue(Queue, SharedObject):
         }
         self._places = tree.map(lambda f: layout.add(*f), {**fields, **own})
         self.block, self._bells = layout.block(), Semaphores(readers + more_bells)
+        self.nbytes = self.block.nbytes
         travels = set(self.__dict__)
         self._attach()
         self.LOCAL = (*(self.__dict__.keys() - travels),)  # what _attach makes, it makes anew in each process
@@ -68,17 +69,19 @@ class SharedQueue(Queue, SharedObject):
         self.arrays = tree.map(lambda place: self.block.array(*place), self._places)
         self.marks, self.answered = self.arrays["marks"], self.arrays["answered"]
         self.use = self.marks[:, 0]  # who holds a slot
-        self.cells = self.arrays["rings"][..., : Ring.cells(self.share)]
-        self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(self.cells[0])]
-        self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(self.cells[1])]
+        empty, full = self.arrays["rings"][..., : Ring.cells(self.share)]
+        self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(empty)]
+        self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(full)]
+        self.ends = full[:, 0:16:8]  # [pairs, 2] head and tail of each full ring
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
         """Of the writer of pair `i`: it gets a token for every slot that is empty again."""
 
     @property
-    def nbytes(self) -> int:
-        return self.block.nbytes
+    def depth(self) -> int:
+        """Full slots that no reader has taken yet."""
+        return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
         """Slots of these pairs that are in no ring and that such a holder took last."""

@@ -84,7 +84,6 @@ class RolloutQueue(SharedQueue):
         self.rows, self.state = self.arrays["rows"], self.arrays["state"]
         self.by = self.arrays["by"]  # incarnation of the actor that filled a slot
         self.base = self.arrays["base"]  # rollouts learnt before this stream began, by producer
-        self.ends = self.cells[1, :, 0:16:8]  # [producers, 2] head and tail of each full ring
 
     def writer_bell(self, i: int) -> Semaphore:
         return self._bells[self.consumers + i]
@@ -115,11 +114,6 @@ class RolloutQueue(SharedQueue):
         it a fast actor's next rollout may take the place of a slow one's, whose lag then grows past what was asked for.
         """
         return RolloutBatches(self, n, in_turn)
-
-    @property
-    def depth(self) -> int:
-        """Full slots that no learner has taken yet."""
-        return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def bell(self, c: int) -> Semaphore:
         """The semaphore that gets a token whenever consumer `c` has something to look at."""

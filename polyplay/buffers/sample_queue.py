@@ -70,7 +70,7 @@ class SampleQueue(SharedQueue):
         return self._stream.bell(i // self.learners)
 
     def item(self, tray: int) -> Batch:
-        """The batch in a tray, as `Memory.sample` gives it; its arrays are the tray's own."""
+        """The batch in a tray, as `ReplayBuffer.sample` gives it; its arrays are the tray's own."""
         return tree.at(self._items, tray)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
@@ -80,11 +80,6 @@ class SampleQueue(SharedQueue):
     def reader(self, c: int) -> SampleReader:
         """The end of learner `c`."""
         return SampleReader(self, c)
-
-    @property
-    def waiting(self) -> int:
-        """Whole batches that no learner has taken yet."""
-        return sum(map(len, self._full))
 
     # ------------------------------------------------------------------------------------ how far learning is
 

@@ -177,7 +177,7 @@ class SampleSource:
         self.reader.give(slot, learner.priorities())
         if self.first:
             self._publish()
-            self.ctx.counters.depth(self.samples.waiting)
+            self.ctx.counters.depth(self.samples.depth)
 
     def save(self) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""

@@ -184,7 +184,7 @@ def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio
     for _ in range(40):
         taken += shop.play(0) is not None
         shard.step()
-    assert shop.samples.waiting == 2, "as many as there are trays"
+    assert shop.samples.depth == 2, "as many as there are trays"
     drawn = shard.buffer.sampled // 16
     if ratio is None:
         assert (taken, shard.buffer.limiter.rows) == (40, 40 * T * LANES)
@@ -215,12 +215,12 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     held = next(shard.rollouts)  # it is lost while it reads
     assert held is not None
     assert (shop.queue.use == READING).any()
-    before = shop.samples.waiting
+    before = shop.samples.depth
     assert before
     new = shop.shard(0, incarnation=1)
     assert "begins empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
     assert new.buffer.index.size == 0
-    assert shop.samples.waiting == before, "what was drawn is learnt"
+    assert shop.samples.depth == before, "what was drawn is learnt"
     assert len(shop.queue._empty[0]) == 2, "its slots went back to the actor"
     assert shop.play(0) is not None
     assert new.step()
@@ -247,7 +247,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
         assert shop.samples.asked(shard.writer.m) is None
     assert shop.samples.failed(0) == []
     sampled = shards[1].buffer.sampled
-    assert shop.samples.waiting == 4
+    assert shop.samples.depth == 4
     path = checkpoint.complete(tmp_path, 3, {})
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
@@ -283,7 +283,7 @@ def test_a_new_memory_owes_nothing_for_what_the_lost_one_drew(tmp_path):
         shop.play(0)
         while shard.step():
             pass
-    assert shop.samples.waiting == 2
+    assert shop.samples.depth == 2
     new = shop.shard(0, incarnation=1, directory=tmp_path)
     assert new.writer.away == 0
     shop.queue.answer(0, 3)
@@ -314,7 +314,7 @@ def test_the_worker_takes_turns_until_all_is_closed():
     shop.play(0)
     for _ in range(4):
         next(turns)
-    assert shop.samples.waiting == 2
+    assert shop.samples.depth == 2
     assert shop.samples.fresh() > 0
 
 
@@ -364,7 +364,7 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
         process.join()
         process = start(1)
         learn(30)
-        assert shop.samples.waiting <= shop.samples.slots
+        assert shop.samples.depth <= shop.samples.slots
     finally:
         control.halt()
         shop.queue.close()

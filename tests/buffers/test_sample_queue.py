@@ -44,7 +44,7 @@ def test_a_batch_crosses_in_place_and_its_priorities_come_back():
     assert next(batches) is None
     assert list(filler.back()) == []  # all are empty at first
     filler.fill(draw(7))
-    assert (samples.waiting, filler.away) == (1, 1)
+    assert (samples.depth, filler.away) == (1, 1)
     tray = next(batches)
     item = samples.item(tray)
     assert item["obs"]["x"].shape == (2, 4, 3)
@@ -53,7 +53,7 @@ def test_a_batch_crosses_in_place_and_its_priorities_come_back():
     taker.give(tray, np.arange(4.0))
     ((ids, priority),) = filler.back()
     assert (ids.tolist(), priority.tolist()) == ([7] * 4, [0, 1, 2, 3])
-    assert (samples.waiting, filler.away) == (0, 0)
+    assert (samples.depth, filler.away) == (0, 0)
 
 
 def test_an_item_has_what_its_replay_says():

@@ -167,30 +167,28 @@ class ReplayBuffer:
         return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the beginning, and the present state; ages in agent steps."""
-        counts, evicted = self.index.counts, int(self.index.counts[row_kernels.EVICTED])
+        """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""
+        counts, size, evicted = self.index.counts, self.index.size, int(self.index.counts[row_kernels.EVICTED])
         metrics = {
-            "size": self.index.size,
+            "size": size,
             "steps": int(counts[row_kernels.STEPS]),
             "inserted": self.inserted,
             "sampled": self.sampled,
             "evicted": evicted,
             "never_sampled": float(counts[row_kernels.NEVER_SAMPLED]) / max(1, evicted),
             "late": int(counts[row_kernels.LATE]),
-            "age": self.index.mean_age(),
+            "age": float(counts[row_kernels.STEPS]) - float(counts[row_kernels.ARRIVALS]) / size if size else 0.0,
             "bytes": self.nbytes,
             "ratio": self.limiter.measured(self.sampled),
             "ratio_target": self.replay.ratio or 0.0,
         }
-        if isinstance(self.replay.sampler, Uniform) or not self.index.size:
+        if isinstance(self.replay.sampler, Uniform) or not size:
             return metrics
-        return metrics | self._priorities(self.replay.sampler.beta if self.beta is None else self.beta)
-
-    def _priorities(self, beta: float) -> dict[str, float]:
-        """Quantiles of some items' priorities: chosen by a generator of its own, so that the metrics change nothing."""
-        slots = self.index.pick(CounterRng(int(self.rng.used)), min(QUANTILES_OF, 4 * self.index.size))
+        beta = self.replay.sampler.beta if self.beta is None else self.beta
+        rng = CounterRng(int(self.rng.used))  # of its own, so that the metrics change nothing
+        slots = self.index.pick(rng, min(QUANTILES_OF, 4 * size))
         quantiles = np.quantile(self.sampler.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
-        return dict(zip(names, quantiles, strict=True)) | {"priority_new": self.max_priority, "beta": beta}
+        return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.max_priority, "beta": beta}
 
     save, load = files.save_buffer, files.load_buffer

@@ -41,9 +41,9 @@ class Columns:
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
         """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
-        planes = np.empty((slots.size, max(self.k, 1)), np.int64)  # where those of the stacks are, oldest first
+        planes = slots
         if self.stacks:
-            row_kernels.planes(slots.reshape(-1), self.R, self.k, older, self.empty, planes)
+            planes = row_kernels.planes(slots.reshape(-1), self.R, self.k, older, self.empty)
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
             at = planes if path in self.stacks else slots[part]

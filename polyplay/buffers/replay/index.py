@@ -64,8 +64,3 @@ class ItemIndex:
             said = f"priority {bad} of id {ids[wrong]}, number {wrong} of {len(ids)}, is {kind}"
             raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
         return slots, valid, greatest
-
-    def mean_age(self) -> float:
-        """Transitions that arrived since an item's row did, on average."""
-        steps, arrivals = float(self.counts[row_kernels.STEPS]), float(self.counts[row_kernels.ARRIVALS])
-        return steps - arrivals / self.size if self.size else 0.0

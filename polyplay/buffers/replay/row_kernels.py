@@ -253,8 +253,9 @@ def windows(
 
 
 @compiled
-def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int, out: np.ndarray) -> None:
-    """Where the planes of stacks are, oldest first: slots [n], out [n, k]; `empty`: where there is one of zeros."""
+def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
+    """Where the planes of stacks are, oldest first: slots [n], int64 [n, k]; `empty`: where there is one of zeros."""
+    out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
         base, stored = slot - slot % R, older[slot]
@@ -263,6 +264,7 @@ def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int, out
                 out[i, k - 1 - j] = out[i, k - j] if stored & PADDED else empty
             else:
                 out[i, k - 1 - j] = slot - j if slot - j >= base else slot - j + R
+    return out
 
 
 @compiled

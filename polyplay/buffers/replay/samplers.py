@@ -9,8 +9,6 @@ from polyplay.buffers.replay.rng import CounterRng, uniforms
 from polyplay.buffers.replay.spec import Proportional
 from polyplay.buffers.replay.sum_tree import SumTree
 
-Picked = tuple[np.ndarray, np.ndarray]  # slots int64 [n], weights float32 [n]
-
 
 class UniformSampler:
     """Uniform: every item with the same chance, no priorities."""
@@ -24,7 +22,8 @@ class UniformSampler:
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
 
-    def pick(self, n: int, beta: float | None) -> Picked:
+    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Slots int64 [n], and their weights float32 [n]."""
         return self.index.pick(self.rng, n), np.ones(n, np.float32)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
@@ -49,7 +48,7 @@ class ProportionalSampler(UniformSampler):
         mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
         self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
-    def pick(self, n: int, beta: float | None) -> Picked:
+    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
         """In proportion; where all priorities are 0, uniformly."""
         size, total, u = self.index.size, self.tree.total, self.sampler.mixture
         if not total > 0:

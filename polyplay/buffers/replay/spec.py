@@ -83,8 +83,14 @@ class Replay:
         _refuse(self.capacity < self.lanes, said)
         said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
         _refuse(self.burn_in and not self.sequence, said)
-        _check_sampler(self.sampler, self.spec, bool(self.sequence))
-        _check_spec(self)
+        if isinstance(self.sampler, Proportional):
+            _check_sampler(self.sampler, self.spec, bool(self.sequence))
+        missing = sorted({"obs", "action", "reward", *FLAGS} - self.spec.keys())
+        _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
+        leaves = [(p, f) for p, f in tree.leaves(self.spec) if p.split("/")[0] == "obs"]
+        shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
+        said = f"stack={self.stack} given, no observation has so many planes in front ({shapes}); 0?"
+        _refuse(self.stack and not any(self.stacked(p, f) for p, f in leaves), said)
 
     @property
     def items(self) -> str:
@@ -189,20 +195,9 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
         _refuse(not least <= value <= most, f"{name}={value} given, allowed: {allowed}")
 
 
-def _check_sampler(sampler: Sampler, spec: Spec, sequence: bool) -> None:
-    if isinstance(sampler, Uniform):
-        return
+def _check_sampler(sampler: Proportional, spec: Spec, sequence: bool) -> None:
     _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture"), (0, 1)))
     _refuse(sampler.first not in ("max", "td"), f"first={sampler.first!r} given, allowed: max, td")
     unknown = sequence or not {"value", "chosen"} <= spec.keys()
     needed = "first='td' needs single transitions, and value and chosen in the stored rows"
     _refuse(sampler.first == "td" and unknown, needed)
-
-
-def _check_spec(replay: Replay) -> None:
-    missing = sorted({"obs", "action", "reward", *FLAGS} - replay.spec.keys())
-    _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
-    leaves = [(p, f) for p, f in tree.leaves(replay.spec) if p.split("/")[0] == "obs"]
-    shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
-    flat = f"stack={replay.stack} given, no observation has so many planes in front ({shapes}); 0?"
-    _refuse(replay.stack and not any(replay.stacked(p, f) for p, f in leaves), flat)
