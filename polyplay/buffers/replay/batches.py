@@ -47,10 +47,9 @@ class TransitionBatches(Batches):
 
     def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots of the last rows, G and D, each [n]."""
-        r, reward, form = self.replay, self.columns.arrays["reward"], REWARDS.index(self.replay.reward)
-        end, total, discount = row_kernels.windows(
-            slots, self.index.R, r.n_step, r.gamma, form, self.index.flags, reward
-        )
+        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
+        form = REWARDS.index(r.reward)
+        end, total, discount = row_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
         return end, np.multiply(total, r.scale, out=total), discount
 
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
