@@ -34,6 +34,8 @@ from polyplay.envs.spaces import (
     MultiBinary,
     MultiDiscrete,
     SpaceViolation,
+    at,
+    below,
     describe_actions,
     subspaces,
 )
@@ -74,57 +76,50 @@ def info_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> Spec | None
     return mask_spec(action, given, f"{title}: info's")
 
 
-def mask_spec(action: ActionSpec, given: Tree, title: str, path: str = "") -> Spec | None:
+def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
     """Fields of the mask that `given` is one of; None: there is none. Raises UserError."""
-    if given is None:
-        return None
-    where = f"{title} {KEY} {f'at {path!r} ' if path else ''}"
+    path, leaf, found = "", action, {}
     try:
-        if isinstance(action, dict):
-            inner = {k: (a, _part(action, given, k), f"{path}/{k}" if path else k) for k, a in action.items()}
-            found = {k: mask_spec(a, part, title, below) for k, (a, part, below) in inner.items()}
-            return {k: s for k, s in found.items() if s is not None} or None
-        _flat(action, given)
+        for path, (leaf, part) in _parts(action, given).items():
+            if part is not None:
+                _flat(leaf, part)
+                found[path] = mask_field(leaf)
     except SpaceViolation as e:
-        raise UserError(
-            f"{where}is no mask of the actions, {describe_actions(action)}: {e}; give it that form or another name"
-        ) from None
-    return mask_field(action)
+        what = f"{KEY} {at(path)}is no mask of the actions, {describe_actions(leaf)}"
+        raise UserError(f"{title} {what}: {e}; give it that form or another name") from None
+    return tree.nest(found) or None
 
 
 def _zeros(space: gym.Space) -> Tree:
-    """Zeros in the form of the space's elements; 0, which is no mask, for spaces that hold none."""
-    inner = subspaces(space)
-    if inner is None:
-        return np.zeros(space.shape, np.int8) if isinstance(space, gym.Box | gym.MultiBinary | gym.MultiDiscrete) else 0
-    found = {k: _zeros(s) for k, s in inner.items()}
-    return tuple(found.values()) if isinstance(space, gym.Tuple) else found
+    """Zeros in the form of the space's elements; one, which is no mask, for spaces that hold no arrays."""
+    inner = {k: _zeros(s) for k, s in (subspaces(space) or {}).items()}
+    if isinstance(space, gym.Tuple):
+        return tuple(inner.values())
+    return inner or np.zeros(space.shape or (), np.int8)
 
 
 # --------------------------------------------------------------------------------------- per step
 
 
-def mask_writer(
-    action: ActionSpec, into: Tree | None, lane: int, inside: bool
-) -> Callable[[object, object, bool], None]:
+def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> MaskWriter:
     """A function that reads the masks of a lane into `into[lane]`.
 
     `inside`: it stands in the observation. It raises SpaceViolation where a mask is missing, has another form, or
     leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
-    leaves = list(tree.leaves(action))
 
     def write(obs: object, info: object, last: bool) -> None:
         source = obs if inside else info
         given = source.get(KEY) if isinstance(source, Mapping) else None
         if given is None and not rows:
             return
-        for path, leaf in leaves:
-            try:
-                _write(leaf, rows.get(path), _at(action, given, path), last)
-            except SpaceViolation as e:
-                raise SpaceViolation(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
+        path = ""
+        try:
+            for path, (leaf, part) in _parts(action, given).items():
+                _write(leaf, rows.get(path), part, last)
+        except SpaceViolation as e:
+            raise SpaceViolation(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
 
     return write
 
@@ -205,22 +200,17 @@ def _numbers(given: ArrayLike, most: int, want: str) -> np.ndarray:
     return array
 
 
-def _at(action: ActionSpec, given: Tree, path: str) -> Tree:
-    """The part of a mask that belongs to the action's leaf at `path`."""
-    for key in path.split("/") if path else ():
-        if given is None:
-            return None
-        assert isinstance(action, dict)
-        given, action = _part(action, given, key), action[key]
-    return given
-
-
-def _part(action: dict[str, ActionSpec], given: Tree, key: str) -> Tree:
-    """`given[key]` of a dict, or of a tuple as long as the action's. Raises SpaceViolation: it is neither."""
-    if isinstance(given, Mapping):
-        if not given.keys() <= action.keys():
-            raise SpaceViolation(f"declared parts {', '.join(action)}, given keys {list(given)}")
-        return given.get(key)
-    if not isinstance(given, tuple | list) or len(given) != len(action) or not key.isdigit():
-        raise SpaceViolation(f"declared one part for each of {', '.join(action)}, given {type(given).__name__}")
-    return given[int(key)]
+def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[Leaf, Tree]]:
+    """Every leaf of the actions with its part of a mask, by its path. Raises SpaceViolation: parts of another form."""
+    if not isinstance(action, dict):
+        return {path: (action, given)}
+    if isinstance(given, tuple | list) and list(action) == [str(i) for i in range(len(given))]:
+        given = dict(zip(action, given, strict=True))
+    if not isinstance(given, Mapping | None):
+        want = f"one part for each of {', '.join(action)}"
+        raise SpaceViolation(f"{at(path)}declared {want}, given {type(given).__name__}")
+    given = given or {}
+    if not given.keys() <= action.keys():
+        raise SpaceViolation(f"{at(path)}declared parts {', '.join(action)}, given keys {list(given)}")
+    inner = [_parts(a, given.get(k), below(path, k)) for k, a in action.items()]
+    return {p: part for found in inner for p, part in found.items()}

@@ -1,22 +1,23 @@
-"""The rules of an environment. `polyplay check` checks all of them, training those that a step shows; messages end with
-the rule's name.
+"""The rules of an environment: rules.toml says them. `polyplay check` checks all of them, training those that a step
+shows; messages end with the rule's name.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.envs.spaces import SpaceViolation
+from polyplay.envs.spaces import SpaceViolation, at, below, subspaces
 
-ENDS, REPAIRS, REFUSES, SILENT = "ends", "restarts, then ends", "does not begin", "does not look"
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
@@ -25,104 +26,11 @@ MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 class EnvRule:
     says: str
     fix: str
-    run: str = ENDS  # what a run does when it is broken
+    run: str = "ends"  # what a run does when it is broken
 
 
-RULES = {
-    "factory": EnvRule(
-        "What builds it can be sent to another process.",
-        "give module:callable or a function that closes over no lock, open file, window or running environment",
-        REFUSES,
-    ),
-    "build": EnvRule(
-        "It can be built, and is one gymnasium.Env.",
-        "call the function in a fresh Python and install or mend what the error names; return a single environment",
-        REFUSES,
-    ),
-    "spaces": EnvRule(
-        "Its spaces are of supported kinds, and every copy declares the same.",
-        "give it a wrapper that declares supported spaces, the same in every copy",
-        REFUSES,
-    ),
-    "keys": EnvRule(
-        "A composed observation has the declared keys.",
-        "give every declared key at every step, and no others at a reset; or declare what is given",
-    ),
-    "shape": EnvRule(
-        "An observation has the declared shape.",
-        "declare the shape that is given; pad what varies to a fixed one",
-    ),
-    "dtype": EnvRule(
-        "An observation's type fits into the declared one.",
-        "return obs.astype(self.observation_space.dtype), or declare the type that is given",
-    ),
-    "bounds": EnvRule(
-        "An observation lies within the declared bounds.",
-        "widen low and high (-inf and inf are allowed), or clip the observation",
-        "ends, at a reset",
-    ),
-    "mask": EnvRule(
-        "An action mask fits the actions, is there from the first reset on, and leaves one legal.",
-        "give it with every observation or info in a form that space.sample(mask) takes; end the episode where no "
-        "action is left",
-    ),
-    "finite": EnvRule(
-        "An observation holds no NaN and no infinity.",
-        "find the division or overflow that makes it: np.seterr(all='raise'); clip, or end the episode there",
-    ),
-    "reward": EnvRule(
-        "A reward is one finite number.",
-        "return float(reward): no None, no array; bound what can overflow",
-    ),
-    "flags": EnvRule(
-        "terminated and truncated are booleans: an end is terminated, a time limit is truncated.",
-        "return bool(…) for both; leave time limits to gymnasium.wrappers.TimeLimit",
-    ),
-    "final-observation": EnvRule(
-        "A step that ends an episode returns its real last observation.",
-        "return the observation at the end too: after a truncation its value is what learning continues from",
-    ),
-    "autoreset": EnvRule(
-        "It does not reset itself within step().",
-        "leave out reset() in step() and wrappers that do it (Autoreset): the pool resets, after the last observation",
-        SILENT,
-    ),
-    "seed": EnvRule(
-        "Different seeds make different generators.",
-        "begin reset() with super().reset(seed=seed) and draw from self.np_random; for a fixed level make a "
-        "generator of its own, np.random.default_rng(0)",
-    ),
-    "determinism": EnvRule(
-        "The same seed and the same actions give the same episodes.",
-        "draw only from self.np_random, not from random, time or a set's order; some simulators can't",
-        SILENT,
-    ),
-    "reset": EnvRule(
-        "reset() returns (observation, info) and does not raise.",
-        "call reset(seed=1) and reset() by hand, also after an episode; give it the keywords seed and options",
-        REPAIRS,
-    ),
-    "step": EnvRule(
-        "step() returns (observation, reward, terminated, truncated, info) and does not raise.",
-        "call step() by hand with the action that is named; polyplay train … --serial stops in a debugger",
-        REPAIRS,
-    ),
-    "hang": EnvRule(
-        "A step or a reset ends within --step-timeout.",
-        "find what it waits for at the place that is shown; raise --step-timeout if it is only slow",
-        REPAIRS,
-    ),
-    "crash": EnvRule(
-        "It leaves its process alive.",
-        "mend the native code that crashes, or the memory limit that kills it; do not call sys.exit or os._exit",
-        REPAIRS,
-    ),
-    "step-time": EnvRule(
-        "How long steps and resets take: measured, no promise.",
-        "a step near --step-timeout may be taken for a hang: raise it",
-        SILENT,
-    ),
-}
+TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))
+RULES = {name: EnvRule(**rule) for name, rule in TABLE.items()}
 
 
 def rule_suffix(rule: str) -> str:
@@ -160,10 +68,8 @@ def read_reset(result: object) -> tuple[object, object]:
 def read_step(result: object) -> tuple[object, float, bool, bool, object]:
     """What step() returned, all but the observation checked. Raises SpaceViolation."""
     obs, reward, terminated, truncated, info = step_parts(result)
-    if type(terminated) is not bool:
-        terminated = read_flag("terminated", terminated)
-    if type(truncated) is not bool:
-        truncated = read_flag("truncated", truncated)
+    if type(terminated) is not bool or type(truncated) is not bool:
+        terminated, truncated = read_flag("terminated", terminated), read_flag("truncated", truncated)
     return obs, read_reward(reward), terminated, truncated, info
 
 
@@ -210,27 +116,23 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
     return SpaceViolation(text, "final-observation")
 
 
-def check_contains(space: gym.Space, obs: object, path: str = "") -> None:
+def check_contains(space: gym.Space, obs: Any, path: str = "") -> None:
     """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds."""
     if space.contains(obs):
         return
-    where = f"at {path!r} " if path else ""
-    if isinstance(space, gym.Dict) and isinstance(obs, Mapping):
-        if obs.keys() != space.spaces.keys():
-            raise SpaceViolation(f"{where}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
-        for key, inner in space.spaces.items():
-            check_contains(inner, obs[key], f"{path}/{key}" if path else key)
-    if isinstance(space, gym.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
-        for i, inner in enumerate(space.spaces):
-            check_contains(inner, obs[i], f"{path}/{i}" if path else str(i))
-    if isinstance(space, gym.Box) and (array := np.asarray(obs)).shape == space.shape:
+    if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
+        raise SpaceViolation(f"{at(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
+    for key, inner in (subspaces(space) or {}).items():
+        check_contains(inner, obs[key if isinstance(space, gym.Dict) else int(key)], below(path, key))
+    if isinstance(space, gym.Box):
+        array = np.asarray(obs)
         out = np.argwhere((array < space.low) | (array > space.high))
         if not len(out):
             return  # its type only: the writer looks at that
-        at = tuple(int(i) for i in out[0])
-        value, low, high = array[at], space.low[at], space.high[at]
-        raise SpaceViolation(f"{where}{value:g} at {list(at)} is not in [{low:g}, {high:g}]", "bounds")
-    raise SpaceViolation(f"{where}given what is not in {space}", "bounds")
+        where = tuple(int(i) for i in out[0])
+        value, low, high = array[where], space.low[where], space.high[where]
+        raise SpaceViolation(f"{at(path)}{value:g} at {list(where)} is not in [{low:g}, {high:g}]", "bounds")
+    raise SpaceViolation(f"{at(path)}given what is not in {space}", "bounds")
 
 
 def rng_of(env: object) -> int:

@@ -1,13 +1,13 @@
 """What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
 
 Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
-kind of leaf is one line in `FIELDS` and its writer, or one in `ACTIONS` with its actor.
+kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `observation_writer` make of its arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,8 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
 
-# Every leaf has `field`, the array of one lane's action, and `classes`, how many values each of its parts has.
+# Every leaf has `field`, the array of one lane's action, `kinds`, the kinds of dtypes that are taken for one, and
+# `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in 0 … most - 1.
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Discrete:
     n: int
 
     field = Field((), "int64")
+    kinds = "iu"
     classes = property(lambda self: (self.n,))
+    most = property(lambda self: self.n)
 
     def __str__(self) -> str:
         return f"{self.n} discrete"
@@ -43,8 +46,9 @@ class MultiDiscrete:
     nvec: tuple[int, ...]
 
     field = property(lambda self: Field(self.shape, "int64"))
+    kinds = "iu"
     classes = property(lambda self: self.nvec)
-    most = cached_property(lambda self: np.array(self.nvec, np.int64).reshape(self.shape))
+    most = cached_property(lambda self: np.array(self.nvec, np.uint64).reshape(self.shape))
 
     def __str__(self) -> str:
         return f"{list(self.shape)} discrete of {', '.join(map(str, self.nvec[:8]))}{', …' * (len(self.nvec) > 8)}"
@@ -57,7 +61,9 @@ class MultiBinary:
     shape: tuple[int, ...]
 
     field = property(lambda self: Field(self.shape, "int8"))
+    kinds = "iub"
     classes = property(lambda self: (2,) * math.prod(self.shape))
+    most = 2
 
     def __str__(self) -> str:
         return f"{list(self.shape)} binary"
@@ -74,6 +80,7 @@ class Box:
     high: np.ndarray
 
     field = property(lambda self: Field(self.shape, "float32"))
+    kinds = "f"
     classes = ()
 
     def __eq__(self, other: object) -> bool:
@@ -92,9 +99,9 @@ class Box:
         return f"{list(self.shape)} real, within [{low:g}, {high:g}]"
 
 
-IntArray = int | np.ndarray
 Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
-Leaf = Discrete | MultiDiscrete | MultiBinary | Box
+Whole = Discrete | MultiDiscrete | MultiBinary
+Leaf = Whole | Box
 ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
 
 
@@ -116,25 +123,49 @@ def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
+def below(path: str, key: str) -> str:
+    """The path of what a part at `path` has under `key`."""
+    return f"{path}/{key}" if path else key
+
+
+def at(path: str) -> str:
+    """The place of a part, as messages begin with it."""
+    return f"at {path!r} " if path else ""
+
+
+LEAVES: dict[type, Callable[[Any], Leaf]] = {
+    gym.Discrete: lambda space: Discrete(int(space.n)),
+    gym.MultiDiscrete: lambda space: MultiDiscrete(tuple(space.shape), tuple(int(n) for n in space.nvec.flat)),
+    gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
+    gym.Box: lambda space: Box(tuple(space.shape), *(np.asarray(x, np.float32) for x in (space.low, space.high))),
+}
+SUPPORTED = {
+    "observation": "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the environment "
+    "(gymnasium.wrappers.FlattenObservation, TransformObservation)",
+    "action": "Discrete, MultiDiscrete, MultiBinary, floating Box, and Dict and Tuple of these: wrap the environment "
+    "(gymnasium.wrappers.TransformAction)",
+}
+
+
+def leaf_of(space: gym.Space) -> Leaf | None:
+    """The description of a space that is not made of others; None: it is of no known kind."""
+    return next((describe(space) for kind, describe in LEAVES.items() if isinstance(space, kind)), None)
+
+
 def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree], path: str = "") -> Tree:
-    """The tree of `space`'s leaves. Raises UserError: keys that make no path, or no leaf at all."""
+    """The tree of `space`'s leaves. Raises UserError: keys that make no path, no leaf at all, or one that is None."""
     inner = subspaces(space)
     if inner is None:
-        return leaf(space)
+        found = leaf(space)
+        if found is None:
+            raise UserError(f"{title}: {what} space {space} is not supported; supported are {SUPPORTED[what]}")
+        return found
     if not inner:
-        raise UserError(f"{title}: {what} space {space} {_where(path)}has no parts; leave it out")
+        raise UserError(f"{title}: {what} space {space} {at(path)}has no parts; leave it out")
     for key in inner:
         if not isinstance(key, str) or "/" in key or not key:
             raise UserError(f"{title}: {what} key {key!r} is not a name; keys must be strings without '/'")
-    return {k: _convert(s, title, what, leaf, f"{path}/{k}" if path else k) for k, s in inner.items()}
-
-
-FIELDS: dict[type, Callable[[Any], Field]] = {
-    gym.Box: lambda space: Field(tuple(space.shape), np.dtype(space.dtype).name),
-    gym.Discrete: lambda space: Field((), "int64"),
-    gym.MultiDiscrete: lambda space: Field(tuple(space.shape), "int64"),
-    gym.MultiBinary: lambda space: Field(tuple(space.shape), "int8"),
-}
+    return {k: _convert(s, title, what, leaf, below(path, k)) for k, s in inner.items()}
 
 
 def observation(space: gym.Space, title: str) -> Spec:
@@ -143,55 +174,34 @@ def observation(space: gym.Space, title: str) -> Spec:
     Raises UserError: a space that is not supported.
     """
 
-    def leaf(space: gym.Space) -> Field:
-        for kind, convert in FIELDS.items():
-            if isinstance(space, kind):
-                return convert(space)
-        raise UserError(
-            f"{title}: observation space {space} is not supported; supported are Box, Discrete, MultiDiscrete, "
-            "MultiBinary, and Dict and Tuple of these: wrap the environment (gymnasium.wrappers.FlattenObservation, "
-            "TransformObservation)"
-        )
+    def leaf(space: gym.Space) -> Field | None:
+        if isinstance(space, gym.Box):
+            return Field(tuple(space.shape), np.dtype(space.dtype).name)
+        found = leaf_of(space)
+        return None if found is None else found.field
 
     return _convert(space, title, "observation", leaf)
 
 
-def classes(space: gym.Space, path: str = "") -> dict[str, int | tuple[int, ...]]:
+def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
     """Number of values of every Discrete leaf, numbers of every MultiDiscrete one, by path ("" for a bare
     observation); for the net's one-hot.
     """
-    if isinstance(space, gym.Discrete):
-        return {path: int(space.n)}
-    if isinstance(space, gym.MultiDiscrete):
-        return {path: tuple(int(n) for n in space.nvec.flat)}
-    inner = [classes(s, f"{path}/{k}" if path else k) for k, s in (subspaces(space) or {}).items()]
-    return {k: n for found in inner for k, n in found.items()}
-
-
-ACTIONS: dict[type, Callable[[Any], Leaf]] = {
-    gym.Discrete: lambda space: Discrete(int(space.n)),
-    gym.MultiDiscrete: lambda space: MultiDiscrete(tuple(space.shape), tuple(int(n) for n in space.nvec.flat)),
-    gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
-    gym.Box: lambda space: Box(tuple(space.shape), *(np.asarray(x, np.float32) for x in (space.low, space.high))),
-}
+    leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
+    many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
+    return {path: leaf.n if isinstance(leaf, Discrete) else leaf.nvec for path, leaf in many.items()}
 
 
 def action(space: gym.Space, title: str) -> ActionSpec:
     """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
 
-    def leaf(space: gym.Space) -> Leaf:
+    def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
             raise UserError(
                 f"{title}: action space {space} is a Box of whole numbers; supported are Discrete, MultiDiscrete, "
                 "MultiBinary and floating Box: declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
             )
-        for kind, convert in ACTIONS.items():
-            if isinstance(space, kind) and 0 not in (getattr(space, "shape", None) or ()):
-                return convert(space)
-        raise UserError(
-            f"{title}: action space {space} is not supported; supported are Discrete, MultiDiscrete, MultiBinary, "
-            "floating Box, and Dict and Tuple of these: wrap the environment (gymnasium.wrappers.TransformAction)"
-        )
+        return None if 0 in (space.shape or ()) else leaf_of(space)
 
     return _convert(space, title, "action", leaf)
 
@@ -223,22 +233,26 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
             given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
-            raise ValueError(f"actions {_where(path)}must have keys {list(space)}, got {given}")
-        return {k: check_action(s, action[k], lanes, f"{path}/{k}" if path else k) for k, s in space.items()}
+            raise ValueError(f"actions {at(path)}must have keys {list(space)}, got {given}")
+        return {k: check_action(s, action[k], lanes, below(path, k)) for k, s in space.items()}
     array = np.asarray(action)
-    field, kinds = space.field, "f" if isinstance(space, Box) else "iub" if isinstance(space, MultiBinary) else "iu"
-    if array.shape != (lanes, *field.shape) or array.dtype.kind not in kinds:
-        want = f"{'floats' if kinds == 'f' else 'integers'} {[lanes, *field.shape]}"
-        raise ValueError(f"actions {_where(path)}must be {want}, got {array.dtype} {list(array.shape)}")
-    if isinstance(space, Discrete):
+    if array.shape != (lanes, *space.field.shape) or array.dtype.kind not in space.kinds:
+        want = f"{'floats' if space.kinds == 'f' else 'integers'} {[lanes, *space.field.shape]}"
+        raise ValueError(f"actions {at(path)}must be {want}, got {array.dtype} {list(array.shape)}")
+    if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
-        if lanes and array.view(np.uint64).max() >= space.n:  # a negative number is a huge one there
-            raise ValueError(f"actions {_where(path)}must lie in 0…{space.n - 1}, got {array.min()}…{array.max()}")
-    elif not isinstance(space, Box):
-        most = space.most if isinstance(space, MultiDiscrete) else 2
-        if ((array < 0) | (array >= most)).any():
-            raise ValueError(f"actions {_where(path)}must be {space}, counted from 0, got {array.min()}…{array.max()}")
-    return array.astype(field.dtype, copy=False)
+        if beyond(space, array):
+            want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
+            raise ValueError(f"actions {at(path)}must {want}, got {array.min()}…{array.max()}")
+    return array.astype(space.field.dtype, copy=False)
+
+
+def beyond(leaf: Whole, numbers: np.ndarray) -> bool:
+    """Whether some of these numbers, int64, are none of the leaf's."""
+    numbers = numbers.view(np.uint64)  # what was negative is huge there
+    if isinstance(leaf, MultiDiscrete):
+        return bool((numbers >= leaf.most).any())
+    return bool(numbers.max(initial=0) >= leaf.most)
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
@@ -251,14 +265,17 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
     if isinstance(space, gym.Discrete):
         kind, least = np.dtype(space.dtype).type, int(space.start)
         return lambda a: kind(int(a) + least)
-    if isinstance(space, gym.MultiDiscrete):
-        start, dtype = space.start.astype(np.int64), space.dtype
-        return lambda a: np.asarray(a + start).astype(dtype)
-    if isinstance(space, gym.MultiBinary):
-        return lambda a: np.array(a, space.dtype)
-    assert isinstance(space, gym.Box)
-    low, high, dtype = space.low, space.high, space.dtype
-    return lambda a: np.asarray(np.clip(a, low, high), dtype)
+    dtype = space.dtype
+    if isinstance(space, gym.Box):
+        low, high = space.low, space.high
+        return lambda a: np.asarray(np.clip(a, low, high), dtype)
+    start = _start(space)
+    return lambda a: np.asarray(a + start).astype(dtype)
+
+
+def _start(space: gym.Space) -> np.ndarray:
+    """The environment's own first numbers, int64."""
+    return np.asarray(getattr(space, "start", 0), np.int64)
 
 
 def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "") -> Writer:
@@ -268,51 +285,40 @@ def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "") 
     """
     parts = subspaces(space)
     if parts is not None:
-        inner = {k: observation_writer(s, into[k], lane, f"{path}/{k}" if path else k) for k, s in parts.items()}
+        inner = {k: observation_writer(s, into[k], lane, below(path, k)) for k, s in parts.items()}
         return lambda obs: _write_parts(space, inner, obs, path)
     row = into[lane, ...]
     if isinstance(space, gym.Box):
         return _box_writer(space, row, path)
-    if isinstance(space, gym.MultiBinary):
-        return lambda obs: _write_whole(space, row, obs, path, 0, 2)
-    if isinstance(space, gym.MultiDiscrete):
-        start, nvec = space.start.astype(np.int64), space.nvec.astype(np.int64)
-        return lambda obs: _write_whole(space, row, obs, path, start, nvec)
-    assert isinstance(space, gym.Discrete)
-    first, n = int(space.start), int(space.n)
-    return lambda obs: _write_whole(space, row, obs, path, first, n)
-
-
-def _where(path: str) -> str:
-    return f"at {path!r} " if path else ""
+    start, leaf = _start(space), leaf_of(space)
+    assert isinstance(leaf, Whole)
+    return lambda obs: _write_whole(space, leaf, start, row, obs, path)
 
 
 def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: str) -> None:
-    parts: Sequence[object]
     if isinstance(space, gym.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(inner):
             given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-            raise SpaceViolation(f"{_where(path)}declared a tuple of {len(inner)}, given {given}", "keys")
-        parts = obs
+            raise SpaceViolation(f"{at(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+        parts = list(obs)
     else:
         if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
             given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-            raise SpaceViolation(f"{_where(path)}declared keys {list(inner)}, given {given}", "keys")
+            raise SpaceViolation(f"{at(path)}declared keys {list(inner)}, given {given}", "keys")
         parts = [obs[key] for key in inner]
     for write, part in zip(inner.values(), parts, strict=True):
         write(part)
 
 
-def _write_whole(space: gym.Space, row: np.ndarray, obs: object, path: str, start: IntArray, n: IntArray) -> None:
-    """Numbers start … start + n - 1, counted from 0."""
+def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
+    """Numbers from `start` on, counted from 0."""
     array = _as_array(obs, None, space)
-    kinds = "iub" if isinstance(space, gym.MultiBinary) else "iu"
-    if array.shape != row.shape or array.dtype.kind not in kinds:
+    if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         rule = "shape" if array.shape != row.shape else "dtype"
-        raise SpaceViolation(f"{_where(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
+        raise SpaceViolation(f"{at(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
     values = array.astype(np.int64) - start
-    if ((values < 0) | (values >= n)).any():
-        raise SpaceViolation(f"{_where(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
+    if beyond(leaf, values):
+        raise SpaceViolation(f"{at(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
     row[...] = values
 
 
@@ -324,7 +330,7 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Writer:
         obs = given if type(given) is np.ndarray else _as_array(given, dtype, dtype)
         check_array(obs, shape, dtype, path)
         if floating and not np.isfinite(obs).all():
-            raise SpaceViolation(f"{_where(path)}{_infinite(obs)}", "finite")
+            raise SpaceViolation(f"{at(path)}{_infinite(obs)}", "finite")
         row[...] = obs
 
     return write
@@ -335,7 +341,7 @@ def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: 
     if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
         rule = "shape" if obs.shape != shape else "dtype"
         given = f"{obs.dtype} {list(obs.shape)}"
-        raise SpaceViolation(f"{_where(path)}declared {dtype} {list(shape)}, given {given}", rule)
+        raise SpaceViolation(f"{at(path)}declared {dtype} {list(shape)}, given {given}", rule)
 
 
 def _infinite(obs: np.ndarray) -> str:
