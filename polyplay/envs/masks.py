@@ -34,9 +34,9 @@ from polyplay.envs.spaces import (
     MultiBinary,
     MultiDiscrete,
     SpaceViolation,
-    at,
-    below,
     describe_actions,
+    inner_path,
+    place_of,
     subspaces,
 )
 
@@ -85,7 +85,7 @@ def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
                 _flat(leaf, part)
                 found[path] = mask_field(leaf)
     except SpaceViolation as e:
-        what = f"{KEY} {at(path)}is no mask of the actions, {describe_actions(leaf)}"
+        what = f"{KEY} {place_of(path)}is no mask of the actions, {describe_actions(leaf)}"
         raise UserError(f"{title} {what}: {e}; give it that form or another name") from None
     return tree.nest(found) or None
 
@@ -208,9 +208,9 @@ def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[L
         given = dict(zip(action, given, strict=True))
     if not isinstance(given, Mapping | None):
         want = f"one part for each of {', '.join(action)}"
-        raise SpaceViolation(f"{at(path)}declared {want}, given {type(given).__name__}")
+        raise SpaceViolation(f"{place_of(path)}declared {want}, given {type(given).__name__}")
     given = given or {}
     if not given.keys() <= action.keys():
-        raise SpaceViolation(f"{at(path)}declared parts {', '.join(action)}, given keys {list(given)}")
-    inner = [_parts(a, given.get(k), below(path, k)) for k, a in action.items()]
+        raise SpaceViolation(f"{place_of(path)}declared parts {', '.join(action)}, given keys {list(given)}")
+    inner = [_parts(a, given.get(k), inner_path(path, k)) for k, a in action.items()]
     return {p: part for found in inner for p, part in found.items()}

@@ -147,7 +147,7 @@ class Envs:
     @property
     def title(self) -> str:
         """The name as errors print it."""
-        return self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", repr(self.name))
+        return title_of(self.name)
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -177,6 +177,11 @@ class Envs:
 
 
 # --------------------------------------------------------------------------------- shared helpers
+
+
+def title_of(name: str | Factory) -> str:
+    """What names a factory in errors."""
+    return name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.envs.spaces import SpaceViolation, at, below, subspaces
+from polyplay.envs.spaces import SpaceViolation, inner_path, place_of, subspaces
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
@@ -121,9 +121,9 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> None:
     if space.contains(obs):
         return
     if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
-        raise SpaceViolation(f"{at(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
+        raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
     for key, inner in (subspaces(space) or {}).items():
-        check_contains(inner, obs[key if isinstance(space, gym.Dict) else int(key)], below(path, key))
+        check_contains(inner, obs[key if isinstance(space, gym.Dict) else int(key)], inner_path(path, key))
     if isinstance(space, gym.Box):
         array = np.asarray(obs)
         out = np.argwhere((array < space.low) | (array > space.high))
@@ -131,8 +131,8 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> None:
             return  # its type only: the writer looks at that
         where = tuple(int(i) for i in out[0])
         value, low, high = array[where], space.low[where], space.high[where]
-        raise SpaceViolation(f"{at(path)}{value:g} at {list(where)} is not in [{low:g}, {high:g}]", "bounds")
-    raise SpaceViolation(f"{at(path)}given what is not in {space}", "bounds")
+        raise SpaceViolation(f"{place_of(path)}{value:g} at {list(where)} is not in [{low:g}, {high:g}]", "bounds")
+    raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
 
 
 def rng_of(env: object) -> int:

@@ -123,12 +123,12 @@ def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
-def below(path: str, key: str) -> str:
+def inner_path(path: str, key: str) -> str:
     """The path of what a part at `path` has under `key`."""
     return f"{path}/{key}" if path else key
 
 
-def at(path: str) -> str:
+def place_of(path: str) -> str:
     """The place of a part, as messages begin with it."""
     return f"at {path!r} " if path else ""
 
@@ -161,11 +161,11 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
             raise UserError(f"{title}: {what} space {space} is not supported; supported are {SUPPORTED[what]}")
         return found
     if not inner:
-        raise UserError(f"{title}: {what} space {space} {at(path)}has no parts; leave it out")
+        raise UserError(f"{title}: {what} space {space} {place_of(path)}has no parts; leave it out")
     for key in inner:
         if not isinstance(key, str) or "/" in key or not key:
             raise UserError(f"{title}: {what} key {key!r} is not a name; keys must be strings without '/'")
-    return {k: _convert(s, title, what, leaf, below(path, k)) for k, s in inner.items()}
+    return {k: _convert(s, title, what, leaf, inner_path(path, k)) for k, s in inner.items()}
 
 
 def observation(space: gym.Space, title: str) -> Spec:
@@ -233,17 +233,17 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
             given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
-            raise ValueError(f"actions {at(path)}must have keys {list(space)}, got {given}")
-        return {k: check_action(s, action[k], lanes, below(path, k)) for k, s in space.items()}
+            raise ValueError(f"actions {place_of(path)}must have keys {list(space)}, got {given}")
+        return {k: check_action(s, action[k], lanes, inner_path(path, k)) for k, s in space.items()}
     array = np.asarray(action)
     if array.shape != (lanes, *space.field.shape) or array.dtype.kind not in space.kinds:
         want = f"{'floats' if space.kinds == 'f' else 'integers'} {[lanes, *space.field.shape]}"
-        raise ValueError(f"actions {at(path)}must be {want}, got {array.dtype} {list(array.shape)}")
+        raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
         if beyond(space, array):
             want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
-            raise ValueError(f"actions {at(path)}must {want}, got {array.min()}…{array.max()}")
+            raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
     return array.astype(space.field.dtype, copy=False)
 
 
@@ -285,7 +285,7 @@ def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "") 
     """
     parts = subspaces(space)
     if parts is not None:
-        inner = {k: observation_writer(s, into[k], lane, below(path, k)) for k, s in parts.items()}
+        inner = {k: observation_writer(s, into[k], lane, inner_path(path, k)) for k, s in parts.items()}
         return lambda obs: _write_parts(space, inner, obs, path)
     row = into[lane, ...]
     if isinstance(space, gym.Box):
@@ -299,12 +299,12 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
     if isinstance(space, gym.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(inner):
             given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-            raise SpaceViolation(f"{at(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+            raise SpaceViolation(f"{place_of(path)}declared a tuple of {len(inner)}, given {given}", "keys")
         parts = list(obs)
     else:
         if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
             given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-            raise SpaceViolation(f"{at(path)}declared keys {list(inner)}, given {given}", "keys")
+            raise SpaceViolation(f"{place_of(path)}declared keys {list(inner)}, given {given}", "keys")
         parts = [obs[key] for key in inner]
     for write, part in zip(inner.values(), parts, strict=True):
         write(part)
@@ -315,10 +315,10 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
     array = _as_array(obs, None, space)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         rule = "shape" if array.shape != row.shape else "dtype"
-        raise SpaceViolation(f"{at(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
+        raise SpaceViolation(f"{place_of(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
     values = array.astype(np.int64) - start
     if beyond(leaf, values):
-        raise SpaceViolation(f"{at(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
+        raise SpaceViolation(f"{place_of(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
     row[...] = values
 
 
@@ -330,7 +330,7 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Writer:
         obs = given if type(given) is np.ndarray else _as_array(given, dtype, dtype)
         check_array(obs, shape, dtype, path)
         if floating and not np.isfinite(obs).all():
-            raise SpaceViolation(f"{at(path)}{_infinite(obs)}", "finite")
+            raise SpaceViolation(f"{place_of(path)}{_infinite(obs)}", "finite")
         row[...] = obs
 
     return write
@@ -341,7 +341,7 @@ def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: 
     if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
         rule = "shape" if obs.shape != shape else "dtype"
         given = f"{obs.dtype} {list(obs.shape)}"
-        raise SpaceViolation(f"{at(path)}declared {dtype} {list(shape)}, given {given}", rule)
+        raise SpaceViolation(f"{place_of(path)}declared {dtype} {list(shape)}, given {given}", rule)
 
 
 def _infinite(obs: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from polyplay.common import tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
-from polyplay.envs.pools.build import one_line
+from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.lane import START, Lane, LaneJob
 from polyplay.envs.pools.worker import unpack
 from polyplay.envs.random_actions import action_sampler
@@ -96,8 +96,6 @@ class EnvTrial:
     # ------------------------------------------------------------------------------------ its stages
 
     def _build(self) -> bool:
-        from polyplay.envs.make import factory
-
         job = self.job
         start = allow(self.clock, 0, 0, max(START, self.limit))
         try:

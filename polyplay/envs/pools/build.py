@@ -1,27 +1,120 @@
-"""One Gymnasium environment: built, and described."""
+"""One Gymnasium environment, or a vector of them: found by its name, built, and described."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import re
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from types import ModuleType
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs import masks, rules, spaces
-from polyplay.envs.pool import EnvSpec, Factory
+from polyplay.envs.pool import EnvSpec, Factory, closest_names, title_of
+from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
+
+VERSION = re.compile(r"-v\d+$")
+
+# --------------------------------------------------------------------------------------- by its name
+
+
+def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
+    """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
+    `kwargs`. Raises UserError: no such environment, module or attribute.
+    """
+    if callable(name):
+        return partial(name, **kwargs)
+    if name.startswith("ALE/"):
+        from polyplay.envs.atari.emulator import AtariEnv
+
+        return lambda: AtariEnv(name, kwargs)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return _registered(name, kwargs)
+    found = _import(module, name)
+    if VERSION.search(attribute) or (attribute in gymnasium.registry and not hasattr(found, attribute)):
+        return _registered(attribute, kwargs)
+    return partial(imported(name), **kwargs)
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """What "module:attribute" names. Raises UserError: no such module or attribute, or one that cannot be called."""
+    module, _, attribute = name.partition(":")
+    found = _import(module, name)
+    try:
+        make = attrgetter(attribute)(found)
+    except AttributeError:
+        public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
+        raise UserError(f"{name}: {module} has no {attribute!r}{closest_names(attribute, public)}") from None
+    if not callable(make):
+        raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
+    return make
+
+
+def _import(module: str, name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:  # a command line tool has no entry for it
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
+        raise UserError(f"{name}: {what}; it must be installed or lie in {os.getcwd()}") from None
+    except Exception as e:
+        raise UserError(f"{name}: importing {module} failed: {type(e).__name__}: {e}") from e
+
+
+def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
+    known = gymnasium.registry.get(name)
+    if known is None and not _versionless(name):
+        raise UserError(
+            f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
+            "module:EnvId-v0 or module:callable"
+        )
+    if known is not None and known.entry_point is None:  # there are only vectors of it
+
+        def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
+            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+
+        return many
+    return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
+
+
+def _versionless(name: str) -> bool:
+    return any(VERSION.sub("", known) == name for known in gymnasium.registry)
+
+
+def _hint(name: str) -> str:
+    from polyplay.envs.toys.games import TOYS
+
+    try:
+        from polyplay.envs.atari.native import games
+
+        atari = games()
+    except UserError:
+        atari = {}
+    game = re.sub("(NoFrameskip|Deterministic)$", "", VERSION.sub("", name))
+    if game in atari:
+        return f", did you mean 'ALE/{game}-v5'?"
+    return closest_names(name, [*gymnasium.registry, *(f"toy:{k}" for k in TOYS), *(f"ALE/{g}-v5" for g in atari)])
+
+
+# ------------------------------------------------------------------------------ built and described
 
 
 def build_env(make: Factory, title: str) -> Any:
     """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
     is no gymnasium.Env.
     """
-    from polyplay.envs.pools.vector_modes import single_lane
-
     try:
         env = single_lane(make, title)
     except UserError:
@@ -33,43 +126,49 @@ def build_env(make: Factory, title: str) -> Any:
     return env
 
 
-def inspect(env: gymnasium.Env, title: str) -> EnvSpec:
-    """The description of an environment. Raises UserError: a space that is not supported."""
-    shown = masks.without_mask(env.observation_space)
+def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
+    """The description of an environment, or of a lane of a vector one. Raises UserError: a space that is not supported,
+    or a vector environment with action masks.
+    """
+    seen, acted, limit = env.observation_space, env.action_space, getattr(env.spec, "max_episode_steps", None)
+    if isinstance(env, VectorEnv):
+        seen, acted = env.single_observation_space, env.single_action_space
+        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
+    shown = masks.without_mask(seen)
     try:
-        obs = spaces.observation(shown, title)
-        action = spaces.action(env.action_space, title)
+        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
     except UserError as e:
         raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
-    limit = getattr(env.spec, "max_episode_steps", None)
     text = {
         "environment": title,
         "observation": spaces.describe_fields(obs),
         "actions": spaces.describe_actions(action),
         "time limit": f"{limit} steps" if limit else "the environment's own",
     }
-    mask = masks.declared_mask(action, env.observation_space, title)
+    mask = masks.declared_mask(action, seen, title)
     if mask is not None:
+        if isinstance(env, VectorEnv):
+            raise mask_note(title)
         text["action mask"] = "from the observation"
     return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask)
 
 
 def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
-    from polyplay.envs.make import factory
-
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    title = title_of(name)
     make = factory(name, options)
     env = build_env(make, title)
     try:
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            from polyplay.envs.pools.vector_modes import describe as of_vector
-
-            return of_vector(env, make, title)
         spec = inspect(env, title)
-        mask = None if spec.mask is not None else masks.info_mask(spec.action, env, title)
-        more = {"action mask": "from info"} if mask is not None else {}
-        return replace(spec, mask=spec.mask if mask is None else mask, describe={**spec.describe, **more})
+        if isinstance(env, VectorEnv):
+            resets = autoreset_mode(env) is AutoresetMode.NEXT_STEP
+            more = {"resets": "its own, in the next step" if resets else "by us, lane by lane"}
+            text = {**spec.describe, "vector": type(env.unwrapped).__name__, **more}
+            width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
+            return replace(spec, describe=text, vector=True, width=width)
+        if spec.mask is None and (mask := masks.info_mask(spec.action, env, title)) is not None:
+            return replace(spec, mask=mask, describe={**spec.describe, "action mask": "from info"})
+        return spec
     finally:
         with contextlib.suppress(Exception):
             env.close()

@@ -9,10 +9,10 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
-from polyplay.envs.make import factory
 from polyplay.envs.pool import Envs
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
+from polyplay.envs.pools.build import factory
 from polyplay.envs.pools.faults import Faults
 from polyplay.envs.pools.lane import Lane, LaneJob
 from polyplay.envs.pools.local import LocalPool

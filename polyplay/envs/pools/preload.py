@@ -7,7 +7,6 @@ import signal
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-import polyplay.envs.make  # noqa: E402
 import polyplay.envs.pools.forkserver  # noqa: E402
 import polyplay.envs.pools.worker  # noqa: E402
 

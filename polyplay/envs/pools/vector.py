@@ -21,10 +21,9 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules, spaces
-from polyplay.envs.make import factory
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
-from polyplay.envs.pools import build
+from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, check_lanes, mask_note
 
@@ -155,7 +154,7 @@ class VectorLanes:
         except spaces.SpaceViolation as e:
             raise EnvFailure(f"{self.who}: {rules.rule_message(e)}") from None
         except Exception as e:
-            head = f"{self.who}: {what} failed: {build.one_line(e)}; a vector environment's lanes can't be restarted"
+            head = f"{self.who}: {what} failed: {one_line(e)}; a vector environment's lanes can't be restarted"
             raise EnvFailure(f"{head}\n{traceback.format_exc()[-3000:].rstrip()}") from None
 
 
@@ -186,7 +185,7 @@ class VectorPool(LocalPool):
         except UserError:
             raise
         except Exception as e:
-            raise UserError(f"{envs.title}: could not be built: {build.one_line(e)}") from e
+            raise UserError(f"{envs.title}: could not be built: {one_line(e)}") from e
         if not isinstance(env, VectorEnv) or env.num_envs != width:
             given = getattr(env, "num_envs", "none")
             raise UserError(f"{envs.title}: asked for {width} environments it made {given}")

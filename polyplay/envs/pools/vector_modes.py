@@ -8,16 +8,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import Envs, EnvSpec, Factory
-from polyplay.envs.pools import build
 
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
@@ -100,24 +96,6 @@ def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:
     for wrap in kwargs.get("wrappers", ()):
         env = wrap(env)
     return env
-
-
-def describe(env: VectorEnv, make: Factory, title: str) -> EnvSpec:
-    """What a lane of a vector environment shows and takes. Raises UserError."""
-    limit = getattr(env.spec, "max_episode_steps", None)
-    limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
-    one: Any = SimpleNamespace(
-        observation_space=env.single_observation_space,
-        action_space=env.single_action_space,
-        spec=SimpleNamespace(max_episode_steps=limit),
-    )
-    spec = build.inspect(one, title)
-    if spec.mask is not None:
-        raise mask_note(title)
-    resets = "its own, in the next step" if autoreset_mode(env) is AutoresetMode.NEXT_STEP else "by us, lane by lane"
-    text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": resets}
-    width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
-    return replace(spec, describe=text, vector=True, width=width)
 
 
 def mask_note(title: str) -> UserError:

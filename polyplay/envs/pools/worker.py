@@ -30,7 +30,7 @@ from polyplay.envs import rules
 from polyplay.envs.pool import Factory, lane_seeds
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
-from polyplay.envs.pools.build import describe, one_line
+from polyplay.envs.pools.build import describe, factory, one_line
 from polyplay.envs.pools.lane import Lane, LaneJob
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
@@ -88,8 +88,6 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
     failure: BaseException = UserError("")
     try:
-        from polyplay.envs.make import factory
-
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")

@@ -21,9 +21,9 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Batch, Field, Spec, Tree
-from polyplay.envs.make import imported
 from polyplay.envs.pool import Envs, EnvSpec, closest_names, lane_seeds, options
 from polyplay.envs.pools.board import FLAGS
+from polyplay.envs.pools.build import imported
 from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
 from polyplay.envs.toys.still import Arrays, Draw, Still

@@ -7,7 +7,7 @@ import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.make import factory
+from polyplay.envs.pools.build import factory
 from tests.envs import faulty
 
 
