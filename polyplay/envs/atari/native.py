@@ -24,8 +24,8 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Tree
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import TAKEN
-from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.spaces import Discrete, describe_fields
 
 STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
@@ -105,7 +105,7 @@ def _picture(o: Atari) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-class NativePool(LocalPool):
+class NativePool(BasePool):
     """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
 
     Greedy(n) uses ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a truncated game),

@@ -21,18 +21,13 @@ class ReadyLanes:
         self.most = batching.n if isinstance(batching, Greedy) else lanes
         self.where = np.full(lanes, STEPPING, np.int8)
         self.where[active or lanes :] = ABSENT
-        self._slices = [slice(g * self.width, (g + 1) * self.width) for g in range(groups)]
         self._next = 0  # the group that comes next
-        self._missing = [self.width] * groups  # lanes of each group that are being stepped
         self._queue: deque[int] = deque()  # lanes that are ready, oldest first
 
     def back(self, numbers: Sequence[int]) -> None:
         """These lanes have a row."""
         self.where[numbers] = READY
-        if self.fixed:
-            for i in numbers:
-                self._missing[i // self.width] -= 1
-        else:
+        if not self.fixed:
             self._queue.extend(numbers)
 
     def take(self) -> Lanes | None:
@@ -41,12 +36,13 @@ class ReadyLanes:
             return self._take_ready()
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups
-            if self.where[g * self.width] != TAKEN:
-                if self._missing[g]:
+            lanes = slice(g * self.width, (g + 1) * self.width)
+            if self.where[lanes.start] != TAKEN:
+                if np.count_nonzero(self.where[lanes]) < self.width:  # STEPPING is 0
                     return None
-                self.where[self._slices[g]] = TAKEN
+                self.where[lanes] = TAKEN
                 self._next = (g + 1) % self.groups
-                return self._slices[g]
+                return lanes
         return None
 
     def count(self, lanes: Lanes) -> int:
@@ -90,7 +86,6 @@ class ReadyLanes:
             group = int(numbers[0]) // self.width
             if numbers.size != self.width or numbers[0] != group * self.width or (np.diff(numbers) != 1).any():
                 raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
-            self._missing[group] = self.width
         self.where[numbers] = STEPPING
         return numbers
 
@@ -103,5 +98,3 @@ class ReadyLanes:
         self.where[:] = state["where"]
         self._queue = deque(int(i) for i in state["queue"] if i >= 0)
         self._next = int(state["next"])
-        stepping = (self.where == STEPPING).reshape(self.groups, self.width)
-        self._missing = [int(n) for n in stepping.sum(1)]

@@ -27,9 +27,9 @@ from polyplay.common.machine import cores
 from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
+from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.build import one_line
-from polyplay.envs.pools.local import LocalPool
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
@@ -133,7 +133,7 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
     return read
 
 
-class EnvPoolPool(LocalPool):
+class EnvPoolPool(BasePool):
     """A Pool over EnvPool, for one thread; a group is an EnvPool of its own. Errors of its C++ end the process.
 
     Greedy(n) gives n lanes, all that are being stepped if those are fewer: EnvPool cannot say who is ready.

@@ -11,14 +11,14 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.pool import Envs
 from polyplay.envs.pools import saved_state
+from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory
 from polyplay.envs.pools.faults import Faults
 from polyplay.envs.pools.lane import Lane, LaneJob
-from polyplay.envs.pools.local import LocalPool
 
 
-class InlinePool(LocalPool):
+class InlinePool(BasePool):
     """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
     that hangs hangs.
     """
@@ -38,11 +38,12 @@ class InlinePool(LocalPool):
             raise
         self._turns.back(range(envs.lanes))
 
+    restarts = property(lambda self: self._faults.restarts)
+
     def _turn(self, numbers: Iterable[int]) -> None:
         for i in numbers:
             if self._lanes[i].turn() < 0:
                 self._faults.of_lane(i)
-                self.restarts = self._faults.restarts
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)

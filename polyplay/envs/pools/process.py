@@ -10,17 +10,19 @@ import math
 import select
 import threading
 import time
+from multiprocessing.connection import wait
 
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.machine import cores
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.batching import STEPPING, ReadyLanes
+from polyplay.envs.pools.base import BasePool
+from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.client import EnvProcessHandle, exit_text, pickled_factory
 from polyplay.envs.pools.faults import Faults
@@ -31,31 +33,29 @@ from polyplay.envs.spaces import check_action
 TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
 
 
-class ProcessPool:
+class ProcessPool(BasePool):
     """A Pool over environment processes. recv and send may be called by several threads."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.spec, self._envs, self._lane = envs.spec, envs, lane
         width = envs.lanes // envs.groups
         n = min(envs.workers or cores(), width)
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.arange(envs.lanes) % width * n // width
-        self._board = SharedRows(self.spec, envs.lanes, n)
-        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
+        self._board = SharedRows(envs.spec, envs.lanes, n)
+        super().__init__(envs, self._board.rows)
+        self._envs, self._lane = envs, lane
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults = self._faults.reports
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
+        self._by_source: dict[int, EnvProcessHandle] = {}
         self._workers: dict[int, EnvProcessHandle] = {}
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
         self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
         self.wanted = envs.active or envs.lanes  # lanes, the first so many
-        self._by_source: dict[int, EnvProcessHandle] = {}
         self._here: set[int] = set()  # lanes that gave a row since they came
-        self._closed, self._failure = False, None  # type: bool, BaseException | None
-        self.unsaved = ""
+        self._failure: BaseException | None = None
         self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
         self._job = LaneJob(
@@ -66,7 +66,6 @@ class ProcessPool:
         try:
             for i in range(self.wanted if self._apart else n):
                 self._start(i)
-            self._order(np.arange(self.wanted))
         except BaseException:
             self.close()
             raise
@@ -77,7 +76,7 @@ class ProcessPool:
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Slices give views of shared memory, index arrays give copies."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
         try:
@@ -85,14 +84,13 @@ class ProcessPool:
                 with self._lock:
                     if self._failure is not None:
                         raise self._failure
-                    if self._closed:
-                        raise Closed
+                    self._check_open()
                     lanes = self._turns.take()
                     if lanes is None and self.fixed and self._turns.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
-                    return lanes, tree.at(self._board.rows, lanes)
-                if not self._wait(end) and end is not None and time.monotonic() >= end:
+                    return lanes, self._rows_of(lanes)
+                if not self._wait(end) and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
             self._failure = e
@@ -105,15 +103,12 @@ class ProcessPool:
         """See Pool."""
         action = check_action(self.spec.action, action, self._turns.count(lanes))
         with self._lock:
-            if self._closed:
-                raise Closed
-            numbers = self._turns.sent(lanes)
-            tree.write(self._board.action, numbers, action)
-            self._order(numbers)
+            self._check_open()
+            self._step(self._turns.sent(lanes), action)
 
     def close(self) -> None:
         """Ask every process to end, wait a second, kill the rest."""
-        self._closed = True
+        self._open = False
         with self._turn, self._lock:
             workers = [*self._workers.values(), *self._leaving]
             for worker in self._workers.values():
@@ -127,8 +122,7 @@ class ProcessPool:
     def state(self) -> Batch | None:
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
-            if self._closed:
-                raise Closed
+            self._check_open()
             lanes: Batch = {}
             for worker in self._workers.values():
                 for lane in worker.lanes:
@@ -155,15 +149,13 @@ class ProcessPool:
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
-            if self._closed:
-                raise Closed
+            self._check_open()
             self.wanted = n
             for i in range(n):
                 if i not in self._workers:
                     self._board.joins[i] += 1
-                    self._start(i)
                     self._turns.join(i)
-                    self._workers[i].order(np.array([i]))
+                    self._start(i)
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
@@ -184,11 +176,6 @@ class ProcessPool:
         there = len(self._workers) if self._apart else self.lanes
         return there if there > self.wanted else min(there, len(self._here))
 
-    @property
-    def ready(self) -> int:
-        """Lanes whose row nobody took yet, by the answers read so far."""
-        return self._turns.ready
-
     def waits(self) -> tuple[float, float]:
         """Seconds that environment processes waited for their orders so far, and how many waits these were."""
         waited = self._board.waited.sum(0)
@@ -205,9 +192,10 @@ class ProcessPool:
     # ------------------------------------------------------------------------------------- inside
 
     def _start(self, i: int) -> None:
-        mine = np.flatnonzero(self._owner == i).tolist()
-        self._workers[i] = EnvProcessHandle(i, mine, self._board, self._job, each=not self.fixed)
+        mine = np.flatnonzero(self._owner == i)
+        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, each=not self.fixed)
         self._register(self._workers[i])
+        self._workers[i].order(mine)
 
     def _register(self, worker: EnvProcessHandle) -> None:
         for source in (worker.source, worker.process.sentinel):
@@ -222,10 +210,8 @@ class ProcessPool:
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
         """Order a lane to be saved or loaded and wait for that; False: `unsaved` has the reason."""
         worker.order(np.array([order]))
-        poll = select.poll()
-        poll.register(worker.source, select.POLLIN)
         while True:
-            poll.poll(math.ceil(self._tick * 1000))
+            wait([worker.answers], self._tick)
             answers = worker.read()
             if answers == b"":
                 self.unsaved = f"{worker} ended by itself"  # recv notices that too, and replaces it
@@ -243,17 +229,18 @@ class ProcessPool:
                 self._replace_hung(now)
                 return False
 
-    def _order(self, numbers: np.ndarray) -> None:
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        tree.write(self._board.action, numbers, action)
         owner = self._owner[numbers]
         for i in np.unique(owner).tolist():
             self._workers[i].order(numbers[owner == i])
 
-    def _wait(self, end: float | None) -> bool:
+    def _wait(self, end: float) -> bool:
         """Wait for an answer, at most a tick or until `end`; False: none came."""
-        left = self._tick if end is None else min(self._tick, end - time.monotonic())
+        left = min(self._tick, end - time.monotonic())
         ready = self._poll.poll(math.ceil(max(left, 0.0) * 1000))
         with self._lock:
-            if self._closed:
+            if not self._open:
                 return False
             for source, _ in ready:
                 if source in self._by_source:

@@ -23,8 +23,8 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
+from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
-from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, check_lanes, mask_note
 
 # ---------------------------------------------------------------------------------------- batches
@@ -158,7 +158,7 @@ class VectorLanes:
             raise EnvFailure(f"{head}\n{traceback.format_exc()[-3000:].rstrip()}") from None
 
 
-class VectorPool(LocalPool):
+class VectorPool(BasePool):
     """A Pool over vector environments, one per group. One that raises ends it; one that hangs hangs."""
 
     unsaved = "vector environments cannot be saved"

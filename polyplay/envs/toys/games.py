@@ -22,9 +22,9 @@ from polyplay.common.errors import UserError
 from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import Envs, EnvSpec, closest_names, lane_seeds, options
+from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import FLAGS
 from polyplay.envs.pools.build import imported
-from polyplay.envs.pools.local import LocalPool
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
 from polyplay.envs.toys.still import Arrays, Draw, Still
 
@@ -210,7 +210,7 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
-class ToyPool(LocalPool):
+class ToyPool(BasePool):
     """A Pool of a toy: lanes step in send(), in the caller's thread."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):

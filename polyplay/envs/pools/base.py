@@ -1,6 +1,8 @@
-"""What the pools in the caller's process share: the batching rule, checked actions."""
+"""What pools share: the batching rule and checked actions; recv() and send() of those in the caller's process."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -13,23 +15,23 @@ from polyplay.envs.pools.board import row_fields
 from polyplay.envs.spaces import check_action
 
 
-class LocalPool:
+class BasePool(ABC):
     """A Pool, but for `_step`: which steps lanes, and writes their rows or leaves them to `_rows_of`."""
 
+    restarts = 0
     unsaved = ""
 
     def __init__(self, envs: Envs, rows: Batch | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.spec, self.title = envs.spec, envs.title
-        self.restarts = 0
         self.faults: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
-        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching)
+        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
         self._open, self._asynchronous = True, False  # asynchronous: recv() says which lanes are ready
 
     @property
     def ready(self) -> int:
-        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        """Lanes whose row nobody took yet, of a pool that gives whoever is ready; by the answers read so far."""
         return self._turns.ready
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
@@ -71,5 +73,5 @@ class LocalPool:
     def _rows_of(self, lanes: Lanes) -> Batch:
         return tree.at(self._rows, lanes)
 
-    def _step(self, numbers: np.ndarray, action: Tree) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
