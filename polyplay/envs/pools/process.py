@@ -43,7 +43,6 @@ class ProcessPool(BasePool):
         self._owner = np.arange(envs.lanes) % width * n // width
         self._board = SharedRows(envs.spec, envs.lanes, n)
         super().__init__(envs, self._board.rows)
-        self._envs, self._lane = envs, lane
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults = self._faults.reports
         self._turn = threading.RLock()  # who waits
@@ -138,7 +137,7 @@ class ProcessPool(BasePool):
                 for lane in worker.lanes:
                     worker.mail.put(state["lanes"][str(lane)])
                     if not self._ask(worker, LOAD + lane):
-                        who = f"{self._envs.title}, lane {self._lane + lane}"
+                        who = f"{self.title}, lane {self._job.lane + lane}"
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
             saved_state.load_pool_state(self._board, self._turns, self._faults, state)
 
@@ -225,7 +224,7 @@ class ProcessPool(BasePool):
                     return order in numbers
             now = time.monotonic()
             if 0.0 < self._board.deadline[worker.index] < now:
-                self.unsaved = f"{worker} took longer than step_timeout={self._envs.step_timeout:g} s"
+                self.unsaved = f"{worker} took longer than step_timeout={self._job.step_timeout:g} s"
                 self._replace_hung(now)
                 return False
 
@@ -274,9 +273,9 @@ class ProcessPool(BasePool):
         self._reap()
         for worker in self._workers.values():
             if 0.0 < self._board.deadline[worker.index] < now:
-                lane = self._lane + int(self._board.busy[worker.index]) % SAVE
-                limit = f"step_timeout={self._envs.step_timeout:g} s"
-                text = f"{self._envs.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+                lane = self._job.lane + int(self._board.busy[worker.index]) % SAVE
+                limit = f"step_timeout={self._job.step_timeout:g} s"
+                text = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
                 self._replace(worker, "hang", text + worker.stack(ask=True))
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:

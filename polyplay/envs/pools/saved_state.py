@@ -56,14 +56,9 @@ def generator_state(random: np.random.Generator) -> np.ndarray:
 
 def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
     """Go on from what `generator_state` gave."""
-    words = [int(x) for x in saved]
-    state = {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]}
-    random.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": state,
-        "has_uint32": words[4],
-        "uinteger": words[5],
-    }
+    high, low, inc_high, inc_low, has, kept = (int(x) for x in saved)
+    state = {"state": high << 64 | low, "inc": inc_high << 64 | inc_low}
+    random.bit_generator.state = {"bit_generator": "PCG64", "state": state, "has_uint32": has, "uinteger": kept}
 
 
 # ----------------------------------------------------------------------------------- what is known here
@@ -80,9 +75,8 @@ CLASSIC = (
 # first checks, statistics in `info`)
 COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
 COUNTERS |= dict.fromkeys(("RecordEpisodeStatistics", "ClipAction", "RescaleAction", "ClipReward"), "")
-COUNTERS |= {
-    f"{name}Observation": "" for name in ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
-}
+SEEN = ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
+COUNTERS |= {f"{name}Observation": "" for name in SEEN}
 
 
 def _has_methods(layer: Any) -> bool:
@@ -135,15 +129,12 @@ def _flaw(state: object) -> str:
     for key, value in state.items():
         if not isinstance(key, str) or not key or "/" in key:
             return f"gave the key {key!r}: keys are words without '/'"
-        wrong = _flaw(value) if isinstance(value, dict) else _kind(key, value)
-        if wrong:
-            return wrong
+        if isinstance(value, dict):
+            if wrong := _flaw(value):
+                return wrong
+        elif not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+            return f"gave {getattr(value, 'dtype', type(value).__name__)} under {key!r}"
     return ""
-
-
-def _kind(key: str, value: object) -> str:
-    right = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"
-    return "" if right else f"gave {getattr(value, 'dtype', type(value).__name__)} under {key!r}"
 
 
 # ------------------------------------------------------------------------------------- one environment
@@ -199,27 +190,19 @@ class StateMail:
         return tree.nest(unpack(data))
 
 
-class StateServer:
-    """What a process does for an order of that number: it saves or loads one of its lanes."""
-
-    def __init__(self, lane: Lane, order: int, mail: StateMail):
-        self.lane, self.order, self.mail = lane, order, mail
-
-    def turn(self) -> int:
-        """The order's number, or `~number` with a note on the board."""
-        try:
-            if self.order >= LOAD:
-                self.lane.load(self.mail.take())
-            else:
-                self.mail.put(self.lane.save())
-            return self.order
-        except BaseException as e:
-            self.lane.board.note(self.lane.lane, UNSAVED, reason_of(e))
-            return ~self.order
-
-
-def state_servers(lanes: dict[int, Lane], mail: StateMail) -> dict[int, StateServer]:
-    return {order + i: StateServer(lane, order + i, mail) for order in (SAVE, LOAD) for i, lane in lanes.items()}
+def serve_state(lane: Lane, order: int, mail: StateMail) -> int:
+    """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
+    on the board.
+    """
+    try:
+        if order >= LOAD:
+            lane.load(mail.take())
+        else:
+            mail.put(lane.save())
+        return order
+    except BaseException as e:
+        lane.board.note(lane.lane, UNSAVED, reason_of(e))
+        return ~order
 
 
 def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:

@@ -28,10 +28,10 @@ from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
 from polyplay.envs import rules
 from polyplay.envs.pool import Factory, lane_seeds
-from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, factory, one_line
 from polyplay.envs.pools.lane import Lane, LaneJob
+from polyplay.envs.pools.saved_state import SAVE, StateMail, serve_state
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 
@@ -45,7 +45,7 @@ def serve(
     lanes: list[int],
     each: bool,
     trace: SharedBlock,
-    mail: saved_state.StateMail,
+    mail: StateMail,
 ) -> None:
     """Step `lanes` as ordered until the pool closes the pipe. `each`: answer lane by lane (for pools that give
     whoever is ready).
@@ -54,8 +54,7 @@ def serve(
     start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
     random.seed(start)  # environments that use the global generators must differ between processes
     np.random.seed(start)
-    stepped = _lanes(job, board, ctx, lanes)
-    work: dict[int, Lane | saved_state.StateServer] = {**stepped, **saved_state.state_servers(stepped, mail)}
+    mine = _lanes(job, board, ctx, lanes)
     source, sink = orders.fileno(), answers.fileno()
     board.deadline[ctx] = 0.0  # started
     waited = board.waited[ctx]
@@ -65,9 +64,10 @@ def serve(
             waited[0] += time.perf_counter() - idle_since
             waited[1] += 1
             done = []
-            for lane in np.frombuffer(order, np.int32).tolist():
-                board.busy[ctx] = lane
-                done.append(work[lane].turn())
+            for number in np.frombuffer(order, np.int32).tolist():
+                board.busy[ctx] = number
+                lane = mine[number % SAVE]
+                done.append(lane.turn() if number < SAVE else serve_state(lane, number, mail))
                 board.deadline[ctx] = 0.0
                 if each:
                     os.write(sink, np.array(done, np.int32).tobytes())
@@ -75,8 +75,8 @@ def serve(
             if done:
                 os.write(sink, np.array(done, np.int32).tobytes())
             idle_since = time.perf_counter()
-    for one in stepped.values():
-        one.close()
+    for lane in mine.values():
+        lane.close()
 
 
 def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Lane]:
@@ -86,12 +86,11 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
     def fail() -> NoReturn:
         raise failure
 
-    failure: BaseException = UserError("")
+    make: Factory = fail
     try:
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
-        return {lane: Lane(job, fail, board, lane, allow) for lane in lanes}
     return {lane: Lane(job, make, board, lane, allow) for lane in lanes}
 
 
