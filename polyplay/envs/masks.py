@@ -27,18 +27,8 @@ from numpy.typing import ArrayLike
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
-from polyplay.envs.spaces import (
-    ActionSpec,
-    Discrete,
-    Leaf,
-    MultiBinary,
-    MultiDiscrete,
-    SpaceViolation,
-    describe_actions,
-    inner_path,
-    place_of,
-    subspaces,
-)
+from polyplay.envs import spaces
+from polyplay.envs.spaces import ActionSpec, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
 
 KEY = "action_mask"
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
@@ -85,14 +75,14 @@ def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
                 _flat(leaf, part)
                 found[path] = mask_field(leaf)
     except SpaceViolation as e:
-        what = f"{KEY} {place_of(path)}is no mask of the actions, {describe_actions(leaf)}"
+        what = f"{KEY} {spaces.place_of(path)}is no mask of the actions, {spaces.describe_actions(leaf)}"
         raise UserError(f"{title} {what}: {e}; give it that form or another name") from None
     return tree.nest(found) or None
 
 
 def _zeros(space: gym.Space) -> Tree:
     """Zeros in the form of the space's elements; one, which is no mask, for spaces that hold no arrays."""
-    inner = {k: _zeros(s) for k, s in (subspaces(space) or {}).items()}
+    inner = {k: _zeros(s) for k, s in (spaces.subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return tuple(inner.values())
     return inner or np.zeros(space.shape or (), np.int8)
@@ -208,9 +198,9 @@ def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[L
         given = dict(zip(action, given, strict=True))
     if not isinstance(given, Mapping | None):
         want = f"one part for each of {', '.join(action)}"
-        raise SpaceViolation(f"{place_of(path)}declared {want}, given {type(given).__name__}")
+        raise SpaceViolation(f"{spaces.place_of(path)}declared {want}, given {type(given).__name__}")
     given = given or {}
     if not given.keys() <= action.keys():
-        raise SpaceViolation(f"{place_of(path)}declared parts {', '.join(action)}, given keys {list(given)}")
-    inner = [_parts(a, given.get(k), inner_path(path, k)) for k, a in action.items()]
+        raise SpaceViolation(f"{spaces.place_of(path)}declared parts {', '.join(action)}, given keys {list(given)}")
+    inner = [_parts(a, given.get(k), spaces.inner_path(path, k)) for k, a in action.items()]
     return {p: part for found in inner for p, part in found.items()}

@@ -84,12 +84,9 @@ class Box:
     classes = ()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Box)
-            and self.shape == other.shape
-            and np.array_equal(self.low, other.low)
-            and np.array_equal(self.high, other.high)
-        )
+        if not isinstance(other, Box) or self.shape != other.shape:
+            return False
+        return np.array_equal((self.low, self.high), (other.low, other.high))
 
     def __hash__(self) -> int:
         return hash((self.shape, self.low.tobytes(), self.high.tobytes()))

@@ -33,7 +33,7 @@ class ReadyLanes:
     def take(self) -> Lanes | None:
         """The lanes to give now, or None: wait."""
         if not self.fixed:
-            return self._take_ready()
+            return self._take_ready() if self._queue else None
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups
             lanes = slice(g * self.width, (g + 1) * self.width)
@@ -48,9 +48,7 @@ class ReadyLanes:
     def count(self, lanes: Lanes) -> int:
         return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
 
-    def _take_ready(self) -> np.ndarray | None:
-        if not self._queue:
-            return None
+    def _take_ready(self) -> np.ndarray:
         numbers = np.array([self._queue.popleft() for _ in range(min(self.ready, self.most))], np.int64)
         self.where[numbers] = TAKEN
         return numbers

@@ -75,7 +75,7 @@ def _import(module: str, name: str) -> ModuleType:
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     known = gymnasium.registry.get(name)
-    if known is None and not _versionless(name):
+    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # nor without its version
         raise UserError(
             f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
             "module:EnvId-v0 or module:callable"
@@ -87,10 +87,6 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
 
         return many
     return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
-
-
-def _versionless(name: str) -> bool:
-    return any(VERSION.sub("", known) == name for known in gymnasium.registry)
 
 
 def _hint(name: str) -> str:

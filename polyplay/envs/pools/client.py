@@ -62,10 +62,8 @@ def exit_text(process: EnvProcess) -> str:
     code = process.exitcode
     if code is None or code >= 0:
         return f"exit status {code}"
-    try:
-        return f"signal {-code}, {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"
+    names = {number.value: f", {number.name}" for number in signal.Signals}
+    return f"signal {-code}{names.get(-code, '')}"
 
 
 class EnvProcessHandle:
@@ -106,10 +104,7 @@ class EnvProcessHandle:
 
     def drain(self) -> bytes:
         """The answers that it gave before it ended."""
-        answers = b""
-        while data := self.read():
-            answers += data
-        return answers
+        return b"".join(iter(lambda: self.read() or b"", b""))
 
     def read(self) -> bytes | None:
         """Its answers; b"": it closed the pipe, None: none now."""

@@ -30,6 +30,7 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_name
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.build import one_line
+from polyplay.envs.pools.vector import action_writer
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
@@ -148,9 +149,7 @@ class EnvPoolPool(BasePool):
         task = ask(envs)
         self._read = reader(task.observation_space, self.spec.obs, self._batch)
         self._atari = task.module == "envpool.atari"
-        space = task.action_space
-        self._start = int(space.start) if isinstance(space, gym.Discrete) else 0
-        self._bounds = (space.low, space.high) if isinstance(space, gym.Box) else None
+        self._act = action_writer(task.action_space, self._batch)
         self._ended = np.ones(envs.lanes, bool)  # the lane's next row is a first one
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         starts = range(0, envs.lanes, self._width)
@@ -207,9 +206,8 @@ class EnvPoolPool(BasePool):
         }
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
-        action = action + self._start if self._bounds is None else np.clip(action, *self._bounds)
         group = int(numbers[0]) // self._width
-        self._pools[group].send(action, (numbers - group * self._width).astype(np.int32))
+        self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
 
     def close(self) -> None:
         """Give them up; they wait for their own threads."""

@@ -44,8 +44,7 @@ class Faults:
     def _add(self, text: str, faults: int, lanes: int) -> None:
         self.count += faults
         if self.count > self.limit:
-            head, _, rest = text.partition("\n")
             times = f"environments failed {self.count} times, more than max_restarts={self.limit}; the last: "
-            raise EnvFailure(f"{times}{head}\n{rest}".rstrip())
+            raise EnvFailure(f"{times}{text}".rstrip())
         self.restarts += lanes
         self.reports.append(text)

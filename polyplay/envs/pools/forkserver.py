@@ -19,11 +19,6 @@ _server = forkserver.ForkServer()
 _server.set_forkserver_preload(["polyplay.envs.pools.preload"])
 
 
-def _close(*descriptors: int) -> None:
-    for fd in descriptors:
-        os.close(fd)
-
-
 class _Popen(popen_forkserver.Popen):
     """multiprocessing's own, with our server and without the way back to `__main__`."""
 
@@ -40,7 +35,7 @@ class _Popen(popen_forkserver.Popen):
             set_spawning_popen(None)
         self.sentinel, end = _server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         ours = os.dup(end)  # closed when we end: the child notices by that
-        self.finalizer = util.Finalize(self, _close, (ours, self.sentinel))
+        self.finalizer = util.Finalize(self, util.close_fds, (ours, self.sentinel))  # type: ignore[attr-defined]
         with open(end, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)

@@ -78,6 +78,5 @@ class InlinePool(BasePool):
             try:
                 lane.load(state["lanes"][str(i)])
             except Exception as e:
-                who = f"{lane.job.title}, lane {lane.job.lane + i}"
-                raise UserError(f"{who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
+                raise UserError(f"{lane.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
         saved_state.load_pool_state(self._board, self._turns, self._faults, state)

@@ -54,6 +54,7 @@ class Lane:
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
+        self.who = f"{job.title}, lane {job.lane + lane}"
         self.env: gymnasium.Env | None = None
         self.over = True  # reset at the next turn
         self.cut = False  # the next row begins an episode of the same game
@@ -81,8 +82,7 @@ class Lane:
         except Fatal as e:
             self.board.note(self.lane, e.kind, str(e))
         except spaces.SpaceViolation as e:
-            who = f"{self.job.title}, lane {self.job.lane + self.lane}"
-            self.board.note(self.lane, BROKEN, f"{who}: {rules.rule_message(e)}")
+            self.board.note(self.lane, BROKEN, f"{self.who}: {rules.rule_message(e)}")
         return ~self.lane
 
     def _advance(self) -> None:
@@ -142,9 +142,7 @@ class Lane:
             raise
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
-            first, this = (
-                f"{spaces.describe_fields(s.obs)} / {spaces.describe_actions(s.action)}" for s in (self.job.spec, spec)
-            )
+            first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (self.job.spec, spec))
             raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         set_lane = getattr(env, "polyplay_lane", None)
         if callable(set_lane):  # an environment that needs its lane's number in the run
@@ -182,13 +180,11 @@ class Lane:
     def _report(self, e: BaseException) -> str:
         """One clear line, then the end of the environment's own traceback."""
         e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
-        number = self.job.lane + self.lane
-        seed = self.seed()
         frames = traceback.extract_tb(e.__traceback__)
         own = [f for f in frames if not f.filename.startswith(HERE)] or frames
         trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
         last = None if self.last is None else tree.map(lambda a: np.asarray(a).tolist(), self.last)
-        head = f"{self.job.title}, lane {number} (seed {seed}, last action {last}): "
+        head = f"{self.who} (seed {self.seed()}, last action {last}): "
         end = "".join(traceback.format_exception_only(e))[:500].strip()
         text = (head + one_line(e))[:480]
         return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(self.stage)}'}\n{trace}{end}"

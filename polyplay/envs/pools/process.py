@@ -256,8 +256,7 @@ class ProcessPool(BasePool):
             self._stepped(answers)
         elif answers == b"" or worker.process.exitcode is not None:
             worker.process.join(1.0)
-            why = f"{worker} ended by itself: {exit_text(worker.process)}"
-            self._replace(worker, "crash", why + worker.stack(ask=False))
+            self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
 
     def _stepped(self, answers: bytes) -> None:
         numbers = np.frombuffer(answers, np.int32).tolist()
@@ -275,20 +274,20 @@ class ProcessPool(BasePool):
             if 0.0 < self._board.deadline[worker.index] < now:
                 lane = self._job.lane + int(self._board.busy[worker.index]) % SAVE
                 limit = f"step_timeout={self._job.step_timeout:g} s"
-                text = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
-                self._replace(worker, "hang", text + worker.stack(ask=True))
+                why = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+                self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
         """Another process for its lanes: those whose row is awaited begin anew now, the others
         when they are answered.
         """
+        stack = worker.stack(ask=rule == "hang")
         self._unregister(worker)
         worker.process.end()
         self._stepped(worker.drain())
         worker.end()
-        head, _, rest = why.partition("\n")
-        head = f"{head}; all its lanes were restarted {rules.rule_suffix(rule)}"
-        self._faults.of_process(f"{head}\n{rest}".rstrip(), worker.lanes)
+        text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
+        self._faults.of_process(text, worker.lanes)
         worker.start()
         self._register(worker)
         lanes = np.array(worker.lanes)

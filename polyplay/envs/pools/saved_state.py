@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.classic_control import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
+from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
+from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
 
 from polyplay.common import tree
 from polyplay.common.shared_memory import SharedBlock
@@ -22,9 +23,6 @@ from polyplay.common.tree import Batch
 from polyplay.envs.pools.batching import ReadyLanes
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.faults import Faults
-
-if TYPE_CHECKING:
-    from polyplay.envs.pools.lane import Lane
 
 SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
 UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
@@ -64,13 +62,7 @@ def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
 # ----------------------------------------------------------------------------------- what is known here
 
 
-CLASSIC = (
-    cartpole.CartPoleEnv,
-    acrobot.AcrobotEnv,
-    mountain_car.MountainCarEnv,
-    continuous_mountain_car.Continuous_MountainCarEnv,
-    pendulum.PendulumEnv,
-)
+CLASSIC = (CartPoleEnv, AcrobotEnv, MountainCarEnv, Continuous_MountainCarEnv, PendulumEnv)
 # Gymnasium's wrappers: the one number that decides rows, or "" for none (what these hold is read by themselves alone:
 # first checks, statistics in `info`)
 COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
@@ -188,21 +180,6 @@ class StateMail:
 
         data = os.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)
         return tree.nest(unpack(data))
-
-
-def serve_state(lane: Lane, order: int, mail: StateMail) -> int:
-    """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
-    on the board.
-    """
-    try:
-        if order >= LOAD:
-            lane.load(mail.take())
-        else:
-            mail.put(lane.save())
-        return order
-    except BaseException as e:
-        lane.board.note(lane.lane, UNSAVED, reason_of(e))
-        return ~order
 
 
 def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:

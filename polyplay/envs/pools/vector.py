@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from numpy.typing import ArrayLike
 
 from polyplay.common import tree
 from polyplay.common.errors import EnvFailure, UserError
@@ -25,7 +26,8 @@ from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
-from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, check_lanes, mask_note
+from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
+from polyplay.envs.spaces import inner_path
 
 # ---------------------------------------------------------------------------------------- batches
 
@@ -35,11 +37,7 @@ def observation_reader(space: gym.Space, into: Tree, n: int, path: str = "") -> 
     It raises SpaceViolation.
     """
     if isinstance(space, gym.Dict):
-        inner = {
-            k: observation_reader(s, into[k], n, f"{path}/{k}" if path else k)
-            for k, s in space.spaces.items()
-            if k in into
-        }
+        inner = {k: observation_reader(s, into[k], n, inner_path(path, k)) for k, s in space.spaces.items()}
 
         def by_key(obs: Any, which: Lanes) -> None:
             if not hasattr(obs, "keys") or not inner.keys() <= obs.keys():
@@ -70,9 +68,9 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     """From a batch of the pool's actions to what the vector environment's `step` takes."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
-    if isinstance(space, gym.Box):
-        return lambda a: np.clip(a, space.low, space.high).astype(space.dtype)
     one = spaces.action_reader(space)
+    if not isinstance(space, gym.Dict | gym.Tuple):
+        return one  # bounds and first numbers are every lane's
 
     def several(a: Tree) -> Tree:
         rows = [one(tree.at(a, i)) for i in range(n)]
@@ -109,7 +107,7 @@ class VectorLanes:
             for i, one in enumerate(iterate(batch_space(single, self.n), obs)):
                 if not single.contains(one):
                     raise spaces.SpaceViolation(f"lane {i} of it: the reset observation is not in {single}")
-        self._flags(self._nothing(), np.ones(self.n, bool))
+        self._flags(np.ones(self.n, bool))
 
     def step(self, action: Tree) -> None:
         """Every lane's next row. Raises EnvFailure."""
@@ -120,8 +118,7 @@ class VectorLanes:
                 obs = self._reset(ended)
             if reset and ended.all():
                 self.read(obs, slice(None))
-                self._flags(self._nothing(), ended)
-                return
+                return self._flags(ended)
             obs, reward, terminated, truncated, _ = self.env.step(self.act(action))
             self.read(obs, slice(None))
             flags = [np.array(x) for x in (reward, terminated, truncated)]
@@ -131,16 +128,15 @@ class VectorLanes:
             if reset:
                 self.read(self._reset(ended), ended)
                 flags[1][ended] = flags[2][ended] = False
-        self._flags(flags, ended)
+        self._flags(ended, *flags)
 
     def _reset(self, mask: np.ndarray) -> Tree:
         return self.env.reset(options={"reset_mask": mask.copy()})[0]
 
-    def _nothing(self) -> list[np.ndarray]:
-        return [np.zeros(self.n, kind) for kind in (float, bool, bool)]
-
-    def _flags(self, flags: list[np.ndarray], first: np.ndarray) -> None:
-        rows, (reward, terminated, truncated) = self.rows, flags
+    def _flags(
+        self, first: np.ndarray, reward: ArrayLike = 0.0, terminated: ArrayLike = False, truncated: ArrayLike = False
+    ) -> None:
+        rows = self.rows
         rows["reward"][:] = np.where(first, 0.0, reward)
         rows["terminated"][:], rows["truncated"][:], rows["first"][:] = terminated, truncated, first
         np.logical_or(terminated, truncated, out=rows["over"])
@@ -164,7 +160,6 @@ class VectorPool(BasePool):
     unsaved = "vector environments cannot be saved"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        check_lanes(envs, envs.spec)
         super().__init__(envs)
         self._groups: list[VectorLanes] = []
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._turns.width

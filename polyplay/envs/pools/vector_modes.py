@@ -56,13 +56,10 @@ def build_vector(make: Factory, n: int) -> gymnasium.Env | VectorEnv:
 
 def autoreset_mode(env: object) -> AutoresetMode | None:
     """How a vector environment resets; None where it does not say, or is none."""
-    if not isinstance(env, VectorEnv):
-        return None
-    mode = env.metadata.get("autoreset_mode")
-    try:
-        return mode if mode is None else AutoresetMode(mode)
-    except ValueError:
-        return None
+    if isinstance(env, VectorEnv):
+        with contextlib.suppress(ValueError):
+            return AutoresetMode(env.metadata.get("autoreset_mode"))
+    return None
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:

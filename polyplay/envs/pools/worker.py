@@ -31,7 +31,7 @@ from polyplay.envs.pool import Factory, lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, factory, one_line
 from polyplay.envs.pools.lane import Lane, LaneJob
-from polyplay.envs.pools.saved_state import SAVE, StateMail, serve_state
+from polyplay.envs.pools.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 
@@ -77,6 +77,21 @@ def serve(
             idle_since = time.perf_counter()
     for lane in mine.values():
         lane.close()
+
+
+def serve_state(lane: Lane, order: int, mail: StateMail) -> int:
+    """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
+    on the board.
+    """
+    try:
+        if order >= LOAD:
+            lane.load(mail.take())
+        else:
+            mail.put(lane.save())
+        return order
+    except BaseException as e:
+        lane.board.note(lane.lane, UNSAVED, reason_of(e))
+        return ~order
 
 
 def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Lane]:
@@ -146,8 +161,7 @@ def _die_with(sentinel: int) -> None:
     if sys.platform == "linux":
         import fcntl
 
-        set_signal = 10  # F_SETSIG
         fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
-        fcntl.fcntl(sentinel, set_signal, signal.SIGKILL)
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
