@@ -42,9 +42,8 @@ def describe(envs: Envs) -> EnvSpec:
     limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
-            raise UserError(
-                f"{envs.title}: building and resetting it took longer than {limit:g} s {rules.rule_suffix('build')}"
-            )
+            why = f"took longer than {limit:g} s {rules.rule_suffix('build')}"
+            raise UserError(f"{envs.title}: building and resetting it {why}")
         answer = here.recv()
     except EOFError:
         process.join(1.0)

@@ -41,12 +41,8 @@ class LaneJob:
     max_restarts: int
 
 
-class Fatal(Exception):
-    """The pool cannot go on: a kind of note, and its text."""
-
-    def __init__(self, kind: int, text: str):
-        super().__init__(text)
-        self.kind = kind
+class Unbuilt(Exception):
+    """An environment that could not be built at first: the user's mistake."""
 
 
 class Lane:
@@ -66,23 +62,25 @@ class Lane:
         """Make the lane's next row: its number, or `~number` with a note on the board. An environment that raises is
         closed, built and reset until that works.
         """
-        step, fault = self._advance, ""
-        try:
-            while True:
-                try:
-                    step()
-                    break
-                except (spaces.SpaceViolation, Fatal):
-                    raise
-                except BaseException as e:
-                    step, fault = self._reset, self._count_fault(e)
-            if not fault:
-                return self.lane
-            self.board.note(self.lane, RESTARTED, fault)
-        except Fatal as e:
-            self.board.note(self.lane, e.kind, str(e))
-        except spaces.SpaceViolation as e:
-            self.board.note(self.lane, BROKEN, f"{self.who}: {rules.rule_message(e)}")
+        step: Callable[[], None] | None = self._advance
+        kind, text = 0, ""
+        while step is not None:
+            make_row, step = step, None
+            try:
+                make_row()
+            except Unbuilt as e:
+                kind, text = UNBUILT, str(e)
+            except spaces.SpaceViolation as e:
+                kind, text = BROKEN, f"{self.who}: {rules.rule_message(e)}"
+            except BaseException as e:
+                kind, text = HOPELESS, self._report(e)
+                self.board.faults[self.lane] += 1
+                if self.board.faults[self.lane] <= self.job.max_restarts:
+                    kind, step = RESTARTED, self._reset
+                    self.close()
+        if not kind:
+            return self.lane
+        self.board.note(self.lane, kind, text)
         return ~self.lane
 
     def _advance(self) -> None:
@@ -131,14 +129,14 @@ class Lane:
             raise spaces.SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
 
     def prepare(self) -> None:
-        """Build the environment. Raises UserError, Fatal, SpaceViolation."""
+        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
             env = self.env = build_env(self.make, self.job.title)
         except UserError as e:
             if self.board.faults[self.lane] == 0:
-                raise Fatal(UNBUILT, str(e)) from e
+                raise Unbuilt(str(e)) from e
             raise
         spec = inspect(env, self.job.title)
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
@@ -167,15 +165,6 @@ class Lane:
         rows["reward"][lane] = reward
         rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
         rows["first"][lane], rows["over"][lane] = first, self.over
-
-    def _count_fault(self, e: BaseException) -> str:
-        """Close the environment; the report of `e`. Raises Fatal: too many faults."""
-        text = self._report(e)
-        self.board.faults[self.lane] += 1
-        if self.board.faults[self.lane] > self.job.max_restarts:
-            raise Fatal(HOPELESS, text) from e
-        self.close()
-        return text
 
     def _report(self, e: BaseException) -> str:
         """One clear line, then the end of the environment's own traceback."""

@@ -142,8 +142,7 @@ def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 def save_env(env: gymnasium.Env) -> Batch:
     """What decides the future of `env`, layer by layer. Raises Unsaveable."""
-    states = [_save_layer(layer) for layer in wrappers_of(env)]
-    return {"layers": _names(env), **{str(i): state for i, state in enumerate(states)}}
+    return {"layers": _names(env), **{str(i): _save_layer(layer) for i, layer in enumerate(wrappers_of(env))}}
 
 
 def load_env(env: gymnasium.Env, saved: Batch) -> None:

@@ -35,15 +35,10 @@ def build_vector(make: Factory, n: int) -> gymnasium.Env | VectorEnv:
     if not known:
         return make()
     width = {"num_envs": n} if "num_envs" in known else {}
-    for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-        if "autoreset_mode" in known:
-            more: dict[str, object] = {"autoreset_mode": wanted}
-        elif "vector_kwargs" in known:
-            more = {"vector_kwargs": {"autoreset_mode": wanted}}
-        else:
-            break
+    for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED) if known - width.keys() else ():
+        mode = {"autoreset_mode": wanted}
         with contextlib.suppress(Exception):
-            env = make(**width, **more)
+            env = make(**width, **(mode if "autoreset_mode" in known else {"vector_kwargs": mode}))
             if autoreset_mode(env) is wanted:
                 return env
             env.close()

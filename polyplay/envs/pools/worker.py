@@ -114,9 +114,8 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
     try:
         return pickle.loads(maker)
     except BaseException as e:
-        raise UserError(
-            f"{title}: cannot be read in another process: {one_line(e)} {rules.rule_suffix('factory')}"
-        ) from e
+        why = f"{one_line(e)} {rules.rule_suffix('factory')}"
+        raise UserError(f"{title}: cannot be read in another process: {why}") from e
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
