@@ -12,14 +12,11 @@ from polyplay.weights.shared_arrays import SharedArrays
 class WeightsOnRequest(SharedArrays):
     """The weights that a learner gives on request: one copy at its next update, whatever the system."""
 
-    _local = ("_cells",)
+    _cells: np.ndarray  # how many requests were made, how many answered
 
     def __init__(self, size: int):
         self.params = Params(size)
-        super().__init__((2, np.int64))
-
-    def _attach(self) -> None:
-        (self._cells,) = self._arrays()  # how many requests were made, how many answered
+        super().__init__(_cells=(2, np.int64))
 
     @property
     def asked(self) -> bool:

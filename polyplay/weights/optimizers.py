@@ -195,6 +195,12 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
     return state
 
 
+def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
+    """Adam's count of steps, of an optimiser of one parameter; others have none."""
+    if (step := optimizer_state(optimizer).get("step")) is not None:
+        step.fill_(count)
+
+
 @torch.no_grad()
 def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     """A step of an optimiser of one parameter, flat and with a gradient, that leaves the old weights where they are:

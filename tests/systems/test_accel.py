@@ -160,19 +160,19 @@ def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     update: Chunked = role.spec.update
     crew.start(())
     try:
-        _until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
+        _until(crew, lambda: update.counters[:, 0].min() > 20)
         for index in (0, 1):
-            before = int(update.arrays()[3][index, 0])
+            before = int(update.counters[index, 0])
             os.kill(role.workers[index].runs.pid, signal.SIGKILL)
             _until(crew, lambda i=index: role.lost == i + 1)
-            vector, statistics = (x.copy() for x in update.arrays()[:2])
+            vector, statistics = (x.copy() for x in (update.shared, update.statistics))
             assert np.abs(vector).max() < 10
             assert statistics.any()
-            _until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
+            _until(crew, lambda i=index, n=before: update.counters[i, 0] > n + 20)
     finally:
         crew.stop()
     assert said == [f"worker replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
-    *_, counters, done = update.arrays()
+    counters, done = update.counters[:, :2], update.done
     assert done.max() - done.min() <= 4, "of the two that died in an update, and of two at the end, some chunks"
     assert abs(int(done.min()) - int(counters[:, 0].sum())) <= 4
 
