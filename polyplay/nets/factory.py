@@ -31,7 +31,7 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
-from polyplay.nets.mlp import mlp
+from polyplay.nets.mlp import MLP
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 INPUTS = ("raw", "centre", "signed", "normalize")
-IMAGES = ("nature", "a3c", "accel", "accel_large", "ga3c", "ga3c_large4", "ga3c_large3", "ga3c_large2", "ga3c_large1")
 # by name; the default of `init` is its publication's
-NETS: dict[str, Builder] = {name: getattr(atari, name) for name in (*IMAGES, "impala", "dqn")} | {"mlp": mlp}
+NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
 
 
 def make(

@@ -93,6 +93,10 @@ class QHead(nn.Module):
         value = self.value(x, None if noise is None else noise[:, at:], context())
         return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
 
+    def embed(self, action: Tensor) -> Tensor:
+        """Actions [N] as a network's input, [N, actions]."""
+        return F.one_hot(action.long(), self.actions).float()
+
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""
         for branch in (self.advantage, self.value):
