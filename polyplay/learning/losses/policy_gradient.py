@@ -12,10 +12,11 @@ before costs, whatever the reduction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from polyplay.common.control import Hyperparameters
@@ -26,13 +27,12 @@ from polyplay.learning.losses.base import (
     COMMON,
     REDUCTIONS,
     ActorCriticLoss,
-    LazyMetrics,
     LossOutput,
     MaskedMean,
     at_least_float32,
-    check_choice,
-    common_metrics,
+    check_settings,
     normalize_advantages,
+    rho_metrics,
 )
 
 BASELINES = ("acted", "present")
@@ -59,7 +59,7 @@ class A2C(ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, reduction=REDUCTIONS, baseline=BASELINES)
+        check_settings(self, reduction=REDUCTIONS, baseline=BASELINES)
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         steps = self.transitions(out, batch)
@@ -67,8 +67,6 @@ class A2C(ActorCriticLoss):
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
             advantage = target - at_least_float32(out["value"][:-1].detach(), target)
-        if self.normalize_advantage:
-            advantage = normalize_advantages(advantage, over)
         return _score(self, out, batch, over, advantage, target, hyperparameters)
 
 
@@ -92,7 +90,7 @@ class VTrace(ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, reduction=REDUCTIONS)
+        check_settings(self, reduction=REDUCTIONS)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -107,16 +105,8 @@ class VTrace(ActorCriticLoss):
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
-        if self.normalize_advantage:
-            advantage = normalize_advantages(advantage, over)
-        scored = _score(self, out, batch, over, advantage, target, hyperparameters)
-
-        def metrics() -> dict[str, Tensor]:
-            ratio = log_rho.exp()
-            clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
-            return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
-
-        return LossOutput(scored.loss, LazyMetrics(metrics))
+        more = partial(rho_metrics, over, log_rho, self.rho)
+        return _score(self, out, batch, over, advantage, target, hyperparameters, more)
 
 
 def _score(
@@ -127,19 +117,15 @@ def _score(
     advantage: Tensor,
     target: Tensor,
     hyperparameters: Hyperparameters,
+    more: Callable[[], dict[str, Tensor]] = dict,
 ) -> LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
+    if loss.normalize_advantage:
+        advantage = normalize_advantages(advantage, over)
     advantage, target = over.only(advantage), over.only(target)
     logp, value, entropy = (over.only(at_least_float32(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
-    entropy_mean = over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
-    if loss.reduction == "sum":
-        total = total * over.count
-
-    def metrics() -> dict[str, Tensor]:
-        terms = (total, policy_loss, value_loss, entropy_mean)
-        return common_metrics(over, terms, value, target, logp - batch["logp"][:-1])
-
-    return LossOutput(total, LazyMetrics(metrics))
+    terms = policy_loss, value_loss, over.mean(entropy)
+    apart, summed = lambda: logp - batch["logp"][:-1], loss.reduction == "sum"
+    return loss.total(terms, over, apart, (value, target), hyperparameters, more, summed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -12,15 +14,15 @@ from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
 from polyplay.learning.losses.base import (
+    ABOVE_ZERO,
     COMMON,
     ActorCriticLoss,
-    LazyMetrics,
     LossOutput,
     MaskedMean,
     at_least_float32,
-    check_above_zero,
-    common_metrics,
+    check_settings,
     normalize_advantages,
+    rho_metrics,
     squash_rewards,
 )
 
@@ -48,7 +50,7 @@ class PPO(ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above_zero(self, "clip_range")
+        check_settings(self, clip_range=ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
@@ -88,7 +90,7 @@ class APPO(ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above_zero(self, "clip_range")
+        check_settings(self, clip_range=ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
@@ -104,14 +106,8 @@ class APPO(ActorCriticLoss):
         advantage = steps.reward + steps.discount * ahead - value[:-1]
         cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
         acted = {k: batch[k][:-1] for k in ("logp", "value")}
-        scored = _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters)
-
-        def metrics() -> dict[str, Tensor]:
-            ratio = log_rho.exp()
-            rho = {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > 1.0).to(ratio.dtype))}
-            return {**scored.metrics, **rho}
-
-        return LossOutput(scored.loss, LazyMetrics(metrics))
+        more = partial(rho_metrics, over, log_rho)
+        return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
 
 
 def _surrogate(
@@ -123,6 +119,7 @@ def _surrogate(
     target: Tensor,
     reach: float,
     hyperparameters: Hyperparameters,
+    more: Callable[[], dict[str, Tensor]] = dict,
 ) -> LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
     advantage, target = over.only(advantage), over.only(target)
@@ -137,12 +134,10 @@ def _surrogate(
         before = over.only(acted["value"])
         near = before + (value - before).clamp(-reach, reach)
         squared = torch.maximum(squared, (target - near).square())
-    value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
 
     def metrics() -> dict[str, Tensor]:
         clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-        common = common_metrics(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
-        return {**common, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
+        return {"clip_fraction": clipped, "clip_range": torch.tensor(reach), **more()}
 
-    return LossOutput(total, LazyMetrics(metrics))
+    terms = policy_loss, over.mean(squared), over.mean(entropy)
+    return loss.total(terms, over, lambda: log_ratio, (value, target), hyperparameters, metrics)

@@ -24,14 +24,14 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import q_targets
 from polyplay.learning.losses.base import (
+    FRACTION,
+    NOT_NEGATIVE,
     REDUCTIONS,
     REWARDS,
     LazyMetrics,
     LossOutput,
     MaskedMean,
-    check_choice,
-    check_fraction,
-    check_not_negative,
+    check_settings,
     importance_weight,
     squash_rewards,
 )
@@ -62,8 +62,7 @@ class QLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, weighted=WEIGHTED)
-        check_not_negative(self, "clip")
+        check_settings(self, reduction=REDUCTIONS, weighted=WEIGHTED, clip=NOT_NEGATIVE)
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
@@ -101,7 +100,7 @@ class CategoricalLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, priority=PRIORITIES)
+        check_settings(self, reduction=REDUCTIONS, priority=PRIORITIES)
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
@@ -147,9 +146,8 @@ class SequenceLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=REWARDS)
-        check_fraction(self, "gamma", "eta")
-        check_not_negative(self, "rescale")
+        check_settings(self, reduction=REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=REWARDS)
+        check_settings(self, gamma=FRACTION, eta=FRACTION, rescale=NOT_NEGATIVE)
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
