@@ -154,7 +154,7 @@ class Learner:
         """The target network becomes the network as it is now."""
         assert self.target_params is not None
         self.counts.newest()
-        self.target_params.write(self.vector.read())
+        self.target_params.flat.copy_(self.vector.flat)
         self._hold_target()
 
     def _first_target(self) -> None:
@@ -283,10 +283,10 @@ class Learner:
                 ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
-        part.arrays(f"{agent}/policy", _weights(self.policy))
-        part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+        part.arrays(f"{agent}/policy", _arrays(self.policy.state_dict()))
+        part.arrays(f"{agent}/optimizer", _arrays(optimizers.optimizer_state(self.update.optimizer)))
         if self.target_net is not None:
-            part.arrays(f"{agent}/target", _weights(self.target_net))
+            part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
         part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
 
@@ -294,7 +294,9 @@ class Learner:
         found = checkpoint.open_checkpoint(self.ctx.resume)
         agent = f"agents/{self.spec.agent}"
         checkpoint.load_into(self.policy, found.arrays(f"{agent}/policy"))
-        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
+        statistics = found.arrays(f"{agent}/optimizer")  # none before the first update
+        if statistics:
+            optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
         saved = found.json(f"{agent}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
@@ -302,21 +304,5 @@ class Learner:
             self.spec.hyperparameters.set(name, saved["hyperparameters"][name])
 
 
-def _weights(policy: Policy) -> dict[str, np.ndarray]:
-    return {k: to_host(v) for k, v in policy.state_dict().items()}
-
-
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
-    state = optimizer.state_dict()["state"].get(0, {})
-    return {k: np.array(to_host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
-    if not arrays:  # before the first update there is none
-        return
-    saved = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
-    statistics = optimizers.optimizer_state(optimizer)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
-    loaded = optimizers.optimizer_state(optimizer)
-    for name, tensor in statistics.items():  # perhaps in shared memory: there they stay
-        loaded[name] = tensor.copy_(loaded[name])
+def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {k: np.asarray(to_host(v)) for k, v in state.items()}

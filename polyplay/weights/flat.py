@@ -71,10 +71,6 @@ class FlatParams:
         """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
 
-    def save(self, into: np.ndarray) -> None:
-        """Copy the vector into float32 [size]."""
-        torch.from_numpy(into).copy_(self.flat)
-
     def write(self, vector: np.ndarray) -> None:
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(vector))

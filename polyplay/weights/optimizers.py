@@ -12,7 +12,7 @@ adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,21 +73,6 @@ class RMSProp(torch.optim.Optimizer):
             if group["centred"]:
                 self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
             self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
-
-    def load_state_dict(self, state_dict: Group) -> None:
-        """Copies into the tensors in use, so shared ones stay shared and `state_dict` stays untouched.
-
-        Raises ValueError if `state_dict` is of another kind of optimiser or of parameters of other shapes.
-        """
-        states = [self.state[p] for group in self.param_groups for p in group["params"]]
-        for i, ours in enumerate(states):
-            given, needed = _shapes(state_dict["state"].get(i, {})), _shapes(ours)
-            if given != needed:
-                raise ValueError(f"optimiser state of parameter {i} must be {needed}; got {given}")
-        super().load_state_dict(state_dict)
-        params = (p for group in self.param_groups for p in group["params"])
-        for p, ours in zip(params, states, strict=True):
-            self.state[p] = {k: tensor.copy_(self.state[p][k]) for k, tensor in ours.items()}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -155,23 +140,17 @@ def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tenso
 
 
 def make_optimizer(
-    name: str,
-    params: Tensor | Iterable[Tensor],
-    lr: float,
-    eps: float,
-    alpha: float = 0.99,
-    betas: tuple[float, float] = (0.9, 0.999),
+    name: str, params: Tensor | Iterable[Tensor], lr: float, eps: float, alpha: float = 0.99
 ) -> torch.optim.Optimizer:
-    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several).
+    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`.
 
-    `alpha` is RMSProp's, `betas` are Adam's; each ignores the other's.
     Raises UserError for an unknown name or settings out of range.
     """
     check_optimizer(name)
     _validate(lr, eps, alpha)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "adam":
-        return torch.optim.Adam(params, lr=lr, eps=eps, betas=betas, fused=True)
+        return torch.optim.Adam(params, lr=lr, eps=eps, fused=True)
     return RMSProp(params, FLAVOURS[name], lr, alpha, eps)
 
 
@@ -193,6 +172,19 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
     """The state of an optimiser of one parameter: the tensors themselves. Empty before Adam's first step."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
+
+
+def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
+    """Copies into the tensors in use of an optimiser of one parameter, so shared ones stay shared.
+
+    Raises ValueError if `saved` is of another kind of optimiser or of a parameter of another shape.
+    """
+    ours = dict(optimizer_state(optimizer))  # Adam has none before its first step
+    if ours and _shapes(saved) != _shapes(ours):
+        raise ValueError(f"optimiser state must be {_shapes(ours)}; got {_shapes(saved)}")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
+    loaded = optimizer_state(optimizer)
+    loaded.update({name: tensor.copy_(loaded[name]) for name, tensor in ours.items()})
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
@@ -244,8 +236,8 @@ def slice_statistics(
     return made
 
 
-def _shapes(state: Mapping[str, Tensor | float]) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(getattr(v, "shape", ())) for k, v in state.items()}
+def _shapes(state: State) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape) for k, v in state.items()}
 
 
 def _validate(lr: float, eps: float, alpha: float) -> None:

@@ -101,10 +101,8 @@ class ActorCriticLoss:
     def transitions(self, out: Batch, batch: Batch) -> returns.Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
         steps = returns.transitions(batch, self.gamma)
-        shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
-        shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
-        if any(s != shapes["batch reward"] for s in shapes.values()):
-            raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+        rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
+        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
         scale: float | Tensor = self.reward_scale
         if self.reward == "scale":
             if "reward_scale" not in out:
@@ -142,6 +140,13 @@ def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float | None = 1.0) ->
     ratio = log_rho.exp()
     clipped = torch.zeros_like(ratio) if bound is None else (ratio > bound).to(ratio.dtype)
     return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
+
+
+def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
+    """Raises ValueError, with all shapes, where they differ."""
+    if len({x.shape for x in given.values()}) > 1:
+        shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in given.items())
+        raise ValueError(f"all must be one {name}; got {shapes}")
 
 
 class MaskedMean:

@@ -22,24 +22,13 @@ from torch import Tensor
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses import returns
-from polyplay.learning.losses.base import (
-    COMMON,
-    REDUCTIONS,
-    ActorCriticLoss,
-    LossOutput,
-    MaskedMean,
-    at_least_float32,
-    check_settings,
-    normalize_advantages,
-    rho_metrics,
-)
+from polyplay.learning.losses import base, returns
 
 BASELINES = ("acted", "present")
 
 
 @dataclass(frozen=True)
-class A2C(ActorCriticLoss):
+class A2C(base.ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
@@ -55,23 +44,23 @@ class A2C(ActorCriticLoss):
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
     baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
-    metrics: ClassVar[tuple[str, ...]] = COMMON
+    metrics: ClassVar[tuple[str, ...]] = base.COMMON
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, reduction=REDUCTIONS, baseline=BASELINES)
+        base.check_settings(self, reduction=base.REDUCTIONS, baseline=BASELINES)
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         steps = self.transitions(out, batch)
-        over = MaskedMean(steps.valid)
+        over = base.MaskedMean(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
-            advantage = target - at_least_float32(out["value"][:-1].detach(), target)
+            advantage = target - base.at_least_float32(out["value"][:-1].detach(), target)
         return _score(self, out, batch, over, advantage, target, hyperparameters)
 
 
 @dataclass(frozen=True)
-class VTrace(ActorCriticLoss):
+class VTrace(base.ActorCriticLoss):
     """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
@@ -86,11 +75,11 @@ class VTrace(ActorCriticLoss):
     reduction: str = "sum"
     value_half: bool = True
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
+    metrics: ClassVar[tuple[str, ...]] = (*base.COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, reduction=REDUCTIONS)
+        base.check_settings(self, reduction=base.REDUCTIONS)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -98,14 +87,14 @@ class VTrace(ActorCriticLoss):
         if (self.rho is not None) and (self.c is None or self.c > self.rho):
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         steps = self.transitions(out, batch)
-        over = MaskedMean(steps.valid)
+        over = base.MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
-        more = partial(rho_metrics, over, log_rho, self.rho)
+        more = partial(base.rho_metrics, over, log_rho, self.rho)
         return _score(self, out, batch, over, advantage, target, hyperparameters, more)
 
 
@@ -113,17 +102,18 @@ def _score(
     loss: A2C | VTrace,
     out: Batch,
     batch: Batch,
-    over: MaskedMean,
+    over: base.MaskedMean,
     advantage: Tensor,
     target: Tensor,
     hyperparameters: Hyperparameters,
     more: Callable[[], dict[str, Tensor]] = dict,
-) -> LossOutput:
+) -> base.LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
     if loss.normalize_advantage:
-        advantage = normalize_advantages(advantage, over)
+        advantage = base.normalize_advantages(advantage, over)
     advantage, target = over.only(advantage), over.only(target)
-    logp, value, entropy = (over.only(at_least_float32(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
+    rows = (base.at_least_float32(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
+    logp, value, entropy = map(over.only, rows)
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     terms = policy_loss, value_loss, over.mean(entropy)
