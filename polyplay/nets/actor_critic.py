@@ -68,8 +68,9 @@ class ActorCritic(TorsoPolicy):
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
-        features = self._features(self.torso if tape is None else partial(self.torso, tape=tape), step["obs"])
-        x, after = self._behind_core(features, {k: step[k] for k in ("reward", "first") if k in step}, state)
+        torso = self.torso if tape is None else partial(self.torso, tape=tape)
+        rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
+        x, after = self._behind_core(self._features(torso, step["obs"]), rows, state)
         params, noise = self._params(x, step.get("mask")), step.get("noise")
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
@@ -77,20 +78,16 @@ class ActorCritic(TorsoPolicy):
         value = self.value(x).squeeze(1)
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None, tape: Tape | None = None) -> Batch:
+    def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
         present weights.
 
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
-        `chunk`: rows per forward pass of the torso (all by default); with chunk=B convolutions give the bits that
-        they gave while acting. `tape`: of acting in these rows with these weights.
+        `tape`: of acting in these rows with these weights.
         """
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        if tape is None:
-            features = self._features(self.torso, rows["obs"], chunk)
-        else:
-            features = self._features(partial(cast("Conv", self.torso).recall, tape=tape), rows["obs"])
-        x, _ = self._behind_core(features, batch, state)
+        torso = self.torso if tape is None else partial(cast("Conv", self.torso).recall, tape=tape)
+        x, _ = self._behind_core(self._features(torso, rows["obs"]), batch, state)
         params = self._params(x, rows.get("mask"))
         out = {
             "logp": self.head.logp(params, rows["action"]),

@@ -58,14 +58,12 @@ class DPGNetwork(TorsoPolicy):
         value, chosen = self._q(features, best), self._q(features, self._inner(action))
         return {"action": action, "value": value, "chosen": chosen}, {}
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
-        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them. chunk: rows per pass of
-        a torso.
-        """
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them."""
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
-        features = self._features(self.critic, obs, chunk)
-        value, chosen = self._q(features, self._best(obs, chunk)), self._q(features, self._inner(action))
+        features = self._features(self.critic, obs)
+        value, chosen = self._q(features, self._best(obs)), self._q(features, self._inner(action))
         return {"value": value.unflatten(0, size), "chosen": chosen.unflatten(0, size)}
 
     def value(self, obs: Tree) -> Tensor:
@@ -90,9 +88,9 @@ class DPGNetwork(TorsoPolicy):
     def _halves(self) -> Iterator[nn.Module]:
         return chain(self.actor.modules(), self.critic.modules())
 
-    def _best(self, obs: Tree, chunk: int | None = None) -> Tensor:
+    def _best(self, obs: Tree) -> Tensor:
         """μ(s) [N, A] in half ranges."""
-        return self.steer(self._features(self.actor, obs, chunk)).tanh()
+        return self.steer(self._features(self.actor, obs)).tanh()
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
         return self.judge(torch.cat([features, inner], 1)).squeeze(1)

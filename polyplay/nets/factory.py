@@ -37,6 +37,7 @@ from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
 from polyplay.nets.running_stats import Normalize, ReturnScale
+from polyplay.nets.torso_policy import Inputs
 
 if TYPE_CHECKING:
     from polyplay.envs.pool import EnvSpec
@@ -75,13 +76,12 @@ def make(
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
-    torso, log_prob = _call(build, title, spec, options), LogProbGuard(guard, log_eps)
+    torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
             others = "core, previous, inputs, guard and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
-    _probe(torso, title, spec.obs)
     head = action_heads.for_space(spec.action, log_prob)
     features = torso_features(torso, head.inputs if previous else None)
     middle = recurrent.make_core(core, features, core_size, init)
@@ -120,8 +120,6 @@ def make_values(
     """
     if not isinstance(spec.action, Discrete):
         raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
-    if init not in INITS:
-        raise UserError(f"init: {init!r} is not one of {', '.join(INITS)}")
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
@@ -178,14 +176,13 @@ def _set_exact(policy: M, exact: bool) -> M:
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
     """A torso, tried. Raises UserError, for a whole policy too."""
-    torso = _call(build, title, spec, options)
+    torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(f"--network: {title!r} is a whole policy; {need} (a module with `features`)")
-    _probe(torso, title, spec.obs)
     return torso
 
 
-def _inputs(how: str, obs: Spec) -> CentredImages | SignedImages | Normalize | None:
+def _inputs(how: str, obs: Spec) -> Inputs | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
@@ -262,7 +259,8 @@ def _load(name: str) -> Builder:
     return found
 
 
-def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+    """A whole policy, or a torso, tried. Raises UserError."""
     parameters = inspect.signature(build).parameters
     try:
         inspect.signature(build).bind(spec, **options)
@@ -272,6 +270,8 @@ def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
     made = build(spec, **options)
     if not isinstance(made, nn.Module):
         raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
+    if not isinstance(made, Policy):
+        _probe(made, title, spec.obs)
     return made
 
 

@@ -81,16 +81,14 @@ class QNetwork(TorsoPolicy):
             after["action"] = action
         return {"action": action, "value": value, "chosen": q_values.take_action(q, action)}, after
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
-        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B]. chunk: rows per pass of the torso.
+        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
         """
-        q = self._q(self.scores(batch, state, chunk=chunk))
+        q = self._q(self.scores(batch, state))
         return {"value": _legal(q, batch.get("mask")).amax(-1), "chosen": q_values.take_action(q, batch["action"])}
 
-    def scores(
-        self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
@@ -103,7 +101,7 @@ class QNetwork(TorsoPolicy):
         elif self.head.noise and "noise" in batch:
             keys = noisy.keys(batch["noise"].flatten(0, 1))
         with contextlib.nullcontext() if cached else self._present_weights():
-            made = self._scores(self._unrolled(batch, state, chunk)[0], keys)
+            made = self._scores(self._unrolled(batch, state)[0], keys)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
@@ -113,10 +111,10 @@ class QNetwork(TorsoPolicy):
             _, after = self._unrolled(batch, state)
         return {**after, "action": batch["action"][-1]} if self.previous else after
 
-    def _unrolled(self, batch: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
+    def _unrolled(self, batch: Batch, state: Batch) -> tuple[Tensor, Batch]:
         """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
-        return self._behind_core(self._features(self.torso, obs, chunk), batch, state)
+        return self._behind_core(self._features(self.torso, obs), batch, state)
 
     def _halves(self) -> Iterator[Linear]:
         yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))

@@ -2,7 +2,7 @@
 
 Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so that
 the same weights give the same bits on a CPU: whatever the batch for mlp torsos, cores and heads, and for
-convolutions when they run in batches of the acting size (`chunk`).
+convolutions when they run in batches of the acting size.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class TorsoPolicy(nn.Module):
     def _context(self) -> AbstractContextManager[object]:
         return precision_of(self, self.bf16)
 
-    def _features(self, torso: Callable[[Tree], Tensor], obs: Tree, chunk: int | None = None) -> Tensor:
+    def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
         """[N, features]; float32, whatever they were computed in, unless what is behind is computed in that too."""
         with self._context():
-            x = in_chunks(torso, obs if self.inputs is None else self.inputs(obs), chunk)
+            x = torso(obs if self.inputs is None else self.inputs(obs))
         return x.float() if self.bf16 and not self.bf16_core else x
 
     def _behind_core(self, x: Tensor, rows: Batch, state: Batch) -> tuple[Tensor, Batch]:
@@ -102,14 +102,3 @@ class TorsoPolicy(nn.Module):
 def shifted(before: Tensor, action: Tensor) -> Tensor:
     """[B, …] and [T+1, B, …] → [(T+1) · B, …]: the action before each row's."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
-
-
-def in_chunks(net: Callable[[Tree], Tensor], obs: Tree, chunk: int | None) -> Tensor:
-    """net(obs) in pieces of `chunk` rows."""
-    if chunk is None:  # first: an exported graph has any number of rows
-        return net(obs)
-    n = len(next(tree.leaves(obs))[1])
-    if chunk >= n:
-        return net(obs)
-    pieces = range(0, n, chunk)
-    return torch.cat([net(tree.map(lambda x, at=at: x[at : at + chunk], obs)) for at in pieces])

@@ -18,7 +18,7 @@ from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier, shared_array
 from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, Update, clipped_step
 
 _LINE = 16  # float32 of a cache line
@@ -34,21 +34,18 @@ class AllReduce(SharedArrays, Update):
     `size`: of the whole vector (flat.param_sizes).
     """
 
-    gradients: np.ndarray  # float32 [replicas, size]; each replica's vector has its own here
-    state: np.ndarray  # float32 [1 + n, size]: new weights, the optimiser's statistics
-    sums: np.ndarray  # float64 [2, replicas, 8], of two turns
-    arrived: np.ndarray  # int64 [replicas + 1, 8]: the turn that each replica has arrived at; whether all is closed
+    # each replica's vector has its gradient here; new weights, the optimiser's statistics; sums, of two turns; the turn
+    # that each replica has arrived at, and whether all is closed
+    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))
+    state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))
+    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))
+    arrived = shared_array(np.int64, lambda r: (r.replicas + 1, 8))
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
-        self.optim, self.replicas = optim, replicas
+        self.optim, self.replicas, self.size = optim, replicas, size
         self._bells = Semaphores(replicas)
         self._place = nccl.meeting_place()
-        super().__init__(
-            gradients=((replicas, size), np.float32),
-            state=((1 + len(optim.statistics), size), np.float32),
-            sums=((2, replicas, 8), np.float64),
-            arrived=((replicas + 1, 8), np.int64),
-        )
+        super().__init__()
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"

@@ -19,6 +19,7 @@ from polyplay.common.locks import RobustLocks
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
+from polyplay.weights.shared_arrays import shared_array
 from polyplay.weights.shared_weights import CopiedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
@@ -34,14 +35,14 @@ class Chunked(SharedWeights):
     A chunk whose worker dies in it is free again, half updated.
     """
 
-    shared: np.ndarray  # float32 [size]
-    done: np.ndarray  # int64 [chunks]: updates of each
+    shared = shared_array(np.float32, lambda c: (c.size,))
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         if not 1 <= chunks <= weights:
             raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
         self.chunks, self.locks = chunks, RobustLocks(chunks)
-        super().__init__(optim, weights, size, workers, shared=(size, np.float32), done=(chunks, np.int64))
+        super().__init__(optim, weights, size, workers)
 
     def title(self) -> str:
         return f"Chunked({self.optim.name}), {self.chunks} parts"

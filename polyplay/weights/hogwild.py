@@ -13,6 +13,7 @@ from polyplay.nets.device import to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
+from polyplay.weights.shared_arrays import shared_array
 from polyplay.weights.shared_weights import CopiedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clipped_step
 
@@ -32,11 +33,11 @@ class Hogwild(SharedWeights):
     """
 
     LOCAL = ("_on_device",)
-    shared: np.ndarray  # float32 [size]
+    shared = shared_array(np.float32, lambda h: (h.size,))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, copy: bool = True):
         self.copy = copy
-        super().__init__(optim, weights, size, workers, shared=(size, np.float32))
+        super().__init__(optim, weights, size, workers)
 
     def _attach(self) -> None:
         super()._attach()

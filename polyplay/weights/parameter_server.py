@@ -26,7 +26,7 @@ from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import TwoCopies, memory_barrier
+from polyplay.weights.shared_arrays import TwoCopies, memory_barrier, shared_array
 from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
@@ -55,12 +55,12 @@ class ParameterServer(SharedWeights):
     whole = True
     LOCAL = ("parts", "newest")
     # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
-    shard: np.ndarray  # int64 [shards, 16]: that shard
-    lags: np.ndarray  # int64 [shards, LAGS]: that shard
-    slot: np.ndarray  # int64 [workers, shards, 16]: both
-    rate: np.ndarray  # float64 [workers, shards], of learning: that learner
-    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: its floating buffers
-    copies: np.ndarray  # float32 [2, size]: of each part its shard
+    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
+    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
+    slot = shared_array(np.int64, lambda s: (s.workers, s.shards, 16))  # both
+    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # of learning: that learner
+    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # that learner; behind the weights: its buffers
+    copies = shared_array(np.float32, lambda s: (2, s.size))  # of each part its shard
 
     def __init__(
         self,
@@ -78,18 +78,7 @@ class ParameterServer(SharedWeights):
             raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
         self.shards, self.stale, self.outliers = shards, stale, outliers
         self._bells = Semaphores(shards + workers)
-        super().__init__(
-            optim,
-            weights,
-            size,
-            workers,
-            shard=((shards, 16), np.int64),
-            lags=((shards, LAGS), np.int64),
-            slot=((workers, shards, 16), np.int64),
-            rate=((workers, shards), np.float64),
-            gradient=((workers, size), np.float32),
-            copies=((2, size), np.float32),
-        )
+        super().__init__(optim, weights, size, workers)
 
     def _attach(self) -> None:
         super()._attach()

@@ -17,7 +17,7 @@ from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier
+from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier, shared_array
 
 # cells of the header, int64; those of the two copies begin at _COPIES
 _VERSION, _ROUND, _CLOSED, _COPIES = 0, 1, 2, 8
@@ -31,14 +31,14 @@ class Params(SharedArrays):
     """
 
     LOCAL = ("_newest", "_locked")
-    _head: np.ndarray
-    _waiting: np.ndarray  # int64 [readers]: that reader
-    _copies: np.ndarray
+    _head = shared_array(np.int64, lambda p: (32,))
+    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
+    _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
         self._bells = Semaphores(max(readers, 1))
-        super().__init__(_head=(32, np.int64), _waiting=(max(readers, 1), np.int64), _copies=((2, size), np.float32))
+        super().__init__()
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -22,16 +23,27 @@ def memory_barrier() -> None:
         pass
 
 
+@dataclass(frozen=True)
+class _Declared:
+    dtype: type
+    shape: Callable[..., tuple[int, ...]]
+
+
+def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
+    """Declares an array in the body of a class of SharedArrays. shape: from the object, which has all else by then."""
+    return cast("np.ndarray", _Declared(dtype, shape))
+
+
 class SharedArrays(SharedObject):
-    """Arrays in one shared block, attributes by their names; mapped again in every process the object is sent to."""
+    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to."""
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
 
-    def __init__(self, **arrays: tuple[tuple[int, ...] | int, type]):
-        """arrays: shape and number type of each."""
-        layout = Layout()
-        self._fields = {name: layout.add(*array) for name, array in arrays.items()}
+    def __init__(self) -> None:
+        layout, members = Layout(), [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
+        declared = {name: x for name, x in members if isinstance(x, _Declared)}
+        self._fields = {name: layout.add(x.shape(self), x.dtype) for name, x in declared.items()}
         self._block = layout.block()
         self._attach()
 

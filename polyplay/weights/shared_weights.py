@@ -9,7 +9,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
 from polyplay.nets.policy import Network
 from polyplay.weights.flat import FlatParams, module_nbytes
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, shared_array
 from polyplay.weights.update import Counts, OptimizerSpec, Update
 
 READY, BEGUN, LEARNT = 0, 1, 2  # cells of the header; the last two are of earlier runs
@@ -22,17 +22,13 @@ class SharedWeights(SharedArrays, Update):
     """
 
     apart, copy = True, True
-    head: np.ndarray  # int64 [8]: worker 0
-    counters: np.ndarray  # int64 [workers, 8]: that worker
-    statistics: np.ndarray  # float32 [n, weights]
+    head = shared_array(np.int64, lambda _: (8,))  # written by worker 0
+    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
+    statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
 
-    def __init__(
-        self, optim: OptimizerSpec, weights: int, size: int, workers: int, **arrays: tuple[tuple[int, ...] | int, type]
-    ):
-        """arrays: the vector, and whatever else there is, see SharedArrays."""
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int):
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
-        statistics = (len(optim.statistics), weights), np.float32
-        super().__init__(head=(8, np.int64), counters=((workers, 8), np.int64), statistics=statistics, **arrays)
+        super().__init__()
 
     ready = property(lambda self: bool(self.head[READY]))
     begun = property(lambda self: int(self.head[BEGUN]))
