@@ -78,10 +78,10 @@ class Conv(nn.Module):
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
         x = pixels(obs)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
-            x = activation_reuse.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+            x = activation_reuse.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
         if self.fc is None:
             return x.flatten(1)
-        return activation_reuse.linear(self.fc, x.flatten(1), tape[-1])
+        return activation_reuse.recall(self.fc, x.flatten(1), tape[-1])
 
 
 def _least(layers: Layers) -> int:

@@ -74,12 +74,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
-    lanes: int | str = "any"
-    try:
-        model = _graph(policy, fields, dynamic=True)
-    except Exception:  # a network of the user's may fix the number of rows
-        lanes = 1
-        model = _fixed(policy, fields)
+    model, lanes = _model(policy, fields)
     used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
     for value in [v for v in model.graph.input if v.name not in used]:
         model.graph.input.remove(value)
@@ -112,10 +107,12 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 # ------------------------------------------------------------------------------------------------------ the graph
 
 
-def _fixed(policy: Policy, fields: dict[str, Field]) -> onnx.ModelProto:
-    """For one lane, where any number cannot be had."""
+def _model(policy: Policy, fields: dict[str, Field]) -> tuple[onnx.ModelProto, int | str]:
+    """For any number of lanes; for one where that cannot be had: a user's network may fix the number of rows."""
+    with contextlib.suppress(Exception):
+        return _graph(policy, fields, dynamic=True), "any"
     try:
-        return _graph(policy, fields, dynamic=False)
+        return _graph(policy, fields, dynamic=False), 1
     except Exception as e:
         line = " ".join(str(e).split())[:200]
         raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
@@ -73,14 +73,9 @@ class CopiedCounts(SharedCounts):
     """
 
     def __init__(
-        self,
-        weights: SharedWeights,
-        ctx: WorkerContext,
-        vector: FlatParams,
-        shared: torch.Tensor | None,
-        pushed: bool = False,
+        self, of: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None, pushed: bool = False
     ):
-        super().__init__(weights, ctx, vector)
+        super().__init__(of, ctx, vector)
         self.shared, self.pushed = shared, pushed
         self.copied, self.met = -1, -1  # versions: of its copy at least, met by its update at most
         self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
