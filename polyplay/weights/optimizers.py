@@ -90,7 +90,7 @@ FEW = 4096  # weights of which several passes are as fast as one, and need no co
 
 
 def _update(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-    if _simple(p, grad, state):
+    if _simple(p, grad, state["square"]):
         _in_one_pass(p, grad, state, group)
         return
     variance = _variance(grad, state, group)
@@ -115,13 +115,10 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _plain(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
-
-
-def _simple(p: Tensor, grad: Tensor, state: State) -> bool:
-    """Whether one pass will do."""
-    return p.numel() > FEW and all(_plain(x) for x in (p, grad, state["square"]))
+def _simple(*tensors: Tensor) -> bool:
+    """Whether one pass over them will do."""
+    plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
+    return tensors[0].numel() > FEW and all(plain)
 
 
 def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None) -> None:
@@ -200,7 +197,7 @@ def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     """
     group: Group = optimizer.param_groups[0]
     p, grad = group["params"][0], group["params"][0].grad
-    if isinstance(optimizer, RMSProp) and _plain(out) and _simple(p, grad, optimizer.state[p]):
+    if isinstance(optimizer, RMSProp) and _simple(out, p, grad, optimizer.state[p]["square"]):
         _in_one_pass(p, grad, optimizer.state[p], group, out)
         p.data = out
     else:

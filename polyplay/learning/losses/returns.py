@@ -95,9 +95,9 @@ def vtrace(
     steps: Transitions,
     value: Tensor,
     log_rho: Tensor,
-    rho: Bound = 1.0,
-    c: Bound = 1.0,
-    rho_pg: Bound = 1.0,
+    rho: float | None = 1.0,
+    c: float | None = 1.0,
+    rho_pg: float | None = 1.0,
     lam: float = 1.0,
 ) -> Advantages:
     """V-trace targets v and policy advantages, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
