@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
+from polyplay.envs.pool import EnvSpec
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.layers import Linear, initialise, pixels
-
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
 
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
 Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or as TensorFlow's SAME

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
+from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
@@ -38,9 +39,6 @@ from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
 from polyplay.nets.running_stats import Normalize, ReturnScale
 from polyplay.nets.torso_policy import Inputs
-
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
 
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
@@ -235,8 +233,6 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
         return name, partial(NETS[known], init=style), style
     if ":" in name:
         return name, _load(name), "orthogonal" if init == "auto" else init
-    from polyplay.envs.pool import closest_names
-
     names = ("auto", *NETS)
     others = f"there are {', '.join(names)} and module:callable"
     raise UserError(f"--network: {name!r} is unknown{closest_names(name, names)}; {others}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
+from polyplay.envs.pool import EnvSpec
 from polyplay.nets.layers import Linear, initialise
-
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
 
 # Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}

@@ -224,10 +224,8 @@ def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
 def _draw(field: Field, values: int | tuple[int, ...] | None, lanes: int, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = (lanes, *field.shape), np.dtype(field.dtype)
     if values:
-        return np.asarray(
-            rng.integers(0, np.broadcast_to(np.asarray(values).reshape(-1), (lanes, np.size(values)))).reshape(shape),
-            dtype,
-        )
+        highest = np.broadcast_to(np.ravel(values), (lanes, np.size(values)))
+        return rng.integers(0, highest).reshape(shape).astype(dtype)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 
 from polyplay.common.context import WorkerContext
-from polyplay.common.errors import Closed
-from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
@@ -35,17 +33,16 @@ class AllReduce(SharedArrays, Update):
     """
 
     # each replica's vector has its gradient here; new weights, the optimiser's statistics; sums, of two turns; the turn
-    # that each replica has arrived at, and whether all is closed
+    # that each replica has arrived at
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))
-    arrived = shared_array(np.int64, lambda r: (r.replicas + 1, 8))
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
         self.optim, self.replicas, self.size = optim, replicas, size
-        self._bells = Semaphores(replicas)
         self._place = nccl.meeting_place()
-        super().__init__()
+        super().__init__(bells=replicas)
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
@@ -70,11 +67,6 @@ class AllReduce(SharedArrays, Update):
             return _Parts(self, ctx, vector)
         return _Whole(self, ctx, vector)
 
-    def close(self) -> None:
-        self.arrived[self.replicas, 0] = 1
-        for i in range(self.replicas):
-            self._bells[i].post()
-
 
 class _Meeting(BoundUpdate):
     """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
@@ -98,9 +90,8 @@ class _Meeting(BoundUpdate):
             if other != self.rank:
                 self.bells[other].post()
         before = time.perf_counter()
-        while self.arrived[: self.n].min() < self.turn:
-            if self.arrived[self.n]:
-                raise Closed
+        while self.arrived.min() < self.turn:
+            self.reduce.check()
             if not self.bells[self.rank].wait(0.0):
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)

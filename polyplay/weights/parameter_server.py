@@ -20,8 +20,8 @@ from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.semaphores import Semaphore, Semaphores
+from polyplay.common.errors import UserError
+from polyplay.common.semaphores import Semaphore
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
@@ -30,8 +30,7 @@ from polyplay.weights.shared_arrays import TwoCopies, memory_barrier, shared_arr
 from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
-# cells of the header, int64, behind those of all shared weights
-HOLD, CLOSED = 3, 4
+HOLD = 3  # a cell of the header, int64, behind those of all shared weights
 # of a shard; those of its two copies begin at ACTIVE
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, ACTIVE = 0, 1, 2, 3, 4, 5, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
@@ -77,8 +76,7 @@ class ParameterServer(SharedWeights):
         if stale < 0:
             raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
         self.shards, self.stale, self.outliers = shards, stale, outliers
-        self._bells = Semaphores(shards + workers)
-        super().__init__(optim, weights, size, workers)
+        super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
         super()._attach()
@@ -131,11 +129,6 @@ class ParameterServer(SharedWeights):
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
         """Nothing: shards publish their parts themselves."""
 
-    def close(self) -> None:
-        self.head[CLOSED] = 1
-        for i in range(self.shards + self.workers):
-            self._bells[i].post()
-
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
@@ -164,10 +157,6 @@ class ParameterServer(SharedWeights):
     def reply(self, worker: int) -> Semaphore:
         """The bell of a learner."""
         return self._bells[self.shards + worker]
-
-    def check(self) -> None:
-        if self.head[CLOSED]:
-            raise Closed
 
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""

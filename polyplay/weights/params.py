@@ -12,15 +12,13 @@ import numpy as np
 from torch import nn
 
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed
-from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier, shared_array
 
 # cells of the header, int64; those of the two copies begin at _COPIES
-_VERSION, _ROUND, _CLOSED, _COPIES = 0, 1, 2, 8
+_VERSION, _ROUND, _COPIES = 0, 1, 8
 
 
 class Params(SharedArrays):
@@ -37,8 +35,7 @@ class Params(SharedArrays):
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        self._bells = Semaphores(max(readers, 1))
-        super().__init__()
+        super().__init__(bells=readers)
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
@@ -83,24 +80,15 @@ class Params(SharedArrays):
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
         memory_barrier()  # seen by who publishes from now on, before the round is looked at
-        while self.round < atleast and not self._head[_CLOSED] and (left := until - time.monotonic()) > 0:
+        while self.round < atleast and not self._closed[0] and (left := until - time.monotonic()) > 0:
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
-        self._check()
+        self.check()
         return self.round >= atleast
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
-        self._check()
+        self.check()
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
-        return have if self.version == have else self._newest.read(vector.flat, self._check)
-
-    def _check(self) -> None:
-        if self._head[_CLOSED]:
-            raise Closed
-
-    def close(self) -> None:
-        self._head[_CLOSED] = 1
-        for i in range(self.readers):
-            self._bells[i].post()
+        return have if self.version == have else self._newest.read(vector.flat, self.check)

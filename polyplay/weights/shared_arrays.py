@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from polyplay.common.edges import Arrow
+from polyplay.common.errors import Closed
+from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import Layout, SharedObject
 
 _FENCE = threading.Lock()
@@ -35,12 +37,18 @@ def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarr
 
 
 class SharedArrays(SharedObject):
-    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to."""
+    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to.
+
+    Who waits on it does so by a bell, and is told when it is closed.
+    """
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
 
-    def __init__(self) -> None:
+    _closed = shared_array(np.int64, lambda _: (1,))
+
+    def __init__(self, bells: int = 0) -> None:
+        self._bells = Semaphores(max(bells, 1))
         layout, members = Layout(), [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: x for name, x in members if isinstance(x, _Declared)}
         self._fields = {name: layout.add(x.shape(self), x.dtype) for name, x in declared.items()}
@@ -68,8 +76,16 @@ class SharedArrays(SharedObject):
         """Bytes of shared memory."""
         return self._block.nbytes
 
+    def check(self) -> None:
+        """Raises Closed."""
+        if self._closed[0]:
+            raise Closed
+
     def close(self) -> None:
-        """End every wait on this object. Most have none."""
+        """End every wait on this object."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
 
 
 class TwoCopies:
