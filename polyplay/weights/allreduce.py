@@ -32,12 +32,10 @@ class AllReduce(SharedArrays, Update):
     `size`: of the whole vector (flat.param_sizes).
     """
 
-    # each replica's vector has its gradient here; new weights, the optimiser's statistics; sums, of two turns; the turn
-    # that each replica has arrived at
-    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))
-    state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))
-    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))
-    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))
+    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
+    state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
+    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # the turn that each replica has arrived at
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
         self.optim, self.replicas, self.size = optim, replicas, size
