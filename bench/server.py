@@ -122,18 +122,18 @@ def alone(network: str, optimizer: str, turns: int) -> Row:
     server = made(network, optimizer, 1, 1, 0)
     vector = server.vector(None, nets.make(network, SPEC))  # type: ignore[arg-type]
     server.fill(vector, [0], 0, 0.0)
-    server.cells.gradient[:] = 1e-3
+    server.gradient[:] = 1e-3
     part, slot, times = (
         ParameterShard(server, 0),
-        server.cells.slot[0, 0],
+        server.slot[0, 0],
         {"sweep": list[float](), "copy": list[float]()},
     )
     part.sweep()
     others = np.ones(16_000_000, np.float32)  # what learners touch between two pushes
-    into = np.empty_like(server.cells.copies[0])
+    into = np.empty_like(server.copies[0])
     for _ in range(turns):
         others += 1.0
-        times["copy"].append(timed(lambda: np.copyto(into, server.cells.gradient[0])))
+        times["copy"].append(timed(lambda: np.copyto(into, server.gradient[0])))
         others += 1.0
         slot[0] += 1
         times["sweep"].append(timed(part.sweep))

@@ -73,7 +73,7 @@ class Learner:
             time.sleep(0.01)
         self.version, self.learnt = self.counts.version, self.counts.learnt
         if self.target_params is not None:
-            self._first_target()
+            self._set_target(self._saved_target())
         self.target_copies = self._copies_due()
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
             self._trace = open(ctx.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
@@ -136,7 +136,7 @@ class Learner:
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
         if self._copies_due() > self.target_copies:
             self.target_copies = self._copies_due()
-            self._copy_target()
+            self._set_target()
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -150,29 +150,23 @@ class Learner:
         """How surprising each item of the last update was, where its loss has that."""
         return None if self.priority is None else to_host(self.priority)
 
-    def _copy_target(self) -> None:
-        """The target network becomes the network as it is now."""
-        assert self.target_params is not None
-        self.counts.newest()
-        self.target_params.write(self.vector.read())
-        self._hold_target()
-
-    def _first_target(self) -> None:
-        """The target network is the saved one where a run goes on, else the network as it is now: also for who takes a
-        lost one's place, where that is not as it was made.
-        """
-        if self.ctx.resume is None or self.ctx.incarnation % 1000:
-            self._copy_target()
-            return
-        found = checkpoint.open_checkpoint(self.ctx.resume)
+    def _set_target(self, saved: dict[str, np.ndarray] | None = None) -> None:
+        """The target network becomes the saved one, or the network as it is now; these weights will stay."""
         assert self.target_net is not None
-        checkpoint.load_into(self.target_net, found.arrays(f"agents/{self.spec.agent}/target"))
-        self._hold_target()
-
-    def _hold_target(self) -> None:
-        """The target network has weights that will stay."""
+        assert self.target_params is not None
+        if saved is not None:
+            checkpoint.load_into(self.target_net, saved)
+        else:
+            self.counts.newest()
+            self.target_params.flat.copy_(self.vector.flat)
         if (hold := getattr(self.target_net, "hold", None)) is not None:
             hold()
+
+    def _saved_target(self) -> dict[str, np.ndarray] | None:
+        """Where a run goes on; not for who takes a lost one's place: the network is not as it was made then."""
+        if self.ctx.resume is None or self.ctx.incarnation % 1000:
+            return None
+        return checkpoint.open_checkpoint(self.ctx.resume).arrays(f"agents/{self.spec.agent}/target")
 
     def apply_gradient(
         self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
@@ -283,10 +277,10 @@ class Learner:
                 ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
-        part.arrays(f"{agent}/policy", _weights(self.policy))
-        part.arrays(f"{agent}/optimizer", _optimizer_state(self.update.optimizer))
+        part.arrays(f"{agent}/policy", _arrays(self.policy.state_dict()))
+        part.arrays(f"{agent}/optimizer", _arrays(optimizers.optimizer_state(self.update.optimizer)))
         if self.target_net is not None:
-            part.arrays(f"{agent}/target", _weights(self.target_net))
+            part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
         part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
 
@@ -294,7 +288,9 @@ class Learner:
         found = checkpoint.open_checkpoint(self.ctx.resume)
         agent = f"agents/{self.spec.agent}"
         checkpoint.load_into(self.policy, found.arrays(f"{agent}/policy"))
-        _load_optimizer(self.update.optimizer, found.arrays(f"{agent}/optimizer"))
+        statistics = found.arrays(f"{agent}/optimizer")  # none before the first update
+        if statistics:
+            optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
         saved = found.json(f"{agent}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
@@ -302,21 +298,5 @@ class Learner:
             self.spec.hyperparameters.set(name, saved["hyperparameters"][name])
 
 
-def _weights(policy: Policy) -> dict[str, np.ndarray]:
-    return {k: to_host(v) for k, v in policy.state_dict().items()}
-
-
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
-    state = optimizer.state_dict()["state"].get(0, {})
-    return {k: np.array(to_host(v) if torch.is_tensor(v) else v) for k, v in state.items()}
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, arrays: dict[str, np.ndarray]) -> None:
-    if not arrays:  # before the first update there is none
-        return
-    saved = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
-    statistics = optimizers.optimizer_state(optimizer)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
-    loaded = optimizers.optimizer_state(optimizer)
-    for name, tensor in statistics.items():  # perhaps in shared memory: there they stay
-        loaded[name] = tensor.copy_(loaded[name])
+def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {k: np.asarray(to_host(v)) for k, v in state.items()}

@@ -19,6 +19,7 @@ from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
+from polyplay.common.tree import Spec
 from polyplay.envs.pool import Envs
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
@@ -44,7 +45,8 @@ def replica(
     saved = actor_checkpoint.load_actor(ctx)
     pool = open_pool(ctx, envs, saved)
     try:
-        slots_of, policy = _slots(learner, envs, T), policy_from_cpu(learner.policy)
+        slots_of = RolloutSlots(*_rows(learner, envs), T, envs.lanes // envs.groups, envs.groups)
+        policy = policy_from_cpu(learner.policy)
         place = learner.device if replay is None else torch.device("cpu")  # a replay is in the machine's own memory
         pool = pool_to_device(pool, slots_of, place)
         collate = collator_for(slots_of, envs.groups, place)
@@ -82,17 +84,15 @@ def replica(
         pool.close()
 
 
-def _slots(learner: Learner, envs: Envs, T: int) -> RolloutSlots:
-    rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-    width = envs.lanes // envs.groups
-    return RolloutSlots(rows, learner.policy.state_spec(), T, width, envs.groups)
+def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
+    """What a row holds, and the state before a rollout."""
+    return row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask), learner.policy.state_spec()
 
 
 def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:
     """One lane that acts and learns: a rollout ends after T steps or with its episode (A3C's workers)."""
     learner = Learner(ctx, spec)
-    rows = row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask)
-    slots = TrainingQueue(rows, learner.policy.state_spec(), T, envs.lanes, envs.lanes)
+    slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
     table = AgentTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
     predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)

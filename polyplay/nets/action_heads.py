@@ -8,7 +8,8 @@ Categorical parts compute their logarithms by a LogProbGuard; densities of real 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Protocol
 
@@ -51,19 +52,26 @@ def normal(noise: Tensor) -> Tensor:
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
-class Categorical(nn.Module):
-    """One of n actions by logits; int64 scalars."""
+class _Leaf(nn.Module):
+    """What the heads of one space share."""
 
-    noise = 1
+    guard: LogProbGuard
 
-    def __init__(self, n: int, guard: LogProbGuard = EXACT):
+    def __init__(self, size: int, noise: int, action: Field, guard: LogProbGuard | None = None):
         super().__init__()
-        self.size = self.inputs = n
-        self.guard = guard
-        self.action = Field((), "int64")
+        self.size, self.inputs, self.noise, self.action = size, size, noise, action
+        if guard is not None:
+            self.guard = guard
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, params, _NEVER)
+
+
+class Categorical(_Leaf):
+    """One of n actions by logits; int64 scalars."""
+
+    def __init__(self, n: int, guard: LogProbGuard = EXACT):
+        super().__init__(n, 1, Field((), "int64"), guard)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return _draw(self.guard.probabilities(params), noise)
@@ -91,15 +99,8 @@ def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
     return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
 
-class _Independent(nn.Module):
+class _Independent(_Leaf, ABC):
     """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
-
-    noise: int
-    action: Field
-
-    def __init__(self, guard: LogProbGuard):
-        super().__init__()
-        self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
@@ -110,9 +111,9 @@ class _Independent(nn.Module):
     def entropy(self, params: Tensor) -> Tensor:
         return self.guard.entropy(self._rows(params)).sum(-1)
 
+    @abstractmethod
     def _rows(self, params: Tensor) -> Tensor:
         """Logits [N, numbers, values of each]."""
-        raise NotImplementedError
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat.to(getattr(torch, self.action.dtype)).reshape(len(flat), *self.action.shape)
@@ -124,15 +125,10 @@ class MultiCategorical(_Independent):
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(guard)
-        self.size = self.inputs = sum(nvec)
-        self.noise, self.most = len(nvec), max(nvec)
-        self.action = Field(tuple(shape), "int64")
+        super().__init__(sum(nvec), len(nvec), Field(tuple(shape), "int64"), guard)
+        self.most = max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
         self.register_buffer("at", torch.tensor(at), persistent=False)
-
-    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, params, _NEVER)
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(self._rows(params).argmax(-1))
@@ -151,9 +147,7 @@ class Bernoulli(_Independent):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
     def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(guard)
-        self.size = self.noise = self.inputs = math.prod(shape)
-        self.action = Field(tuple(shape), "int8")
+        super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "int8"), guard)
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         off, on = mask.unflatten(1, (self.size, 2)).unbind(2)
@@ -169,16 +163,14 @@ class Bernoulli(_Independent):
         return torch.stack([torch.zeros_like(params), params], 2)
 
 
-class Gaussian(nn.Module):
+class Gaussian(_Leaf):
     """Independent normals: means by the network, log standard deviations learnt but the same in every state.
 
     Actions are float32 [*shape], unbounded; pools clip them, log-probabilities are those of the unclipped.
     """
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__()
-        self.size = self.noise = self.inputs = math.prod(shape)
-        self.action = Field(tuple(shape), "float32")
+        super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
@@ -219,26 +211,27 @@ class Composite(nn.Module):
 
     def masked(self, params: Tensor, mask: Tree) -> Tensor:
         masks = dict(tree.leaves(mask))
-        each = zip(self.paths, self.heads, params.split(self.sizes, 1), strict=True)
-        return torch.cat([h.masked(x, masks[path]) if path in masks else x for path, h, x in each], 1)
+        each = self._each(params, self.paths)
+        return torch.cat([h.masked(x, masks[path]) if path in masks else x for h, x, path in each], 1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tree:
-        each = zip(self.heads, params.split(self.sizes, 1), noise.split(self.noises, 1), strict=True)
-        return self._nested(h.sample(x, u) for h, x, u in each)
+        return self._nested(h.sample(x, u) for h, x, u in self._each(params, noise.split(self.noises, 1)))
 
     def mode(self, params: Tensor) -> Tree:
-        return self._nested(h.mode(x) for h, x in zip(self.heads, params.split(self.sizes, 1), strict=True))
+        return self._nested(h.mode(x) for h, x in self._each(params))
 
     def logp(self, params: Tensor, action: Tree) -> Tensor:
-        each = zip(self.heads, params.split(self.sizes, 1), self._leaves(action), strict=True)
-        return reduce(torch.add, [h.logp(x, a) for h, x, a in each])
+        return reduce(torch.add, [h.logp(x, a) for h, x, a in self._each(params, self._leaves(action))])
 
     def entropy(self, params: Tensor) -> Tensor:
-        each = zip(self.heads, params.split(self.sizes, 1), strict=True)
-        return reduce(torch.add, [h.entropy(x) for h, x in each])
+        return reduce(torch.add, [h.entropy(x) for h, x in self._each(params)])
 
     def embed(self, action: Tree) -> Tensor:
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
+
+    def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
+        """Of each part its head, its numbers, and what else there is of it."""
+        return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
         found = dict(tree.leaves(action))

@@ -20,16 +20,13 @@ def join_tapes(tapes: list[Tape]) -> Tape:
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
-def conv(layer: nn.Conv2d, x: Tensor, y: Tensor) -> Tensor:
+def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     """relu(layer(x)), known to be y."""
     assert layer.bias is not None
-    return _Conv.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, layer.stride, layer.padding)
-
-
-def linear(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """relu(layer(x)), known to be y."""
-    assert layer.bias is not None
-    return _Linear.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y)
+    arguments = x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y
+    if isinstance(layer, nn.Conv2d):
+        return _Conv.apply(*arguments, layer.stride, layer.padding)
+    return _Linear.apply(*arguments)
 
 
 class Context(FunctionCtx):

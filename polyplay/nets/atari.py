@@ -6,21 +6,21 @@ Parameters are counted for 4×84×84 and 6 actions, heads included.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
+from polyplay.envs.pool import EnvSpec
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.layers import Linear, initialise, pixels
 
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
-
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
+Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or as TensorFlow's SAME
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
@@ -40,28 +40,19 @@ class Conv(nn.Module):
     hidden: that layer's width; 0 for none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        obs: Spec,
-        layers: Layers,
-        hidden: int,
-        same: bool = False,
-        init: str = "torch",
-        around: tuple[int, ...] = (),
-    ):
-        """same: TensorFlow's SAME padding; else around: pixels around each layer's input, 0 where it is empty."""
+    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, init: str = "torch", padding: Padding = ()):
         super().__init__()
+        same = padding == "same"
+        around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
         channels, *sides = image(name, obs, 1 if same else _least(layers))
         self.convs, self.pads = nn.ModuleList(), []
-        for i, (out, kernel, stride) in enumerate(layers):
-            wide = [n + 2 * around[i] for n in sides] if around else sides
-            after = [-(-n // stride) if same else (n - kernel) // stride + 1 for n in wide]
-            left, right, top, bottom = sided = (around[i],) * 4 if around else _around(sides, after, kernel, stride)
+        for (out, kernel, stride), evenly in zip(layers, around, strict=True):
+            left, right, top, bottom = sided = _around(sides, kernel, stride) if same else (evenly,) * 4
             even = left == right and top == bottom  # then the convolution pads by itself, without a copy
             self.pads.append((0, 0, 0, 0) if even else sided)
             self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
-            channels, sides = out, after
+            spare = top + bottom - kernel, left + right - kernel
+            channels, sides = out, [(n + more) // stride + 1 for n, more in zip(sides, spare, strict=True)]
         flat = channels * math.prod(sides)
         self.fc = Linear(flat, hidden) if hidden else None
         self.features = hidden or flat
@@ -85,10 +76,10 @@ class Conv(nn.Module):
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
         x = pixels(obs)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
-            x = activation_reuse.conv(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+            x = activation_reuse.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
         if self.fc is None:
             return x.flatten(1)
-        return activation_reuse.linear(self.fc, x.flatten(1), tape[-1])
+        return activation_reuse.recall(self.fc, x.flatten(1), tape[-1])
 
 
 def _least(layers: Layers) -> int:
@@ -99,9 +90,9 @@ def _least(layers: Layers) -> int:
     return side
 
 
-def _around(before: list[int], after: list[int], kernel: int, stride: int) -> tuple[int, int, int, int]:
+def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
     """Pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME padding)."""
-    h, w = (max((m - 1) * stride + kernel - n, 0) for n, m in zip(before, after, strict=True))
+    h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
 
@@ -132,11 +123,13 @@ class Section(nn.Module):
 
 
 class Impala(nn.Module):
-    """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]."""
+    """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]. 1,091,031
+    parameters.
+    """
 
-    def __init__(self, obs: Spec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"):
+    def __init__(self, spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"):
         super().__init__()
-        inputs, *sides = image("impala", obs, 1)
+        inputs, *sides = image("impala", spec.obs, 1)
         self.sections = nn.Sequential()
         for out in channels:
             self.sections.append(Section(inputs, out))
@@ -151,64 +144,39 @@ class Impala(nn.Module):
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
 
 
-def nature(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
-    """DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters."""
-    return Conv("nature", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init)
+NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+SMALL: Layers = ((16, 8, 4), (32, 4, 2))
+# name: convolutions, width of the layer behind them and initialisation unless others are asked for, padding
+CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
+    # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
+    "nature": (NATURE, 512, "orthogonal", ()),
+    # A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters
+    "a3c": (SMALL, 256, "torch", ()),
+    # Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there; rlpyt's with hidden=512
+    "accel": (SMALL, 256, "orthogonal", (0, 1)),
+    # Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there
+    "accel_large": (NATURE, 512, "orthogonal", (0, 1, 1)),
+    # GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters
+    "ga3c": (SMALL, 256, "torch", "same"),
+    # the large network of GA3C's talk, SAME padding: 84 → 21 → 11 → 6. 649,351 parameters
+    "ga3c_large4": (((32, 8, 4), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 3: 84 → 28 → 14 → 7. 862,343 parameters
+    "ga3c_large3": (((32, 8, 3), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 2: 84 → 42 → 21 → 11. 2,041,991 parameters
+    "ga3c_large2": (((32, 8, 2), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters
+    "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # as DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
+    "dqn": (NATURE, 512, "torch", (1, 0, 0)),
+}
 
 
-def dqn(spec: EnvSpec, hidden: int = 512, init: str = "torch") -> nn.Module:
-    """As DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights."""
-    layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-    return Conv("dqn", spec.obs, layers, hidden, init=init, around=(1, 0, 0))
+def conv(name: str) -> Callable[..., Conv]:
+    """What makes a network of CONVS."""
+    layers, width, style, padding = CONVS[name]
 
+    def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
+        return Conv(name, spec.obs, layers, hidden, init, padding)
 
-def a3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters."""
-    return Conv("a3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init)
-
-
-def accel(spec: EnvSpec, hidden: int = 256, init: str = "orthogonal") -> nn.Module:
-    """Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there; rlpyt's with hidden=512."""
-    return Conv("accel", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, init=init, around=(0, 1))
-
-
-def accel_large(spec: EnvSpec, hidden: int = 512, init: str = "orthogonal") -> nn.Module:
-    """Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there."""
-    return Conv("accel_large", spec.obs, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden, init=init, around=(0, 1, 1))
-
-
-def ga3c(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters."""
-    return Conv("ga3c", spec.obs, ((16, 8, 4), (32, 4, 2)), hidden, same=True, init=init)
-
-
-def _ga3c_large(stride: int, spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    layers = ((32, 8, stride), (32, 4, 2), (64, 4, 2))
-    return Conv(f"ga3c_large{stride}", spec.obs, layers, hidden, same=True, init=init)
-
-
-def ga3c_large4(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """The large network of GA3C's talk, SAME padding: 84 → 21 → 11 → 6. 649,351 parameters."""
-    return _ga3c_large(4, spec, hidden, init)
-
-
-def ga3c_large3(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """The same with stride 3: 84 → 28 → 14 → 7. 862,343 parameters."""
-    return _ga3c_large(3, spec, hidden, init)
-
-
-def ga3c_large2(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """The same with stride 2: 84 → 42 → 21 → 11. 2,041,991 parameters."""
-    return _ga3c_large(2, spec, hidden, init)
-
-
-def ga3c_large1(spec: EnvSpec, hidden: int = 256, init: str = "torch") -> nn.Module:
-    """The same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters."""
-    return _ga3c_large(1, spec, hidden, init)
-
-
-def impala(
-    spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"
-) -> nn.Module:
-    """IMPALA's deep network (Espeholt et al. 2018). 1,091,031 parameters."""
-    return Impala(spec.obs, channels, hidden, init)
+    build.__qualname__ = name
+    return build

@@ -7,51 +7,39 @@ Inside they are in half ranges, −1 at the space's `low` and 1 at its `high`; s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from polyplay.common import tree
-from polyplay.common.tree import Batch, Field, Spec, Tree
+from polyplay.common.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
-from polyplay.nets.actor_critic import in_chunks
-from polyplay.nets.layers import Linear, cache_half_weights, initialise, torso_features
-from polyplay.nets.precision import precision_of
+from polyplay.nets.layers import Linear, initialise, torso_features
+from polyplay.nets.torso_policy import TorsoPolicy
 
 
-class DPGNetwork(nn.Module):
+class DPGNetwork(TorsoPolicy):
     """actor, critic: torsos of their own. Behind the actor's a layer of widths[0], tanh, and the action, tanh; behind
     the critic's, beside the action, one of widths[1], tanh, and the value.
     """
 
-    bf16 = False  # the torsos' numbers, see nets.precision
+    outputs = ("value", "chosen")
     low: Tensor
     high: Tensor
 
     def __init__(self, space: Box, actor: nn.Module, critic: nn.Module, widths: tuple[int, int], init: str = "torch"):
         super().__init__()
         self.shape, self.size = tuple(space.shape), math.prod(space.shape)
+        self.action, self.noise = Field(self.shape, "float32"), self.size
+        self.core, self.inputs, self.previous = None, None, False
         for name, bound in (("low", space.low), ("high", space.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
         self.actor, self.critic = actor, critic
         self.steer = _two(torso_features(actor, None), widths[0], self.size, init)
         self.judge = _two(torso_features(critic, None) + self.size, widths[1], 1, init)
-
-    @property
-    def noise(self) -> int:
-        """Uniforms in (0, 1) that `act` takes per lane and step."""
-        return self.size
-
-    def spec(self) -> Spec:
-        number = Field((), "float32")
-        return {"action": Field(self.shape, "float32"), "value": number, "chosen": number}
-
-    def state_spec(self) -> Spec:
-        return {}
-
-    def initial(self, lanes: int) -> Batch:
-        return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number of the
@@ -70,14 +58,12 @@ class DPGNetwork(nn.Module):
         value, chosen = self._q(features, best), self._q(features, self._inner(action))
         return {"action": action, "value": value, "chosen": chosen}, {}
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
-        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them. chunk: rows per pass of
-        a torso.
-        """
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """Rows [T+1, B] of obs and action → {"value", "chosen"} [T+1, B], as `act` gives them."""
         size = batch["action"].shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
-        features = self._features(self.critic, obs, chunk)
-        value, chosen = self._q(features, self._best(obs, chunk)), self._q(features, self._inner(action))
+        features = self._features(self.critic, obs)
+        value, chosen = self._q(features, self._best(obs)), self._q(features, self._inner(action))
         return {"value": value.unflatten(0, size), "chosen": chosen.unflatten(0, size)}
 
     def value(self, obs: Tree) -> Tensor:
@@ -99,20 +85,12 @@ class DPGNetwork(nn.Module):
         q = self._q(features, self._inner(action))
         return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
 
-    def hold(self) -> None:
-        """See ActorCritic.hold."""
-        if self.bf16:
-            cache_half_weights([*self.actor.modules(), *self.critic.modules()])
+    def _halves(self) -> Iterator[nn.Module]:
+        return chain(self.actor.modules(), self.critic.modules())
 
-    def _features(self, torso: nn.Module, obs: Tree, chunk: int | None = None) -> Tensor:
-        """float32 [N, features]."""
-        with precision_of(self.low, self.bf16):
-            x = in_chunks(torso, obs, chunk)
-        return x.float() if self.bf16 else x
-
-    def _best(self, obs: Tree, chunk: int | None = None) -> Tensor:
+    def _best(self, obs: Tree) -> Tensor:
         """μ(s) [N, A] in half ranges."""
-        return self.steer(self._features(self.actor, obs, chunk)).tanh()
+        return self.steer(self._features(self.actor, obs)).tanh()
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
         return self.judge(torch.cat([features, inner], 1)).squeeze(1)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,28 +25,26 @@ from torch import nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
+from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
-from polyplay.nets.mlp import mlp
+from polyplay.nets.mlp import MLP
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
 from polyplay.nets.running_stats import Normalize, ReturnScale
-
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
+from polyplay.nets.torso_policy import Inputs
 
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 INPUTS = ("raw", "centre", "signed", "normalize")
-IMAGES = ("nature", "a3c", "accel", "accel_large", "ga3c", "ga3c_large4", "ga3c_large3", "ga3c_large2", "ga3c_large1")
 # by name; the default of `init` is its publication's
-NETS: dict[str, Builder] = {name: getattr(atari, name) for name in (*IMAGES, "impala", "dqn")} | {"mlp": mlp}
+NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
 
 
 def make(
@@ -76,13 +74,12 @@ def make(
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
-    torso, log_prob = _call(build, title, spec, options), LogProbGuard(guard, log_eps)
+    torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
             others = "core, previous, inputs, guard and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
-    _probe(torso, title, spec.obs)
     head = action_heads.for_space(spec.action, log_prob)
     features = torso_features(torso, head.inputs if previous else None)
     middle = recurrent.make_core(core, features, core_size, init)
@@ -121,8 +118,6 @@ def make_values(
     """
     if not isinstance(spec.action, Discrete):
         raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
-    if init not in INITS:
-        raise UserError(f"init: {init!r} is not one of {', '.join(INITS)}")
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
@@ -179,14 +174,13 @@ def _set_exact(policy: M, exact: bool) -> M:
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
     """A torso, tried. Raises UserError, for a whole policy too."""
-    torso = _call(build, title, spec, options)
+    torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(f"--network: {title!r} is a whole policy; {need} (a module with `features`)")
-    _probe(torso, title, spec.obs)
     return torso
 
 
-def _inputs(how: str, obs: Spec) -> CentredImages | SignedImages | Normalize | None:
+def _inputs(how: str, obs: Spec) -> Inputs | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
@@ -239,8 +233,6 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
         return name, partial(NETS[known], init=style), style
     if ":" in name:
         return name, _load(name), "orthogonal" if init == "auto" else init
-    from polyplay.envs.pool import closest_names
-
     names = ("auto", *NETS)
     others = f"there are {', '.join(names)} and module:callable"
     raise UserError(f"--network: {name!r} is unknown{closest_names(name, names)}; {others}")
@@ -263,7 +255,8 @@ def _load(name: str) -> Builder:
     return found
 
 
-def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+    """A whole policy, or a torso, tried. Raises UserError."""
     parameters = inspect.signature(build).parameters
     try:
         inspect.signature(build).bind(spec, **options)
@@ -273,6 +266,8 @@ def _call(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
     made = build(spec, **options)
     if not isinstance(made, nn.Module):
         raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
+    if not isinstance(made, Policy):
+        _probe(made, title, spec.obs)
     return made
 
 

@@ -89,11 +89,19 @@ def pixels(obs: Tensor) -> Tensor:
     """
     if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
-    if _four_planes(obs):
-        return _fused(obs, np.zeros((4, obs[0, 0].numel()), np.float32), 1.0 / 255.0)
     if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
         return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(1.0 / 255.0)
-    return _floats(obs).mul_(1.0 / 255.0)  # a fresh copy: the type changed
+    return _scaled(obs, None, 1.0 / 255.0)
+
+
+def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
+    """(obs − mean)·scale of bytes [N, C, H, W], channels last in memory. mean: float32, [C, H, W] or []; None is 0."""
+    if _four_planes(obs):
+        planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
+        return _fused(obs, planes.numpy(), scale)
+    # first the type, then the order: two simple passes are a third faster than one that does both
+    x = obs.to(torch.float32).contiguous(memory_format=torch.channels_last)  # a fresh copy: the type changed
+    return (x if mean is None else x.sub_(mean)).mul_(scale)
 
 
 def _four_planes(obs: Tensor) -> bool:
@@ -120,11 +128,6 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     return out.permute(0, 3, 1, 2)
 
 
-def _floats(obs: Tensor) -> Tensor:
-    """First the type, then the order: two simple passes are a third faster than one that does both."""
-    return obs.to(torch.float32).contiguous(memory_format=torch.channels_last)
-
-
 class CentredImages(nn.Module):
     """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
 
@@ -146,10 +149,7 @@ class CentredImages(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, obs: Tensor) -> Tensor:
-        if _four_planes(obs):
-            return _fused(obs, self.mean.permute(2, 0, 1).flatten(1).contiguous().numpy(), self.GAIN / 255.0)
-        x = _floats(obs)  # a fresh copy: they were bytes
-        return x.sub_(self.mean.permute(2, 0, 1)).mul_(self.GAIN / 255.0)
+        return _scaled(obs, self.mean.permute(2, 0, 1), self.GAIN / 255.0)
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
@@ -166,10 +166,7 @@ class SignedImages(nn.Module):
     """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input."""
 
     def forward(self, obs: Tensor) -> Tensor:
-        if _four_planes(obs):
-            return _fused(obs, np.full((4, obs[0, 0].numel()), 128.0, np.float32), 1.0 / 128.0)
-        x = obs.to(torch.float32, memory_format=torch.channels_last, copy=True)
-        return x.mul_(1.0 / 128.0).sub_(1.0)
+        return _scaled(obs, torch.tensor(128.0), 1.0 / 128.0)
 
     def observe(self, obs: Tensor) -> None:
         """Nothing to learn."""

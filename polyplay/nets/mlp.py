@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +10,9 @@ from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Spec, Tree
+from polyplay.common.tree import Tree
+from polyplay.envs.pool import EnvSpec
 from polyplay.nets.layers import Linear, initialise
-
-if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
 
 # Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -25,25 +21,21 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLP(nn.Module):
     """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
-    Discrete and MultiDiscrete leaves (those in `classes`: path → number of values, or numbers) become one-hot, bytes
-    are scaled to [0, 1], other numbers are taken as they are.
+    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or numbers) become
+    one-hot, bytes are scaled to [0, 1], other numbers are taken as they are. Two layers of 64 with tanh are PPO's for
+    MuJoCo (Schulman et al. 2017; there the value has its own).
     """
 
     def __init__(
-        self,
-        obs: Spec,
-        classes: Mapping[str, int | tuple[int, ...]],
-        hidden: tuple[int, ...] = (64, 64),
-        activation: str = "tanh",
-        init: str = "orthogonal",
+        self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
     ):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UserError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
-        self.leaves = [(path, classes.get(path, 0)) for path, _ in tree.leaves(obs)]
-        size = sum(_width(classes.get(path, 0)) or math.prod(field.shape) for path, field in tree.leaves(obs))
+        self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
+        size = sum(_width(spec.classes.get(path, 0)) or math.prod(field.shape) for path, field in tree.leaves(spec.obs))
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(size, width), ACTIVATIONS[activation]()]
@@ -70,10 +62,3 @@ def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
         return F.one_hot(x.long(), n).float()
     flat = x.reshape(x.shape[0], -1).float()  # not len(x): that would fix N in an exported graph
     return flat * (1.0 / 255.0) if x.dtype == torch.uint8 else flat
-
-
-def mlp(
-    spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
-) -> nn.Module:
-    """Two layers of 64 with tanh: PPO's for MuJoCo (Schulman et al. 2017; there the value has its own)."""
-    return MLP(spec.obs, spec.classes, hidden, activation, init)

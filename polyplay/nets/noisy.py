@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.common.errors import UserError
 from polyplay.nets.layers import Linear, initialise
 
 # name: distribution, first σ·√inputs
@@ -57,12 +56,6 @@ class Noisy(nn.Module):
         weight = torch.addcmul(mean.weight, spread.weight, torch.outer(behind, before))
         bias = spread.bias * behind
         return F.linear(x, weight, bias if mean.bias is None else mean.bias + bias)
-
-
-def check_sigma(variant: str) -> None:
-    """Raises UserError unless it is the name of a variant, or none."""
-    if variant != "none" and variant not in VARIANTS:
-        raise UserError(f"noisy: {variant!r} is not one of none, {', '.join(VARIANTS)}")
 
 
 def keys(uniforms: Tensor) -> Tensor:

@@ -74,12 +74,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
-    lanes: int | str = "any"
-    try:
-        model = _graph(policy, fields, dynamic=True)
-    except Exception:  # a network of the user's may fix the number of rows
-        lanes = 1
-        model = _fixed(policy, fields)
+    model, lanes = _model(policy, fields)
     used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
     for value in [v for v in model.graph.input if v.name not in used]:
         model.graph.input.remove(value)
@@ -112,10 +107,12 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 # ------------------------------------------------------------------------------------------------------ the graph
 
 
-def _fixed(policy: Policy, fields: dict[str, Field]) -> onnx.ModelProto:
-    """For one lane, where any number cannot be had."""
+def _model(policy: Policy, fields: dict[str, Field]) -> tuple[onnx.ModelProto, int | str]:
+    """For any number of lanes; for one where that cannot be had: a user's network may fix the number of rows."""
+    with contextlib.suppress(Exception):
+        return _graph(policy, fields, dynamic=True), "any"
     try:
-        return _graph(policy, fields, dynamic=False)
+        return _graph(policy, fields, dynamic=False), 1
     except Exception as e:
         line = " ".join(str(e).split())[:200]
         raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e
@@ -227,10 +224,8 @@ def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
 def _draw(field: Field, values: int | tuple[int, ...] | None, lanes: int, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = (lanes, *field.shape), np.dtype(field.dtype)
     if values:
-        return np.asarray(
-            rng.integers(0, np.broadcast_to(np.asarray(values).reshape(-1), (lanes, np.size(values)))).reshape(shape),
-            dtype,
-        )
+        highest = np.broadcast_to(np.ravel(values), (lanes, np.size(values)))
+        return rng.integers(0, highest).reshape(shape).astype(dtype)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

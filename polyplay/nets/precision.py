@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets.policy import Policy
@@ -41,8 +41,10 @@ def set_precision(policy: Policy, how: str) -> Policy:
     return policy
 
 
-def precision_of(like: Tensor, bf16: bool) -> AbstractContextManager[object]:
-    """The context to compute in, where `like` lies: with bf16, convolutions and products of such numbers, added up in
+def precision_of(net: nn.Module, bf16: bool) -> AbstractContextManager[object]:
+    """The context to compute in, where `net` lies: with bf16, convolutions and products of such numbers, added up in
     float32.
     """
-    return torch.autocast(like.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
+    if not bf16:
+        return contextlib.nullcontext()
+    return torch.autocast(next(net.parameters()).device.type, torch.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.noisy import VARIANTS, Noisy, check_sigma
+from polyplay.nets.noisy import VARIANTS, Noisy
 
 BIASES = ("each", "shared", "none")
 Context = AbstractContextManager[object]  # the precision that layers are computed in
@@ -68,7 +69,7 @@ class QHead(nn.Module):
         super().__init__()
         _validate(atoms, hidden, scale, noisy, sigma, bias)
         self.inputs, self.actions, self.atoms, self.scale, self.noisy = inputs, actions, atoms, scale, noisy
-        make, size = _maker(noisy, sigma, init), max(atoms, 1)
+        make, size = partial(_layer, noisy, sigma, init), max(atoms, 1)
         self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
         self.value = DuelingBranch(inputs, hidden, size, make, bias != "none") if dueling else None
         self.shared = nn.Parameter(torch.empty(size)) if bias == "shared" and not dueling else None
@@ -93,6 +94,10 @@ class QHead(nn.Module):
         value = self.value(x, None if noise is None else noise[:, at:], context())
         return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
 
+    def embed(self, action: Tensor) -> Tensor:
+        """Actions [N] as a network's input, [N, actions]."""
+        return F.one_hot(action.long(), self.actions).float()
+
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""
         for branch in (self.advantage, self.value):
@@ -100,19 +105,17 @@ class QHead(nn.Module):
                 yield from (cast("Linear", m) for m in branch.hidden.modules() if isinstance(m, Linear))
 
 
-def _maker(noisy: str, sigma: float | None, init: str) -> Make:
-    def make(inputs: int, outputs: int, bias: bool) -> nn.Module:
-        if noisy != "none":
-            return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
-        layer = Linear(inputs, outputs, bias=bias)
-        initialise(layer, init)
-        return layer
-
-    return make
+def _layer(noisy: str, sigma: float | None, init: str, inputs: int, outputs: int, bias: bool) -> nn.Module:
+    if noisy != "none":
+        return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
+    layer = Linear(inputs, outputs, bias=bias)
+    initialise(layer, init)
+    return layer
 
 
 def _validate(atoms: int, hidden: int, scale: float, noisy: str, sigma: float | None, bias: str) -> None:
-    check_sigma(noisy)
+    if noisy not in ("none", *VARIANTS):
+        raise UserError(f"noisy: {noisy!r} is not one of none, {', '.join(VARIANTS)}")
     if bias not in BIASES:
         raise UserError(f"bias: {bias!r} is not one of {', '.join(BIASES)}")
     if atoms < 0 or atoms == 1:

@@ -1,39 +1,38 @@
 """QNetwork: the policy that Q-learning acts with, and the networks that it learns. Loops use it as any policy.
 
 torso (features of observations), an optional core, a head of action values (nets.q_heads). Shapes as in
-nets.actor_critic; the same weights give the same values to the bit in acting and unrolling, in the same batches.
+nets.torso_policy; the same weights give the same values to the bit in acting and unrolling, in the same batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common import tree
-from polyplay.common.tree import Batch, Field, Spec
+from polyplay.common.tree import Batch, Field
 from polyplay.nets import noisy, q_values
-from polyplay.nets.actor_critic import in_chunks, shifted
-from polyplay.nets.layers import CentredImages, Linear, SignedImages, cache_half_weights, torso_features
-from polyplay.nets.precision import precision_of
+from polyplay.nets.layers import Linear, torso_features
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
-from polyplay.nets.running_stats import Normalize
+from polyplay.nets.torso_policy import Inputs, TorsoPolicy
 
 CHANCE = 3  # uniforms of ε-greedy: explore or not, which action then, which of several best
 
 
-class QNetwork(nn.Module):
+class QNetwork(TorsoPolicy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, 0 on first rows; `clipped` to ±1 or as it is (R2D2). support: lowest and highest atom. Discrete
     actions.
     """
 
-    bf16 = False  # numbers of the torso, the core's input and hidden layers of the head, see nets.precision
+    bf16_core = True
+    outputs = ("value", "chosen")
+    action = Field((), "int64")
+    head: QHead
 
     def __init__(
         self,
@@ -42,33 +41,17 @@ class QNetwork(nn.Module):
         core: Core | None = None,
         previous: bool = False,
         clipped: bool = False,
-        inputs: CentredImages | SignedImages | Normalize | None = None,
+        inputs: Inputs | None = None,
         support: tuple[float, float] = (-10.0, 10.0),
     ):
         super().__init__()
         self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
         self.previous, self.clipped, self.support = previous, clipped, support
+        self.noise = CHANCE + (noisy.COLUMNS if head.noise else 0)
         features = torso_features(torso, head.actions if previous else None)
         taken = head.inputs if core is None else core.inputs
         if taken != features:
             raise ValueError(f"head or core takes {taken} numbers, not {features}")
-
-    @property
-    def noise(self) -> int:
-        """Uniforms in (0, 1) that `act` takes per lane and step."""
-        return CHANCE + (noisy.COLUMNS if self.head.noise else 0)
-
-    def spec(self) -> Spec:
-        number = Field((), "float32")
-        return {"action": Field((), "int64"), "value": number, "chosen": number}
-
-    def state_spec(self) -> Spec:
-        spec = {} if self.core is None else self.core.state_spec()
-        return {**spec, "action": Field((), "int64")} if self.previous else spec
-
-    def initial(self, lanes: int) -> Batch:
-        device = next(self.parameters()).device
-        return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask where there is one, noise [B, noise], and epsilon [B]: the chance of
@@ -79,11 +62,10 @@ class QNetwork(nn.Module):
         caller turns gradients off.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
-        names = ("obs", "reward", "first")
-        rows: Batch = {k: tree.map(lambda x: x.unsqueeze(0), step[k]) for k in names if k in step}
         key = None if noise is None or not self.head.noise else noisy.keys(noise)
-        features, after = self._features(rows, state)
-        q = self._q(self._scores(features, key))
+        rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
+        x, after = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
+        q = self._q(self._scores(x, key))
         legal = _legal(q, mask)
         value = legal.amax(1)
         if noise is None:
@@ -99,51 +81,40 @@ class QNetwork(nn.Module):
             after["action"] = action
         return {"action": action, "value": value, "chosen": q_values.take_action(q, action)}, after
 
-    def unroll(self, batch: Batch, state: Batch, chunk: int | None = None) -> Batch:
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
-        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B]. chunk: rows per pass of the torso.
+        as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
         """
-        q = self._q(self.scores(batch, state, chunk=chunk))
+        q = self._q(self.scores(batch, state))
         return {"value": _legal(q, batch.get("mask")).amax(-1), "chosen": q_values.take_action(q, batch["action"])}
 
-    def scores(
-        self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False, chunk: int | None = None
-    ) -> Tensor:
+    def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
         noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
         copies that `hold` made; otherwise the weights are the present ones.
         """
-        names = ("obs", "reward", "first", "action")
         keys = None
         if self.head.noise and key is not None:
             keys = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
         elif self.head.noise and "noise" in batch:
             keys = noisy.keys(batch["noise"].flatten(0, 1))
         with contextlib.nullcontext() if cached else self._present_weights():
-            features, _ = self._features({k: batch[k] for k in names if k in batch}, state, chunk)
-            made = self._scores(features, keys)
+            made = self._scores(self._unrolled(batch, state)[0], keys)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
     def after(self, batch: Batch, state: Batch) -> Batch:
         """The state behind rows [R, B], R ≥ 1, by the present weights."""
         with self._present_weights():
-            _, after = self._features(batch, state)
+            _, after = self._unrolled(batch, state)
         return {**after, "action": batch["action"][-1]} if self.previous else after
 
-    def observe(self, batch: Batch) -> None:
-        """Learn from rows what is no weight: running statistics. Called after the rows were learnt."""
-        if self.inputs is not None:
-            self.inputs.observe(batch["obs"])
-
-    def hold(self) -> None:
-        """Acting (and `scores` with cached) uses copies of the large weights in bfloat16, where that is the precision,
-        until the next call: due whenever the weights have changed.
-        """
-        if self.bf16:
-            cache_half_weights(self._halves())
+    def _unrolled(self, batch: Batch, state: Batch) -> tuple[Tensor, Batch]:
+        """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
+        obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
+        return self._behind_core(self._features(self.torso, obs), batch, state)
 
     def _halves(self) -> Iterator[Linear]:
         yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))
@@ -162,30 +133,6 @@ class QNetwork(nn.Module):
         finally:
             for layer, weight in cached:
                 layer.half_weight = weight
-
-    def _context(self) -> AbstractContextManager[object]:
-        return precision_of(next(self.parameters()), self.bf16)
-
-    def _features(self, rows: Batch, state: Batch, chunk: int | None = None) -> tuple[Tensor, Batch]:
-        """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
-        obs = tree.map(lambda x: x.flatten(0, 1), rows["obs"])
-        with self._context():
-            x = in_chunks(self.torso, obs if self.inputs is None else self.inputs(obs), chunk)
-        if self.previous:
-            before = state["action"] if "action" not in rows else shifted(state["action"], rows["action"])
-            embedded = self._before(before, rows["reward"].flatten(), rows["first"].flatten())
-            x = torch.cat([x, embedded.to(x.dtype)], 1)
-        if self.core is None:
-            return x, {}
-        first = rows["first"]
-        y, after = self.core.unroll(x.unflatten(0, first.shape), first, state, self._context())
-        return y.flatten(0, 1), after
-
-    def _before(self, action: Tensor, reward: Tensor, first: Tensor) -> Tensor:
-        """One-hot action and reward before these rows, [N, actions + 1]."""
-        reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
-        one_hot = F.one_hot(action.long(), self.head.actions).to(reward.dtype)
-        return torch.cat([one_hot, reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
         noise = None if keys is None else noisy.draw_noise(keys, self.head.noise, self.head.noisy)

@@ -10,7 +10,7 @@ from torch import Tensor
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
     if mask is not None and mask.shape != q.shape:
-        raise ValueError(f"mask must be q's {_shape(q)}; got {_shape(mask)}")
+        raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
     return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
 
 
@@ -21,7 +21,7 @@ def take_action(scores: Tensor, action: Tensor) -> Tensor:
     """
     lead = action.shape
     if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
-        raise ValueError(f"scores must be {_shape(action)} and [A] or [A, K] behind; got {_shape(scores)}")
+        raise ValueError(f"scores must be {list(action.shape)} and [A] or [A, K] behind; got {list(scores.shape)}")
     at = action.long().reshape(*lead, *[1] * (scores.ndim - len(lead)))
     return scores.gather(len(lead), at.expand(*lead, 1, *scores.shape[len(lead) + 1 :])).squeeze(len(lead))
 
@@ -34,7 +34,3 @@ def support(low: float, high: float, like: Tensor) -> Tensor:
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
-
-
-def _shape(x: Tensor) -> list[int]:
-    return list(x.shape)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,28 +17,25 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets.layers import Linear, initialise, pad_lanes
 
-CORES = ("none", "lstm", "gru")
 
-
-class Cell(Protocol):
+class Cell(nn.Module):
     """One step: the input's share of the gates [B, gates·size] and the state → next state, output first."""
 
     names: tuple[str, ...]
     gates: int
-
-    def __call__(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]: ...
-
-
-class LSTMCell(nn.Module):
-    """Hochreiter & Schmidhuber 1997 with forget gate, one bias; gates: input, forget, output, candidate."""
-
-    names = ("h", "c")
-    gates = 4
+    bias = False
 
     def __init__(self, size: int):
         super().__init__()
         self.size = size
-        self.recurrent = nn.Linear(size, 4 * size, bias=False)
+        self.recurrent = nn.Linear(size, self.gates * size, bias=self.bias)
+
+
+class LSTMCell(Cell):
+    """Hochreiter & Schmidhuber 1997 with forget gate, one bias; gates: input, forget, output, candidate."""
+
+    names = ("h", "c")
+    gates = 4
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = state
@@ -50,16 +46,12 @@ class LSTMCell(nn.Module):
         return o * torch.tanh(c), c
 
 
-class GRUCell(nn.Module):
+class GRUCell(Cell):
     """Cho et al. 2014 as cuDNN has it (reset after the product); gates: reset, update, candidate."""
 
     names = ("h",)
     gates = 3
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.size = size
-        self.recurrent = nn.Linear(size, 3 * size)  # of its bias only the candidate's share is not redundant
+    bias = True  # of it only the candidate's share is not redundant
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = state
@@ -75,7 +67,7 @@ class Core(nn.Module):
 
     exact = True  # see layers.Linear
 
-    def __init__(self, cell: LSTMCell | GRUCell, inputs: int, init: str = "orthogonal"):
+    def __init__(self, cell: Cell, inputs: int, init: str = "orthogonal"):
         super().__init__()
         self.inputs, self.features = inputs, cell.size
         self.input = Linear(inputs, cell.gates * cell.size)
@@ -87,11 +79,6 @@ class Core(nn.Module):
 
     def state_spec(self) -> Spec:
         return {name: Field((self.features,), "float32") for name in self.cell.names}
-
-    def step(self, x: Tensor, first: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """x [B, inputs], first bool [B], state before this row → output [B, features], state after it."""
-        y, state = self.unroll(x.unsqueeze(0), first.unsqueeze(0), state)
-        return y.squeeze(0), state
 
     def unroll(
         self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
@@ -115,12 +102,13 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}
 
 
+CELLS = {"lstm": LSTMCell, "gru": GRUCell}
+
+
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal") -> Core | None:
     """An LSTM, a GRU, or None for "none"."""
-    if name not in CORES:
-        raise UserError(f"core: {name!r} is not one of {', '.join(CORES)}")
+    if name not in ("none", *CELLS):
+        raise UserError(f"core: {name!r} is not one of {', '.join(('none', *CELLS))}")
     if size < 1:
         raise UserError(f"core_size: {size} given, allowed is 1 or more")
-    if name == "none":
-        return None
-    return Core(LSTMCell(size) if name == "lstm" else GRUCell(size), inputs, init)
+    return None if name == "none" else Core(CELLS[name](size), inputs, init)

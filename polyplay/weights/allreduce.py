@@ -12,19 +12,17 @@ import numpy as np
 import torch
 
 from polyplay.common.context import WorkerContext
-from polyplay.common.errors import Closed
-from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
-from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, UpdateCounts, clipped_step
+from polyplay.weights.shared_arrays import SharedArrays, memory_barrier, shared_array
+from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, Update, clipped_step
 
 _LINE = 16  # float32 of a cache line
 
 
-class AllReduce(SharedArrays):
+class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
     by NCCL, in its own, where each replica is a process with a GPU of its own (weights.nccl).
 
@@ -34,18 +32,15 @@ class AllReduce(SharedArrays):
     `size`: of the whole vector (flat.param_sizes).
     """
 
-    apart = False
+    gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
+    state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
+    sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # the turn that each replica has arrived at
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
-        self.optim, self.replicas = optim, replicas
-        self._bells = Semaphores(replicas)
+        self.optim, self.replicas, self.size = optim, replicas, size
         self._place = nccl.meeting_place()
-        super().__init__(
-            ((replicas, size), np.float32),  # gradients; each replica's vector has its own here
-            ((1 + len(optim.statistics), size), np.float32),  # new weights, the optimiser's statistics
-            ((2, replicas, 8), np.float64),  # sums, of two turns
-            ((replicas + 1, 8), np.int64),  # the turn that each replica has arrived at; whether all is closed
-        )
+        super().__init__(bells=replicas)
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
@@ -59,37 +54,26 @@ class AllReduce(SharedArrays):
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
-        gradients, state = self.arrays()[:2]
-        grad, (weights, size) = gradients[ctx.index], param_sizes(module)
+        grad, (weights, size) = self.gradients[ctx.index], param_sizes(module)
         if weights < size or next(module.parameters()).device.type != "cpu":
             return FlatParams(module, grad=grad)
         # written only in a new run: another replica may have loaded a checkpoint there already
-        return FlatParams(module, memory=state[0], write=ctx.resume is None, grad=grad)
+        return FlatParams(module, memory=self.state[0], write=ctx.resume is None, grad=grad)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         if vector.flat.device.type == "cpu":
             return _Parts(self, ctx, vector)
         return _Whole(self, ctx, vector)
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        gradients, state, sums, arrived = self._arrays()
-        return gradients, state, sums, arrived[:, 0]
-
-    def close(self) -> None:
-        self.arrays()[3][self.replicas] = 1
-        for i in range(self.replicas):
-            self._bells[i].post()
-
 
 class _Meeting(BoundUpdate):
     """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(ctx, vector, reduce.optim.clip)
-        self.reduce, self.rank, self.n = reduce, ctx.index, reduce.replicas
-        self.gradients, self.state, self.sums, self.arrived = reduce.arrays()
+        super().__init__(reduce, ctx, vector)
+        self.reduce, self.rank, self.n, self.turn = reduce, ctx.index, reduce.replicas, 0
+        self.gradients, self.sums, self.arrived = reduce.gradients, reduce.sums, reduce.arrived[:, 0]
         self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
-        self.turn, self.counts = 0, UpdateCounts()
 
     def agree(self, sums: Sums) -> Agree:
         """In fixed order. All have arrived when one goes on."""
@@ -104,9 +88,8 @@ class _Meeting(BoundUpdate):
             if other != self.rank:
                 self.bells[other].post()
         before = time.perf_counter()
-        while self.arrived[: self.n].min() < self.turn:
-            if self.arrived[self.n]:
-                raise Closed
+        while self.arrived.min() < self.turn:
+            self.reduce.check()
             if not self.bells[self.rank].wait(0.0):
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)
@@ -131,11 +114,11 @@ class _Parts(_Meeting):
             raise ValueError("the vector is not one that this AllReduce made")
         edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
         self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
-        self.weights = torch.from_numpy(self.state[0, : vector.weights])
+        self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
         if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
             self.others = []
         self.optimizer = make(vector.parameter)  # of all weights, for checkpoints; it makes no step
-        statistics = torch.from_numpy(self.state[1:, : vector.weights])
+        statistics = torch.from_numpy(reduce.state[1:, : vector.weights])
         optimizers.share_statistics(self.optimizer, statistics, fill=True)  # nobody reads them before the first meeting
         self.part = optimizers.slice_statistics(self.optimizer, make, self.own)
         self.mean = np.zeros(self.own.stop - self.own.start, np.float32)

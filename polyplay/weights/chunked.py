@@ -15,20 +15,18 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
-from polyplay.common.edges import Arrow
 from polyplay.common.locks import RobustLocks
 from polyplay.nets.device import Mirror
-from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams, module_nbytes
-from polyplay.weights.shared_arrays import SharedArrays
-from polyplay.weights.shared_counts import SharedCounts
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.shared_arrays import shared_array
+from polyplay.weights.shared_weights import CopiedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
 
 
-class Chunked(SharedArrays):
+class Chunked(SharedWeights):
     """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
 
     `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
@@ -37,36 +35,17 @@ class Chunked(SharedArrays):
     A chunk whose worker dies in it is free again, half updated.
     """
 
-    apart, copy = True, True
+    shared = shared_array(np.float32, lambda c: (c.size,))
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         if not 1 <= chunks <= weights:
             raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
-        self.optim, self.weights, self.size, self.workers, self.chunks = optim, weights, size, workers, chunks
-        self.locks = RobustLocks(chunks)
-        statistics = (len(optim.statistics), weights)
-        counts = (8, np.int64), ((workers, 8), np.int64), (chunks, np.int64)
-        super().__init__((size, np.float32), (statistics, np.float32), *counts)
-
-    def label(self) -> str:
-        return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
-
-    def arrows(self) -> list[Arrow]:
-        return [Arrow(self.label(), ("update",), ("update", "params"))]
+        self.chunks, self.locks = chunks, RobustLocks(chunks)
+        super().__init__(optim, weights, size, workers)
 
     def title(self) -> str:
         return f"Chunked({self.optim.name}), {self.chunks} parts"
-
-    def worker_nbytes(self, module: Network) -> float:
-        return 2.0 * module_nbytes(module)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The vector [size], statistics [n, weights], header, counters [workers, 2], and updates of each chunk."""
-        vector, statistics, head, counters, done = self._arrays()
-        return vector, statistics, head, counters[:, :2], done
-
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
-        return FlatParams(module)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Chunked(self, ctx, vector)
@@ -77,27 +56,24 @@ class Chunked(SharedArrays):
 
 
 class _Chunked(BoundUpdate):
-    counts: SharedCounts
+    counts: CopiedCounts
 
     def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(ctx, vector, chunked.optim.clip)
-        memory, statistics, head, counters, self.done = chunked.arrays()
-        self.shared, self.gradient = torch.from_numpy(memory), Mirror(vector.grad)
-        self.counts = SharedCounts(ctx, vector, self.shared, head, counters, pushed=True)
-        self.optimizer, self.step = self._make(chunked.optim, slice(0, chunked.weights), statistics, self.counts.fresh)
+        super().__init__(chunked, ctx, vector)
+        self.done, self.shared, self.gradient = chunked.done, torch.from_numpy(chunked.shared), Mirror(vector.grad)
+        self.counts = CopiedCounts(chunked, ctx, vector, self.shared, pushed=True)
+        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
         self.parts = chunked.parts()
-        self.optimizers = [self._make(chunked.optim, part, statistics, False) for part in self.parts]
+        self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
         self.lock, self.before = chunked.locks.join(ctx.index), np.zeros(chunked.chunks, np.int64)
 
-    def _make(
-        self, optim: OptimizerSpec, part: slice, statistics: np.ndarray, fill: bool
-    ) -> tuple[torch.optim.Optimizer, torch.Tensor | None]:
-        """An optimiser of a part of the central weights, and Adam's count of its updates."""
+    def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
+        """An optimiser of a part of the central weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
-        made = optim.make(parameter)
-        optimizers.share_statistics(made, torch.from_numpy(statistics)[:, part], fill=fill)
-        return made, optimizers.optimizer_state(made).get("step")
+        made = chunked.optim.make(parameter)
+        optimizers.share_statistics(made, torch.from_numpy(chunked.statistics)[:, part], fill=fill)
+        return made
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         self.counts.observed()
@@ -112,8 +88,7 @@ class _Chunked(BoundUpdate):
                 yield
                 time.sleep(POLL)
                 self.waited += POLL
-        if self.step is not None:
-            self.step.fill_(int(self.done.max()) + self.counts.begun)
+        optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
         if math.isfinite(norm):
             self.counts.renewed(self.before)
         return norm, sums
@@ -122,10 +97,9 @@ class _Chunked(BoundUpdate):
         """Update a chunk and take its weights home, if nobody is in it."""
         if not self.lock.acquire(chunk):
             return False
-        optimizer, step = self.optimizers[chunk]
+        optimizer = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
-        if step is not None:
-            step.fill_(int(self.done[chunk]) + self.counts.begun)
+        optimizers.set_step(optimizer, int(self.done[chunk]) + self.counts.begun)
         optimizer.param_groups[0]["lr"] = learning_rate
         optimizer.step()
         self.done[chunk] += 1

@@ -45,8 +45,7 @@ class FlatParams:
         for name, x in list(module.named_parameters()) + list(module.named_buffers()):
             if x.is_floating_point() and (x.dtype != torch.float32 or x.layout != torch.strided):
                 raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
-        self.weights = sum(p.numel() for p in parameters)
-        self.size = self.weights + sum(b.numel() for b in buffers)
+        self.weights, self.size = param_sizes(module)
         device = parameters[0].device
         self.flat = torch.empty(self.size, device=device) if memory is None else torch.as_tensor(memory)
         given = None if grad is None or device.type != "cpu" else torch.from_numpy(grad[: self.weights])
@@ -70,10 +69,6 @@ class FlatParams:
     def read(self) -> np.ndarray:
         """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
-
-    def save(self, into: np.ndarray) -> None:
-        """Copy the vector into float32 [size]."""
-        torch.from_numpy(into).copy_(self.flat)
 
     def write(self, vector: np.ndarray) -> None:
         with torch.no_grad():

@@ -6,20 +6,17 @@ import numpy as np
 
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.shared_arrays import SharedArrays, shared_array
 
 
 class WeightsOnRequest(SharedArrays):
     """The weights that a learner gives on request: one copy at its next update, whatever the system."""
 
-    _local = ("_cells",)
+    _cells = shared_array(np.int64, lambda _: (2,))  # how many requests were made, how many answered
 
     def __init__(self, size: int):
         self.params = Params(size)
-        super().__init__((2, np.int64))
-
-    def _attach(self) -> None:
-        (self._cells,) = self._arrays()  # how many requests were made, how many answered
+        super().__init__()
 
     @property
     def asked(self) -> bool:

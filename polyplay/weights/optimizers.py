@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,21 +89,6 @@ class RMSProp(WithoutCompiler):
                 self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
             self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
 
-    def load_state_dict(self, state_dict: Group) -> None:
-        """Copies into the tensors in use, so shared ones stay shared and `state_dict` stays untouched.
-
-        Raises ValueError if `state_dict` is of another kind of optimiser or of parameters of other shapes.
-        """
-        states = [self.state[p] for group in self.param_groups for p in group["params"]]
-        for i, ours in enumerate(states):
-            given, needed = _shapes(state_dict["state"].get(i, {})), _shapes(ours)
-            if given != needed:
-                raise ValueError(f"optimiser state of parameter {i} must be {needed}; got {given}")
-        super().load_state_dict(state_dict)
-        params = (p for group in self.param_groups for p in group["params"])
-        for p, ours in zip(params, states, strict=True):
-            self.state[p] = {k: tensor.copy_(self.state[p][k]) for k, tensor in ours.items()}
-
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient; gradients are only read."""
@@ -120,7 +105,7 @@ FEW = 4096  # weights of which several passes are as fast as one, and need no co
 
 
 def _update(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-    if _simple(p, grad, state):
+    if _simple(p, grad, state["square"]):
         _in_one_pass(p, grad, state, group)
         return
     variance = _variance(grad, state, group)
@@ -145,13 +130,10 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _plain(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
-
-
-def _simple(p: Tensor, grad: Tensor, state: State) -> bool:
-    """Whether one pass will do."""
-    return p.numel() > FEW and all(_plain(x) for x in (p, grad, state["square"]))
+def _simple(*tensors: Tensor) -> bool:
+    """Whether one pass over them will do."""
+    plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
+    return tensors[0].numel() > FEW and all(plain)
 
 
 def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None) -> None:
@@ -170,23 +152,17 @@ def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tenso
 
 
 def make_optimizer(
-    name: str,
-    params: Tensor | Iterable[Tensor],
-    lr: float,
-    eps: float,
-    alpha: float = 0.99,
-    betas: tuple[float, float] = (0.9, 0.999),
+    name: str, params: Tensor | Iterable[Tensor], lr: float, eps: float, alpha: float = 0.99
 ) -> torch.optim.Optimizer:
-    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several).
+    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`.
 
-    `alpha` is RMSProp's, `betas` are Adam's; each ignores the other's.
     Raises UserError for an unknown name or settings out of range.
     """
     check_optimizer(name)
     _validate(lr, eps, alpha)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "adam":
-        return Adam(params, lr=lr, eps=eps, betas=betas, fused=True)
+        return Adam(params, lr=lr, eps=eps, fused=True)
     return RMSProp(params, FLAVOURS[name], lr, alpha, eps)
 
 
@@ -210,6 +186,25 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
     return state
 
 
+def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
+    """Copies into the tensors in use of an optimiser of one parameter, so shared ones stay shared.
+
+    Raises ValueError if `saved` is of another kind of optimiser or of a parameter of another shape.
+    """
+    ours = dict(optimizer_state(optimizer))  # Adam has none before its first step
+    if ours and _shapes(saved) != _shapes(ours):
+        raise ValueError(f"optimiser state must be {_shapes(ours)}; got {_shapes(saved)}")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
+    loaded = optimizer_state(optimizer)
+    loaded.update({name: tensor.copy_(loaded[name]) for name, tensor in ours.items()})
+
+
+def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
+    """Adam's count of steps, of an optimiser of one parameter; others have none."""
+    if (step := optimizer_state(optimizer).get("step")) is not None:
+        step.fill_(count)
+
+
 @torch.no_grad()
 def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     """A step of an optimiser of one parameter, flat and with a gradient, that leaves the old weights where they are:
@@ -217,7 +212,7 @@ def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     """
     group: Group = optimizer.param_groups[0]
     p, grad = group["params"][0], group["params"][0].grad
-    if isinstance(optimizer, RMSProp) and _plain(out) and _simple(p, grad, optimizer.state[p]):
+    if isinstance(optimizer, RMSProp) and _simple(out, p, grad, optimizer.state[p]["square"]):
         _in_one_pass(p, grad, optimizer.state[p], group, out)
         p.data = out
     else:
@@ -253,8 +248,8 @@ def slice_statistics(
     return made
 
 
-def _shapes(state: Mapping[str, Tensor | float]) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(getattr(v, "shape", ())) for k, v in state.items()}
+def _shapes(state: State) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape) for k, v in state.items()}
 
 
 def _validate(lr: float, eps: float, alpha: float) -> None:

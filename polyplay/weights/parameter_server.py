@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,42 +20,26 @@ from torch import nn
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.semaphores import Semaphore, Semaphores
+from polyplay.common.errors import UserError
+from polyplay.common.semaphores import Semaphore
 from polyplay.nets.device import Mirror
-from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams, module_nbytes
+from polyplay.weights.flat import FlatParams
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
+from polyplay.weights.shared_arrays import TwoCopies, memory_barrier, shared_array
+from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
-# cells of the header, int64
-READY, BEGUN, LEARNT, HOLD, CLOSED = range(5)
-# of a shard; BEGIN and DONE are per copy
-VERSION, ACTIVE, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, BEGIN, DONE = 0, 1, 2, 3, 4, 5, 6, 8, 10
+HOLD = 3  # a cell of the header, int64, behind those of all shared weights
+# of a shard; those of its two copies begin at ACTIVE
+VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, ACTIVE = 0, 1, 2, 3, 4, 5, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
-# of a learner: gradients pushed, agent steps learnt from, losses that were outliers
-PUSHED, STEPS, OUTLIERS = 0, 1, 2
+OUTLIERS = 2  # of a learner, behind its gradients pushed and agent steps: losses that were outliers
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
-class ServerCells(NamedTuple):
-    """The server's memory. A worker writes where it is named, and reads everywhere."""
-
-    head: np.ndarray  # int64 [8]: worker 0 of the learners
-    shard: np.ndarray  # int64 [shards, 16]: that shard
-    lags: np.ndarray  # int64 [shards, LAGS]: that shard
-    learner: np.ndarray  # int64 [workers, 8]: that learner
-    slot: np.ndarray  # int64 [workers, shards, 16]: both
-    rate: np.ndarray  # float64 [workers, shards], of learning: that learner
-    gradient: np.ndarray  # float32 [workers, size]: that learner; behind the weights: its floating buffers
-    statistics: np.ndarray  # float32 [n, weights]: of each part its shard, in place
-    copies: np.ndarray  # float32 [2, size]: of each part its shard: one of the two is whole at any time, and newest
-
-
-class ParameterServer(SharedArrays):
+class ParameterServer(SharedWeights):
     """One vector and one set of optimiser statistics in `shards` parts, one worker (`serve_parameters`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); floating buffers are the last
@@ -68,8 +51,15 @@ class ParameterServer(SharedArrays):
     Raises UserError: as many shards cannot be.
     """
 
-    apart, copy, whole = True, True, True
-    _local = ("cells", "parts", "_views")
+    whole = True
+    LOCAL = ("parts", "newest")
+    # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
+    shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
+    lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
+    slot = shared_array(np.int64, lambda s: (s.workers, s.shards, 16))  # both
+    rate = shared_array(np.float64, lambda s: (s.workers, s.shards))  # of learning: that learner
+    gradient = shared_array(np.float32, lambda s: (s.workers, s.size))  # that learner; behind the weights: its buffers
+    copies = shared_array(np.float32, lambda s: (2, s.size))  # of each part its shard
 
     def __init__(
         self,
@@ -85,26 +75,18 @@ class ParameterServer(SharedArrays):
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
         if stale < 0:
             raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
-        self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         self.shards, self.stale, self.outliers = shards, stale, outliers
-        self._bells = Semaphores(shards + workers)
-        super().__init__(  # as ServerCells has them
-            (8, np.int64),
-            ((shards, 16), np.int64),
-            ((shards, LAGS), np.int64),
-            ((workers, 8), np.int64),
-            ((workers, shards, 16), np.int64),
-            ((workers, shards), np.float64),
-            ((workers, size), np.float32),
-            ((len(optim.statistics), weights), np.float32),
-            ((2, size), np.float32),
-        )
+        super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
-        self.cells = ServerCells(*self._arrays())
+        super()._attach()
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
-        self._views = [[torch.from_numpy(copy[part]) for copy in self.cells.copies] for part in self.parts]
+        shards = zip(self.shard, self.parts, strict=True)
+        self.newest = [TwoCopies(cells[ACTIVE:], self.copies[:, part]) for cells, part in shards]
+
+    # updates that a weight has had, the mean over the parts
+    version = property(lambda self: int(self.shard[:, VERSION].sum()) // self.shards)
 
     def label(self) -> str:
         return f"{self.weights:,} weights, in {self.shards} parts of a version each"
@@ -123,30 +105,10 @@ class ParameterServer(SharedArrays):
     def title(self) -> str:
         return f"ParameterServer({self.optim.name}), {self.shards} shards"
 
-    def worker_nbytes(self, module: Network) -> float:
-        return 2.0 * module_nbytes(module)
-
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
-        return FlatParams(module)
-
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Server(self, ctx, vector)
 
     # ------------------------------------------------------------------------------------- in Params' place
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.cells.head[READY])
-
-    @property
-    def version(self) -> int:
-        """Updates that a weight has had, the mean over the parts."""
-        return int(self.cells.shard[:, VERSION].sum()) // self.shards
-
-    @property
-    def learnt(self) -> float:
-        """Agent steps that learners counted, earlier runs' too."""
-        return float(self.cells.head[LEARNT] + self.cells.learner[:, STEPS].sum())
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         """Whether there are weights, after at most `timeout` seconds. Raises Closed, and ValueError: a bounded lag."""
@@ -167,43 +129,22 @@ class ParameterServer(SharedArrays):
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - as Params has it
         """Nothing: shards publish their parts themselves."""
 
-    def close(self) -> None:
-        self.cells.head[CLOSED] = 1
-        for i in range(self.shards + self.workers):
-            self._bells[i].post()
-
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
         """Copy into `vector` every part whose version is not in `versions` [shards] yet, which is changed in place."""
-        for k, part in enumerate(self.parts):
-            if self.cells.shard[k, VERSION] != versions[k]:
-                versions[k] = self._part(k, vector.flat[part])
+        for k in np.flatnonzero(self.shard[:, VERSION] != versions):
+            versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
-
-    @torch.no_grad()
-    def _part(self, k: int, into: torch.Tensor) -> int:
-        cells = self.cells.shard[k]
-        while True:
-            self.check()
-            at = int(cells[ACTIVE])
-            mark = int(cells[DONE + at])
-            memory_barrier()
-            into.copy_(self._views[k][at])  # perhaps torn: then nobody uses it, it is copied again
-            memory_barrier()
-            if cells[BEGIN + at] == mark == cells[DONE + at]:
-                return mark - 1
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
         """The first weights, by worker 0; shards begin behind it, with statistics that are there already."""
-        cells = self.cells
-        vector.save(cells.copies[0])
-        cells.shard[:, VERSION] = versions
-        cells.shard[:, ACTIVE] = 0
-        cells.shard[:, BEGIN] = cells.shard[:, DONE] = cells.shard[:, VERSION] + 1  # zero means never written
-        cells.head[BEGUN], cells.head[LEARNT] = version, learnt
+        for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
+            newest.write(vector.flat[part], of_part)
+        self.shard[:, VERSION] = versions
+        self.head[BEGUN], self.head[LEARNT] = version, learnt
         memory_barrier()
-        cells.head[READY] = 1
+        self.head[READY] = 1
         self.ring()
 
     def ring(self) -> None:
@@ -217,21 +158,15 @@ class ParameterServer(SharedArrays):
         """The bell of a learner."""
         return self._bells[self.shards + worker]
 
-    def check(self) -> None:
-        if self.cells.head[CLOSED]:
-            raise Closed
-
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
-        shard = self.cells.shard
+        columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
-            "applied": shard[:, APPLIED].copy(),
-            "stale": shard[:, STALE].copy(),
-            "lag_sum": shard[:, LAG_SUM].sum(),
-            "lags": self.cells.lags.sum(0),
-            "lag_max": shard[:, LAG_MAX].max(),
-            "outlier": self.cells.learner[:, OUTLIERS].sum(),
-            "versions": shard[:, VERSION].copy(),
+            **{name: self.shard[:, column].copy() for name, column in columns.items()},
+            "lag_sum": self.shard[:, LAG_SUM].sum(),
+            "lags": self.lags.sum(0),
+            "lag_max": self.shard[:, LAG_MAX].max(),
+            "outlier": self.counters[:, OUTLIERS].sum(),
         }
 
 
@@ -241,16 +176,15 @@ class _Server(BoundUpdate):
     counts: PulledCounts
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(ctx, vector, server.optim.clip)
-        cells, self.server = server.cells, server
-        self.gradient, self.bell = Mirror(vector.grad), server.reply(ctx.index)
+        super().__init__(server, ctx, vector)
+        self.server, self.gradient, self.bell = server, Mirror(vector.grad), server.reply(ctx.index)
         self.counts = PulledCounts(server, ctx, vector)
         self.filter = None if server.outliers is None else server.outliers.open()
         self.gate = None if self.filter is None else self._admit
         # all parts' at once: for checkpoints, it makes no step
-        self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(cells.copies[0])[: server.weights]))
-        optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics), fill=self.counts.fresh)
-        self.marks, self.rate, self.slots = cells.slot[ctx.index], cells.rate[ctx.index], cells.gradient[ctx.index]
+        self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
+        self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
@@ -303,44 +237,35 @@ class _Server(BoundUpdate):
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """No shard changes anything meanwhile, and this worker's weights are what they all have."""
-        cells = self.server.cells
-        cells.head[HOLD] = 1
+        self.server.head[HOLD] = 1
         memory_barrier()
         try:
-            while cells.shard[:, BUSY].any():
+            while self.server.shard[:, BUSY].any():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
             self.counts.pull()
-            step = optimizers.optimizer_state(self.optimizer).get("step")
-            if step is not None:  # Adam's
-                step.fill_(self.counts.at)
+            optimizers.set_step(self.optimizer, self.counts.at)
             yield
         finally:
             self._release()
 
     def _release(self) -> None:
-        self.server.cells.head[HOLD] = 0
+        self.server.head[HOLD] = 0
         memory_barrier()
         self.server.ring()
 
 
-class PulledCounts:
-    """The versions that a learner has pulled from the server, and the counts of all learners. See update.Counts."""
+class PulledCounts(SharedCounts):
+    """The versions that a learner has pulled from the server, and the counts of all learners."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        self.server, self.vector = server, vector
-        self.fresh = ctx.index == 0 and not server.ready
-        self.counters = server.cells.learner[ctx.index]
+        super().__init__(server, ctx, vector)
+        self.server = server
         self.versions = np.full(server.shards, -1)  # the version of each part
         self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
         self.saved: list[int] = []  # versions in the checkpoint
-
-    ready = property(lambda self: self.server.ready)
-    version = property(lambda self: self.server.version)
-    begun = property(lambda self: int(self.server.cells.head[BEGUN]))
-    learnt = property(lambda self: self.server.learnt)
 
     def begin(self, version: int, learnt: float) -> None:
         if self.fresh:
@@ -370,12 +295,8 @@ class PulledCounts:
 
     def add(self, rows: float) -> int:
         """One more gradient; the server's version when it was made."""
-        self.counters[PUSHED] += 1
-        self.counters[STEPS] += int(rows)
+        super().add(rows)
         return self.met
-
-    def rest(self, rows: float) -> None:
-        self.counters[STEPS] += int(rows)
 
     def state(self) -> dict[str, list[int]]:
         return {"shards": self.versions.tolist()}

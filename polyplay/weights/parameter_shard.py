@@ -45,23 +45,22 @@ class ParameterShard:
     """Weights, statistics and count of updates of one part, which nobody else writes."""
 
     def __init__(self, server: ParameterServer, k: int):
-        cells, part = server.cells, server.parts[k]
-        self.server, self.k, self.part, self.bell = server, k, part, server.bell(k)
-        self.cells, self.counters, self.lags, self.slots = cells, cells.shard[k], cells.lags[k], cells.slot[:, k]
+        part, self.newest = server.parts[k], server.newest[k]
+        self.server, self.k, self.bell = server, k, server.bell(k)
+        self.counters, self.lags, self.slots = server.shard[k], server.lags[k], server.slot[:, k]
         own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
-        self.copies = [torch.from_numpy(copy)[own] for copy in cells.copies]
-        self.weights = nn.Parameter(self.copies[int(self.counters[at.ACTIVE])])
-        self.gradients = [torch.from_numpy(row[own]) for row in cells.gradient]
+        self.copies = [torch.from_numpy(copy)[own] for copy in server.copies]
+        self.weights = nn.Parameter(self.copies[self.newest.active])
+        self.gradients = [torch.from_numpy(row[own]) for row in server.gradient]
         self.weights.grad = self.gradients[0]
         self.optimizer = server.optim.make(self.weights)
-        optimizers.share_statistics(self.optimizer, torch.from_numpy(cells.statistics)[:, own], fill=False)
-        self.step = optimizers.optimizer_state(self.optimizer).get("step")  # Adam's count of updates: this part's
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics)[:, own], fill=False)
         self.version = int(self.counters[at.VERSION])
         self.averaged = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
         """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
-        server, head = self.server, self.cells.head
+        server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
         self.counters[at.BUSY] = 1
@@ -72,7 +71,9 @@ class ParameterShard:
         for w in waiting:
             self._take(w, first=self.version == before)
         if self.version > before:
-            self._publish()
+            self.newest.end(self.version)
+            self.counters[at.VERSION] = self.version
+            memory_barrier()
         for w in waiting:
             self.slots[w, at.TAKEN] = self.slots[w, at.WRITTEN]
         memory_barrier()
@@ -94,13 +95,11 @@ class ParameterShard:
             self.counters[at.STALE] += 1
             return
         self.weights.grad = self.gradients[w]
-        if self.step is not None:
-            self.step.fill_(self.version)
-        self.optimizer.param_groups[0]["lr"] = float(self.cells.rate[w, self.k])
-        active = int(self.counters[at.ACTIVE])
+        optimizers.set_step(self.optimizer, self.version)  # Adam's count of updates: this part's
+        self.optimizer.param_groups[0]["lr"] = float(self.server.rate[w, self.k])
+        active = self.newest.active
         if first:
-            self.counters[at.BEGIN + 1 - active] = self.version + 2  # whoever still reads there reads again
-            memory_barrier()
+            self.newest.begin(self.version + 1)  # whoever still reads there reads again
             optimizers.step_into(self.optimizer, self.copies[1 - active])
         else:
             self.optimizer.step()
@@ -113,14 +112,6 @@ class ParameterShard:
         (nets.running_stats). The sum of what learners moved is none: each moved them from 0 while its replay filled.
         """
         self.averaged.add(w)
-        mean = self.cells.copies[of, self.tail]
-        self.cells.copies[into, self.tail] = mean + (self.cells.gradient[w, self.tail] - mean) / len(self.averaged)
-
-    def _publish(self) -> None:
-        counters, into = self.counters, 1 - int(self.counters[at.ACTIVE])
-        counters[at.BEGIN + into] = self.version + 1
-        memory_barrier()
-        counters[at.DONE + into] = self.version + 1
-        counters[at.ACTIVE] = into
-        counters[at.VERSION] = self.version
-        memory_barrier()
+        copies, gradient = self.server.copies, self.server.gradient
+        mean = copies[of, self.tail]
+        copies[into, self.tail] = mean + (gradient[w, self.tail] - mean) / len(self.averaged)

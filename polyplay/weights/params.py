@@ -12,15 +12,13 @@ import numpy as np
 from torch import nn
 
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed
-from polyplay.common.semaphores import Semaphores
 from polyplay.nets.device import page_lock
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier
+from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier, shared_array
 
-# cells of the header, int64; `begin` and `done` are per copy
-_VERSION, _ROUND, _ACTIVE, _CLOSED, _BEGIN, _DONE = 0, 1, 2, 3, 8, 16
+# cells of the header, int64; those of the two copies begin at _COPIES
+_VERSION, _ROUND, _COPIES = 0, 1, 8
 
 
 class Params(SharedArrays):
@@ -30,12 +28,14 @@ class Params(SharedArrays):
     `version` counts optimiser updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
     """
 
-    _local = ("_head", "_waiting", "_copies", "_locked")
+    LOCAL = ("_newest", "_locked")
+    _head = shared_array(np.int64, lambda p: (32,))
+    _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
+    _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        self._bells = Semaphores(max(readers, 1))
-        super().__init__((32, np.int64), (max(readers, 1), np.int64), ((2, size), np.float32))
+        super().__init__(bells=readers)
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
@@ -45,7 +45,8 @@ class Params(SharedArrays):
         return cls(param_sizes(network)[1], readers)
 
     def _attach(self) -> None:
-        self._head, self._waiting, self._copies = self._arrays()
+        super()._attach()
+        self._newest = TwoCopies(self._head[_COPIES:], self._copies)
         self._locked = False  # whether the device of who publishes was asked to write here by itself
 
     @property
@@ -66,20 +67,11 @@ class Params(SharedArrays):
         if not self._locked:
             self._locked = True
             page_lock(self._block, vector.flat.device)
-        into = 1 - int(self._head[_ACTIVE])
-        self._head[_BEGIN + into] = version + 1  # + 1: zero means never written
-        memory_barrier()
-        vector.save(self._copies[into])
-        memory_barrier()
-        self._head[_DONE + into] = version + 1
-        self._head[_ACTIVE] = into
+        self._newest.write(vector.flat, version)
         self._head[_VERSION], self._head[_ROUND] = version, round
         memory_barrier()
         for i in np.flatnonzero(self._waiting):
             self._bells[int(i)].post()
-
-    def ready(self, atleast: int) -> bool:
-        return self.round >= atleast
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         """True once round ≥ `atleast`; False after `timeout` seconds. Raises Closed."""
@@ -88,31 +80,15 @@ class Params(SharedArrays):
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
         memory_barrier()  # seen by who publishes from now on, before the round is looked at
-        while self.round < atleast and not self._head[_CLOSED] and (left := until - time.monotonic()) > 0:
+        while self.round < atleast and not self._closed[0] and (left := until - time.monotonic()) > 0:
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
-        if self._head[_CLOSED]:
-            raise Closed
+        self.check()
         return self.round >= atleast
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""
-        while True:
-            if self._head[_CLOSED]:
-                raise Closed
-            if self.version == have:
-                return have
-            at = int(self._head[_ACTIVE])
-            mark = int(self._head[_DONE + at])
-            if mark == 0:
-                raise RuntimeError("nothing was published yet")
-            memory_barrier()
-            vector.write(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
-            memory_barrier()
-            if self._head[_BEGIN + at] == mark == self._head[_DONE + at]:
-                return mark - 1
-
-    def close(self) -> None:
-        self._head[_CLOSED] = 1
-        for i in range(self.readers):
-            self._bells[i].post()
+        self.check()
+        if self.round < 0:
+            raise RuntimeError("nothing was published yet")
+        return have if self.version == have else self._newest.read(vector.flat, self.check)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from polyplay.common.edges import Arrow
-from polyplay.common.shared_memory import Layout
+from polyplay.common.errors import Closed
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import Layout, SharedObject
 
 _FENCE = threading.Lock()
 
@@ -19,25 +25,43 @@ def memory_barrier() -> None:
         pass
 
 
-class SharedArrays:
-    """Arrays in one shared block, mapped again in every process that the object is sent to.
+@dataclass(frozen=True)
+class _Declared:
+    dtype: type
+    shape: Callable[..., tuple[int, ...]]
 
-    `_local`: attributes that `_attach` makes anew in each process.
+
+def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
+    """Declares an array in the body of a class of SharedArrays. shape: from the object, which has all else by then."""
+    return cast("np.ndarray", _Declared(dtype, shape))
+
+
+class SharedArrays(SharedObject):
+    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to.
+
+    Who waits on it does so by a bell, and is told when it is closed.
     """
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
-    _local: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *arrays: tuple[tuple[int, ...] | int, type]):
-        """arrays: shape and number type of each."""
-        layout = Layout()
-        self._fields = tuple(layout.add(shape, dtype) for shape, dtype in arrays)
+    _closed = shared_array(np.int64, lambda _: (1,))
+
+    def __init__(self, bells: int = 0) -> None:
+        self._bells = Semaphores(max(bells, 1))
+        layout, members = Layout(), [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
+        declared = {name: x for name, x in members if isinstance(x, _Declared)}
+        self._fields = {name: layout.add(x.shape(self), x.dtype) for name, x in declared.items()}
         self._block = layout.block()
         self._attach()
 
     def _attach(self) -> None:
         """Make what is this process's own."""
+        for name, field in self._fields.items():
+            setattr(self, name, self._block.array(*field))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in super().__getstate__().items() if k not in self._fields}
 
     def label(self) -> str:
         """What a diagram calls it."""
@@ -52,15 +76,60 @@ class SharedArrays:
         """Bytes of shared memory."""
         return self._block.nbytes
 
+    def check(self) -> None:
+        """Raises Closed."""
+        if self._closed[0]:
+            raise Closed
+
     def close(self) -> None:
-        """End every wait on this object. Most have none."""
+        """End every wait on this object."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
 
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        return tuple(self._block.array(*field) for field in self._fields)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in self._local}
+class TwoCopies:
+    """Two copies of a vector in shared memory, of which one is whole and newest at any time: that is read, the other
+    written, by one writer. Begin and end of writing are marked, so who reads knows a torn copy, and copies again.
+    """
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+    def __init__(self, cells: np.ndarray, copies: np.ndarray):
+        """cells: int64 [5], zeros at first; copies: float32 [2, n]."""
+        self._active, self._begun, self._done = cells[:1], cells[1:3], cells[3:5]
+        self._copies = [torch.from_numpy(copy) for copy in copies]
+
+    @property
+    def active(self) -> int:
+        """Which is whole and newest."""
+        return int(self._active[0])
+
+    def begin(self, version: int) -> None:
+        """From now on the other copy is written, as `version` or a later one."""
+        self._begun[1 - self.active] = version + 1  # + 1: zero means never written
+        memory_barrier()
+
+    def end(self, version: int) -> None:
+        """The other copy is whole, and from now on the newest."""
+        into = 1 - self.active
+        self._begun[into] = version + 1
+        memory_barrier()
+        self._done[into] = version + 1
+        self._active[0] = into
+
+    def write(self, vector: Tensor, version: int) -> None:
+        self.begin(version)
+        self._copies[1 - self.active].copy_(vector)
+        self.end(version)
+
+    @torch.no_grad()
+    def read(self, into: Tensor, check: Callable[[], None]) -> int:
+        """Copy the newest into `into`; its version. check: called before each try, to raise."""
+        while True:
+            check()
+            at = self.active
+            mark = int(self._done[at])
+            memory_barrier()
+            into.copy_(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
+            memory_barrier()
+            if self._begun[at] == mark == self._done[at]:
+                return mark - 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,71 +44,60 @@ class OptimizerSpec:
         return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha)
 
 
-class Counts(Protocol):
-    """Updates that the weights have had, and agent steps learnt: a learner's own, or those of all that share them."""
+class Counts:
+    """Updates that the weights have had, and agent steps learnt: a learner's own. Workers on shared weights have
+    `SharedCounts` in its place.
+    """
 
-    @property
-    def fresh(self) -> bool: ...  # this learner begins with initial weights, or those of a checkpoint
-    @property
-    def ready(self) -> bool: ...  # the first weights are there
-    @property
-    def version(self) -> int: ...
-    @property
-    def learnt(self) -> float: ...
-    @property
-    def begun(self) -> int: ...  # the version that this run began with
-    def begin(self, version: int, learnt: float) -> None: ...  # once a checkpoint was loaded, if there is one
-    def newest(self) -> int: ...  # version of the weights to act with next, which are in the vector then
-    def add(self, rows: float) -> int: ...  # one more update, of `rows` agent steps; the version it was applied to
-    def rest(self, rows: float) -> None: ...  # agent steps without an update
-    def state(self) -> dict[str, list[int]]: ...  # for a checkpoint, beyond `version` and `learnt`
-    def load_state(self, saved: Mapping[str, list[int]]) -> None: ...
-
-
-class UpdateCounts:
-    """A learner's own counts. Workers on shared weights have `SharedCounts` in its place."""
-
-    fresh = True
-    ready = True
+    fresh = True  # this learner begins with initial weights, or those of a checkpoint
+    ready = property(lambda self: True)  # the first weights are there
+    version = property(lambda self: self._version)
+    learnt = property(lambda self: self._learnt)
+    begun = property(lambda self: self._begun)  # the version that this run began with
 
     def __init__(self) -> None:
-        self.version, self.learnt, self.begun = 0, 0.0, 0
+        self._version, self._learnt, self._begun = 0, 0.0, 0
 
     def begin(self, version: int, learnt: float) -> None:
-        self.version, self.learnt, self.begun = version, learnt, version
+        """Once a checkpoint was loaded, if there is one."""
+        self._version, self._learnt, self._begun = version, learnt, version
 
     def newest(self) -> int:
-        return self.version
+        """Version of the weights to act with next, which are in the vector then."""
+        return self._version
 
     def add(self, rows: float) -> int:
-        self.version += 1
-        self.learnt += rows
-        return self.version - 1
+        """One more update, of `rows` agent steps; the version it was applied to."""
+        self._version += 1
+        self._learnt += rows
+        return self._version - 1
 
     def rest(self, rows: float) -> None:
-        self.learnt += rows
+        """Agent steps without an update."""
+        self._learnt += rows
 
     def state(self) -> dict[str, list[int]]:
+        """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
         return {}
 
     def load_state(self, saved: Mapping[str, list[int]]) -> None:
-        """There is nothing more to load."""
+        """What `state` gave."""
 
 
-class BoundUpdate:
+class BoundUpdate(ABC):
     """An update at work on one worker's vector. This base is of a worker that waits for no other."""
 
     optimizer: torch.optim.Optimizer
-    counts: Counts
     gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
 
-    def __init__(self, ctx: WorkerContext, vector: FlatParams, clip: float):
-        self.ctx, self.vector, self.clip = ctx, vector, clip
+    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):
+        self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
+        self.counts: Counts = Counts()
         self.waited = 0.0  # seconds spent waiting for others, so far
 
+    @abstractmethod
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         """Apply the vector's gradient: its norm, and the sums over all replicas. Others take their turns meanwhile."""
-        raise NotImplementedError
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
@@ -119,19 +109,28 @@ class BoundUpdate:
         return contextlib.nullcontext()
 
 
-class Update(Protocol):
+class Update(ABC):
     """A description made while wiring; `bind` makes it act on one worker's vector.
 
     `apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
     """
 
-    @property
-    def apart(self) -> bool: ...
-    @property
-    def optim(self) -> OptimizerSpec: ...
-    def title(self) -> str: ...  # the line of a learner's box in a diagram
-    def worker_nbytes(self, module: Network) -> float: ...  # a worker's own weights, gradient and statistics
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams: ...  # the module where this update wants it
+    optim: OptimizerSpec
+    apart: ClassVar[bool] = False
+
+    @abstractmethod
+    def title(self) -> str:
+        """The line of a learner's box in a diagram."""
+
+    @abstractmethod
+    def worker_nbytes(self, module: Network) -> float:
+        """A worker's own weights, gradient and statistics."""
+
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
+        """The module where this update wants it."""
+        return FlatParams(module)
+
+    @abstractmethod
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate: ...
 
 
@@ -153,11 +152,10 @@ def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: flo
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Update):
     """This worker's gradient, applied by this worker."""
 
     optim: OptimizerSpec
-    apart: ClassVar[bool] = False
 
     def title(self) -> str:
         return f"Local({self.optim.name})"
@@ -165,17 +163,14 @@ class Local:
     def worker_nbytes(self, module: Network) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
-        return FlatParams(module)
-
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Local(ctx, vector, self.optim)
+        return _Local(self, ctx, vector)
 
 
 class _Local(BoundUpdate):
-    def __init__(self, ctx: WorkerContext, vector: FlatParams, optim: OptimizerSpec):
-        super().__init__(ctx, vector, optim.clip)
-        self.optimizer, self.counts = optim.make(vector.parameter), UpdateCounts()
+    def __init__(self, local: Local, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(local, ctx, vector)
+        self.optimizer = local.optim.make(vector.parameter)
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         yield from ()

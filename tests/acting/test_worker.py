@@ -29,6 +29,7 @@ from polyplay.weights.params import Params
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.envs.toys.traits import NAME as TRAITS
+from tests.nets.helpers import unroll_in_pieces
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
     finally:
         pool.close()
     batch = {k: torch.stack([r[k] for r in rows]) for k in ("obs", "reward", "first", "action", "logp", "value")}
-    chunked, whole = policy.unroll(batch, {}, chunk=6), policy.unroll(batch, {})
+    chunked, whole = unroll_in_pieces(policy, batch, {}, 6), policy.unroll(batch, {})
     for k in ("logp", "value"):
         assert torch.equal(chunked[k], batch[k])
         assert float((whole[k].detach() - batch[k]).abs().max()) <= 1e-5

@@ -86,6 +86,22 @@ def play(policy: ActorCritic, batch: Batch, state: Batch) -> tuple[Batch, Batch]
     return tree.map(lambda *rows: torch.stack(rows), *said), state
 
 
+def unroll_in_pieces(policy: Any, batch: Batch, state: Batch, n: int) -> Batch:
+    """policy.unroll with n rows at once in a torso: as many as act together."""
+    whole = policy._features
+
+    def features(torso: nn.Module, obs: Any) -> Tensor:
+        rows = len(next(tree.leaves(obs))[1])
+        pieces = (tree.map(lambda x, at=at: x[at : at + n], obs) for at in range(0, rows, n))
+        return torch.cat([whole(torso, piece) for piece in pieces])
+
+    policy._features = features
+    try:
+        return policy.unroll(batch, state)
+    finally:
+        del policy._features
+
+
 def bind(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Make all parameters and gradients views of one vector each, both returned."""
     parameters = list(module.parameters())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,10 +24,18 @@ COUNTS = {
 }
 
 
+def described(name: str) -> str:
+    """A docstring, or the comment above a line of the table."""
+    text = atari.Impala.__doc__ or ""
+    if name in atari.CONVS:
+        text = inspect.getsource(atari).partition(f'    "{name}": (')[0].splitlines()[-1]
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
 def test_parameters_with_heads_for_six_actions(name, count):
     assert parameters(nets.make(name, discrete(image()))) == count
-    assert f"{count:,} parameters" in getattr(atari, name).__doc__
+    assert f"{count:,} parameters" in described(name)
 
 
 ACCEL = {
@@ -40,7 +50,7 @@ def test_accels_parameters_and_sides_on_its_own_screen(name):
     count, hidden, sides = ACCEL[name]
     net, seen = nets.make(name, discrete(SCREEN)), []
     assert parameters(net) == count
-    assert f"{count:,} parameters" in getattr(atari, name).__doc__
+    assert f"{count:,} parameters" in described(name)
     for conv in net.torso.convs:
         conv.register_forward_hook(lambda _, args, out: seen.append(tuple(out.shape[1:])))
     assert net.torso(torch.zeros(1, 4, 104, 80, dtype=torch.uint8)).shape == (1, hidden)
@@ -57,7 +67,7 @@ def test_accels_parameters_and_sides_on_its_own_screen(name):
 )
 @pytest.mark.parametrize("sides", [(104, 80), (84, 84), (61, 47)])
 def test_accels_padding_is_torchs_own(name, layers, sides):
-    torso = getattr(atari, name)(discrete(image()._replace(shape=(4, *sides))))
+    torso = nets.NETS[name](discrete(image()._replace(shape=(4, *sides))))
     plain = nn.Sequential(*(x for layer in layers for x in (nn.Conv2d(*layer), nn.ReLU())), nn.Flatten())
     for mine, theirs in zip(torso.convs, [x for x in plain if isinstance(x, nn.Conv2d)], strict=True):
         theirs.load_state_dict(mine.state_dict())
@@ -83,7 +93,7 @@ def test_sides_of_ga3cs_large_networks(stride, sides):
 @pytest.mark.parametrize("side", [84, 41])
 def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
     """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
-    torso = getattr(atari, name)(discrete(image(4, side)))
+    torso = nets.NETS[name](discrete(image(4, side)))
     obs = torch.randint(0, 256, (2, 4, side, side), dtype=torch.uint8)
     x = obs.float() / 255
     for conv in torso.convs:
@@ -106,8 +116,8 @@ def test_parameters_of_impala_on_dmlab_less_the_instruction_encoder(name, count)
 def test_features_and_input_scale():
     spec = discrete(image())
     dark = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
-    for build in (atari.nature, atari.a3c, atari.ga3c, atari.impala, atari.accel, atari.accel_large):
-        torso = build(spec)
+    for name in ("nature", "a3c", "ga3c", "impala", "accel", "accel_large"):
+        torso = nets.NETS[name](spec)
         assert torso(dark).shape == (2, torso.features)
         bright = dark + 255
         torch.testing.assert_close(torso(bright), torso(torch.ones(2, 4, 84, 84)))
@@ -116,10 +126,10 @@ def test_features_and_input_scale():
 
 def test_same_padding_is_tensorflows():
     """84 → 21 pads two pixels around, which the convolution does itself; 21 → 11 one before and two behind."""
-    torso = atari.ga3c(discrete(image()))
+    torso = atari.conv("ga3c")(discrete(image()))
     assert torso.pads == [(0, 0, 0, 0), (1, 2, 1, 2)]
     assert [conv.padding for conv in torso.convs] == [(2, 2), (0, 0)]
-    assert atari.a3c(discrete(image())).pads == [(0, 0, 0, 0), (0, 0, 0, 0)]
+    assert atari.conv("a3c")(discrete(image())).pads == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("sides", [(84, 84), (21, 21), (42, 11), (9, 12), (1, 2)])

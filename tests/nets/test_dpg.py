@@ -15,7 +15,7 @@ from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.weights.flat import FlatParams
-from tests.nets.helpers import arrivals, bind, continuous, discrete, parameters, play, vector
+from tests.nets.helpers import arrivals, bind, continuous, discrete, parameters, play, unroll_in_pieces, vector
 
 SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}
 
@@ -104,7 +104,8 @@ def test_acting_and_unrolling_agree_to_the_bit_in_any_batch() -> None:
         batch = noisy(spec, policy, 3, 5 + seed, 0.3)
         said, _ = play(policy, batch, {})
         out = policy.unroll({**batch, "action": said["action"]}, {})
-        some = policy.unroll(tree.map(lambda x: x[:, 1:4], {**batch, "action": said["action"]}), {}, chunk=2)
+        part = tree.map(lambda x: x[:, 1:4], {**batch, "action": said["action"]})
+        some = unroll_in_pieces(policy, part, {}, 2)
         for k in ("value", "chosen"):
             assert torch.equal(out[k], said[k]), (k, seed)
             assert torch.equal(some[k], said[k][:, 1:4]), (k, seed)
@@ -118,7 +119,7 @@ def test_the_slope_is_the_critics_by_finite_differences() -> None:
     with torch.no_grad():
         for p in policy.critic.parameters():
             p.normal_()
-    policy._features = lambda torso, x, chunk=None: torch.tanh(x @ torso.layers[0].weight.T)  # in float64
+    policy._features = lambda torso, x: torch.tanh(x @ torso.layers[0].weight.T)  # in float64
     out = policy.learnt(obs, torch.ones(4, 3, dtype=torch.float64))
     best, h = out["best"].detach(), 1e-6
     for i in range(3):

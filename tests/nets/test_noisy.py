@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from polyplay.common import rng
-from polyplay.common.errors import UserError
 from polyplay.nets import noisy
 
 
@@ -101,9 +100,3 @@ def test_gradients_reach_means_and_spreads() -> None:
     layer = noisy.Noisy(6, 4, 0.5)
     layer(torch.randn(5, 6), noisy.draw_noise(torch.tensor([1]), layer.noise, "zoo")).square().sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
-
-
-def test_an_unknown_variant_is_named() -> None:
-    noisy.check_sigma("none")
-    with pytest.raises(UserError, match="noisy: 'gauss' is not one of none, fortunato, zoo"):
-        noisy.check_sigma("gauss")

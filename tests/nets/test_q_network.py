@@ -15,7 +15,7 @@ from polyplay.learning.losses import q_learning
 from polyplay.nets import precision
 from polyplay.nets.q_network import random_choice
 from polyplay.weights.flat import FlatParams
-from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, vector
+from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, unroll_in_pieces, vector
 
 HEADS: list[dict[str, Any]] = [
     {},
@@ -79,7 +79,8 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name: str) 
     batch = arrivals(spec.obs, 3, 4, policy.noise)
     said, _ = play(policy, batch, {})
     rows = {**batch, "action": said["action"]}
-    assert all(torch.equal(policy.unroll(rows, {}, chunk=4)[k], said[k]) for k in ("value", "chosen"))
+    out = unroll_in_pieces(policy, rows, {}, 4)
+    assert all(torch.equal(out[k], said[k]) for k in ("value", "chosen"))
     torch.testing.assert_close(policy.unroll(rows, {})["value"], said["value"], rtol=0, atol=1e-5)
 
 

@@ -94,8 +94,8 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
         crew.poll(0.0)
         for worker in crew.roles[0].workers.values():
             next(worker.runs)
-    assert server.cells.shard[:, 0].tolist() == first["shards"]
-    assert np.array_equal(server.cells.statistics[0], kept[1]["square"])
+    assert server.shard[:, 0].tolist() == first["shards"]
+    assert np.array_equal(server.statistics[0], kept[1]["square"])
     flat = np.concatenate([v.ravel() for v in kept[0].values()])
     assert np.array_equal(np.sort(whole(server)), np.sort(flat))
     assert explore.acts[0] == int(first["learnt"]) // 8, "as often at random as it was then"
@@ -128,11 +128,11 @@ def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_lin
     server = shard.server
     crew.start(())
     try:
-        until(crew, lambda: server.cells.learner[:, 0].min() > 20)
-        before = int(server.cells.learner[0, 0])
+        until(crew, lambda: server.counters[:, 0].min() > 20)
+        before = int(server.counters[0, 0])
         os.kill(bundle.workers[0].runs.pid, signal.SIGKILL)
         until(crew, lambda: bundle.lost == 1)
-        until(crew, lambda: server.cells.learner[0, 0] > before + 20)
+        until(crew, lambda: server.counters[0, 0] > before + 20)
         assert np.isfinite(whole(server)).all()
         assert np.abs(whole(server)).max() < 10
         os.kill(shard.workers[1].runs.pid, signal.SIGKILL)

@@ -156,7 +156,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     system = wired(crew, start=100)
     by, server = roles(crew), roles(crew)["serve_parameters"].server
     crew.start(system.metrics)
-    pushed = server.cells.learner[:, 0]
+    pushed = server.counters[:, 0]
     try:
         until(crew, lambda: pushed.min() > 10)
         for name in ("learn", "act", "serve_replay"):
@@ -164,8 +164,8 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
         until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "serve_replay")))
         before, steps = pushed.copy(), server.learnt
         until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
-        assert np.isfinite(server.cells.copies).all()
-        assert np.abs(server.cells.copies).max() < 10
+        assert np.isfinite(server.copies).all()
+        assert np.abs(server.copies).max() < 10
         os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="worker serve_parameters 1 was killed by SIGKILL; the run cannot go on"):
             until(crew, lambda: False)
@@ -183,14 +183,14 @@ def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
     saver = learners.workers[0].runs  # held, lest it be closed as it should be
     crew.control.save()
     turns = 0
-    while not server.cells.head[HOLD]:
+    while not server.head[HOLD]:
         turns += 1
         assert turns < 100_000
         next(crew._workers()[turns % len(crew._workers())].runs)
     before = server.version
     crew._start(learners, 0)
     until(crew, lambda: server.version > before + 10)
-    assert not server.cells.head[HOLD]
+    assert not server.head[HOLD]
     crew.stop()
     saver.close()
 

@@ -58,16 +58,16 @@ def kill_one_by_one(crew: Crew) -> None:
     update = role.spec.update
     crew.start(())
     try:
-        until(crew, lambda: update.arrays()[3][:, 0].min() > 20)
+        until(crew, lambda: update.counters[:, 0].min() > 20)
         for index in (0, 1):
-            before = int(update.arrays()[3][index, 0])
+            before = int(update.counters[index, 0])
             os.kill(role.workers[index].runs.pid, signal.SIGKILL)
             until(crew, lambda i=index: role.lost == i + 1)
-            vector, statistics = (x.copy() for x in update.arrays()[:2])
+            vector, statistics = (x.copy() for x in (update.shared, update.statistics))
             assert np.abs(vector).max() < 10
             assert statistics.any()
-            until(crew, lambda i=index, n=before: update.arrays()[3][i, 0] > n + 20)
-            total = update.arrays()[3][:, 0].sum()
+            until(crew, lambda i=index, n=before: update.counters[i, 0] > n + 20)
+            total = update.counters[:, 0].sum()
             assert int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= total - 50
     finally:
         crew.stop()

@@ -21,10 +21,16 @@ from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.optimizers import optimizer_state
+from polyplay.weights.shared_arrays import SharedArrays
 from polyplay.weights.update import Local, OptimizerSpec
 from tests.weights.ends import finish, line, me, nine_in_turn
 
 OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
+
+
+def _arrays(update: SharedArrays) -> list[np.ndarray]:
+    return [getattr(update, name) for name in update._fields]
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
@@ -73,10 +79,10 @@ def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, 
         return bound[i].counts.add(5)
 
     alone = nine_in_turn(optim, vectors, push)
-    assert np.allclose(update.arrays()[0], alone.read(), atol=1e-6)
+    assert np.allclose(update.shared, alone.read(), atol=1e-6)
     assert [b.counts.version for b in bound] == [9, 9, 9]
     assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
-    assert update.arrays()[3].tolist() == [[3, 15]] * 3, "each wrote its own cells"
+    assert update.counters[:, :2].tolist() == [[3, 15]] * 3, "each wrote its own cells"
 
 
 def test_a_copy_stays_as_it_is_until_the_next_rollout():
@@ -90,7 +96,7 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
     assert torch.equal(vectors[1].flat, held)
     assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
     assert bound[1].counts.newest() == 1
-    assert np.array_equal(vectors[1].read(), update.arrays()[0])
+    assert np.array_equal(vectors[1].read(), update.shared)
     assert not torch.equal(vectors[1].flat, held)
 
 
@@ -100,17 +106,17 @@ def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
         vectors[i % 2].grad.fill_(1.0 + i)
         finish(bound[i % 2](0.1, np.zeros(3)))
         bound[i % 2].counts.add(5)
-    before = [x.copy() for x in update.arrays()]
+    before = [x.copy() for x in _arrays(update)]
     assert before[1].any()
     vector, again = _join(update, me(0, 2, incarnation=1), line(-3.0))
     assert not again.counts.fresh
-    assert all(np.array_equal(x, y) for x, y in zip(update.arrays(), before, strict=True))
+    assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
     assert again.counts.newest() == 4
-    assert np.array_equal(vector.read(), before[0])
+    assert np.array_equal(vector.read(), update.shared)
     vector.grad.fill_(1.0)
     finish(again(0.1, np.zeros(3)))
     assert again.counts.add(5) == 4
-    assert float(again.step) == 5.0, "Adam's count is that of all workers"
+    assert float(optimizer_state(again.optimizer)["step"]) == 5.0, "Adam's count is that of all workers"
 
 
 def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
@@ -124,8 +130,8 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
     finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
     loss.backward()  # no error
     assert vectors[1].grad.any()
-    assert np.shares_memory(vectors[0].read(), update.arrays()[0])
-    assert np.array_equal(vectors[1].read(), update.arrays()[0])
+    assert np.shares_memory(vectors[0].read(), update.shared)
+    assert np.array_equal(vectors[1].read(), update.shared)
 
 
 def test_what_every_worker_observed_is_in_the_shared_buffers():
@@ -136,17 +142,17 @@ def test_what_every_worker_observed_is_in_the_shared_buffers():
         vectors[i].module[1].running_mean += by
     for b in bound:
         finish(b(0.0, np.zeros(3)))
-    assert update.arrays()[0][mean].tolist() == [4.0] * 3
+    assert update.shared[mean].tolist() == [4.0] * 3
     finish(bound[0](0.0, np.zeros(3)))
-    assert update.arrays()[0][mean].tolist() == [4.0] * 3, "counted once"
+    assert update.shared[mean].tolist() == [4.0] * 3, "counted once"
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
     update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
-    before = [x.copy() for x in update.arrays()[:2]]
+    before = [x.copy() for x in (update.shared, update.statistics)]
     vectors[1].grad.fill_(float("nan"))
     finish(bound[1](0.1, np.zeros(3)))
-    assert all(np.array_equal(x, y) for x, y in zip(update.arrays()[:2], before, strict=True))
+    assert all(np.array_equal(x, y) for x, y in zip((update.shared, update.statistics), before, strict=True))
 
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
@@ -232,12 +238,12 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
     assert not list(tmp_path.iterdir())
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in spec.update.arrays()[:2]]
+    kept = [x.copy() for x in (spec.update.shared, spec.update.statistics)]
     finish(two.step(_rows(5, version=6), {}))
     again = Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), 2)
     (third, fourth), _ = _learners(1e9, update=again, resume=path)
-    assert np.array_equal(again.arrays()[0][: param_sizes(POLICY())[0]], one.vector.read()[: param_sizes(POLICY())[0]])
-    assert np.array_equal(again.arrays()[1], kept[1])
+    assert np.array_equal(again.shared[: param_sizes(POLICY())[0]], one.vector.read()[: param_sizes(POLICY())[0]])
+    assert np.array_equal(again.statistics, kept[1])
     assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (6, 24.0, 0.0)
     finish(fourth.step(_rows(5, version=6), {}))
     assert fourth.version == 7

@@ -15,9 +15,10 @@ from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.chunked import Chunked
 from polyplay.weights.flat import param_sizes
+from polyplay.weights.optimizers import optimizer_state
 from polyplay.weights.update import OptimizerSpec
 from tests.weights.ends import PLAIN, finish, line, me, nine_in_turn
-from tests.weights.test_allreduce import POLICY, _rows
+from tests.weights.test_allreduce import POLICY, _arrays, _rows
 
 
 def joined(update: Chunked, index: int, at: float, **more: Any):
@@ -49,7 +50,7 @@ def test_workers_in_turn_on_the_central_vector_are_one_learner(name, chunks):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     update, vectors, bound = made(optim, 3, chunks)
     alone = nine_in_turn(optim, vectors, lambda i: push(bound[i]))
-    central, _, _, counters, done = update.arrays()
+    central, counters, done = update.shared, update.counters[:, :2], update.done
     assert np.allclose(central, alone.read(), atol=1e-6)
     assert np.array_equal(vectors[2].read(), central), "who was last leaves with what there is"
     assert [b.counts.version for b in bound] == [9, 9, 9]
@@ -74,17 +75,17 @@ def test_own_weights_are_renewed_by_an_own_update_only():
         push(bound[0])
     assert bound[1].counts.newest() == 0
     assert torch.equal(vectors[1].flat, held)
-    assert np.array_equal(vectors[0].read(), update.arrays()[0])
+    assert np.array_equal(vectors[0].read(), update.shared)
     vectors[1].grad.fill_(1.0)
     assert push(bound[1]) == 3, "all three came between"
-    assert np.array_equal(vectors[1].read(), update.arrays()[0]), "it has theirs and its own now"
+    assert np.array_equal(vectors[1].read(), update.shared), "it has theirs and its own now"
     assert bound[1].counts.newest() == 4
     assert bound[0].counts.newest() == 3
 
 
 def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first():
     update, vectors, bound = made(PLAIN)
-    parts, before = update.parts(), update.arrays()[0].copy()
+    parts, before = update.parts(), update.shared.copy()
     other = update.locks.join(1)
     assert other.acquire(0)
     vectors[0].grad.fill_(1.0)
@@ -92,7 +93,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     steps = bound[0](0.1, np.zeros(3))
     next(steps)
     next(steps)
-    central, *_, done = update.arrays()
+    central, done = update.shared, update.done
     assert done.tolist() == [0, 1, 1]
     assert update.locks.holder(0) == 1
     for vector in (central, vectors[0].read()):
@@ -121,24 +122,26 @@ def test_workers_begin_at_different_chunks():
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
     update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1, clip=1.0))
-    before = [x.copy() for x in (*update.arrays()[:2], update.arrays()[4])]
+    before = [x.copy() for x in (update.shared, update.statistics, update.done)]
     vectors[1].grad.fill_(1.0)
     vectors[1].grad[-1] = wrong
     finish(bound[1](0.1, np.zeros(3)))
-    assert all(np.array_equal(x, y) for x, y in zip((*update.arrays()[:2], update.arrays()[4]), before, strict=True))
+    assert all(
+        np.array_equal(x, y) for x, y in zip((update.shared, update.statistics, update.done), before, strict=True)
+    )
     assert [update.locks.holder(i) for i in range(3)] == [-1] * 3
 
 
 def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks():
     update, vectors, bound = made(OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5))
-    before = update.arrays()[0].copy()
+    before = update.shared.copy()
     vectors[0].grad.zero_()
     vectors[0].grad[0], vectors[0].grad[-1] = 3.0, 4.0  # in the first and in the last chunk
     steps = bound[0](1e6, np.zeros(3))
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert end.value.value[0] == 5.0
-    moved = before - update.arrays()[0]
+    moved = before - update.shared
     assert moved[[0, update.weights - 1]] == pytest.approx([0.3, 0.4], abs=1e-4)
 
 
@@ -149,7 +152,7 @@ def test_what_every_worker_observed_is_in_the_shared_buffers_and_in_every_copy()
         vectors[i].module[1].running_mean += by
     for b in (*bound, bound[0]):
         push(b)
-    assert update.arrays()[0][mean].tolist() == [4.0] * 3, "each counted once"
+    assert update.shared[mean].tolist() == [4.0] * 3, "each counted once"
     assert [v.read()[mean].tolist() for v in vectors] == [[4.0] * 3] * 2
 
 
@@ -205,7 +208,7 @@ def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
     for i, steps in running.items():
         finish(steps)
         bound[i].counts.add(5)
-    assert [len(x) for x in told.log] == update.arrays()[4].tolist()
+    assert [len(x) for x in told.log] == update.done.tolist()
     assert len({tuple(sorted(x)) for x in told.log}) == 1, "every chunk had every update once"
 
 
@@ -307,16 +310,16 @@ def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(nam
     assert not list(tmp_path.iterdir()), "worker 0 saves for all"
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in spec.update.arrays()[:2]]
+    kept = [x.copy() for x in (spec.update.shared, spec.update.statistics)]
     finish(two.step(_rows(5, version=two.counts.newest()), {}))
     again = Chunked(optim, *param_sizes(POLICY()), 2)
     (third, fourth), _ = learners(1e9, update=again, resume=path)
-    assert all(np.array_equal(x, y) for x, y in zip(again.arrays()[:2], kept, strict=True))
+    assert all(np.array_equal(x, y) for x, y in zip((again.shared, again.statistics), kept, strict=True))
     assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
     finish(fourth.step(_rows(5, version=7), {}))
     assert fourth.version == 8
     if name == "adam":
-        assert float(fourth.update.optimizers[0][1]) == 8.0
+        assert float(optimizer_state(fourth.update.optimizers[0])["step"]) == 8.0
 
 
 def test_who_takes_a_lost_ones_place_resets_nothing():
@@ -324,14 +327,14 @@ def test_who_takes_a_lost_ones_place_resets_nothing():
     for i in range(4):
         for learner in (one, two):
             finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
-    before = [x.copy() for x in spec.update.arrays()]
+    before = [x.copy() for x in _arrays(spec.update)]
     replaced = Learner(me(0, 2, incarnation=1), spec)
     assert replaced.counts.newest() == 8
-    assert all(np.array_equal(x, y) for x, y in zip(spec.update.arrays(), before, strict=True))
-    assert np.array_equal(replaced.vector.read(), before[0])
+    assert all(np.array_equal(x, y) for x, y in zip(_arrays(spec.update), before, strict=True))
+    assert np.array_equal(replaced.vector.read(), spec.update.shared)
     finish(replaced.step(_rows(5, version=8), {}))
     assert replaced.ctx.counters.get("lag_max") == 0
-    assert float(replaced.update.optimizers[2][1]) == 9.0, "Adam's count is that of all workers"
+    assert float(optimizer_state(replaced.update.optimizers[2])["step"]) == 9.0, "Adam's count is that of all workers"
 
 
 @pytest.mark.parametrize("chunks", [0, -1, 22])

@@ -32,7 +32,7 @@ def _work(update: Chunked, index: int, times: int, control: Any = None) -> float
 
 
 def _all_there(update: Chunked, times: list[int]) -> None:
-    central, _, _, counters, done = update.arrays()
+    central, counters, done = update.shared, update.counters[:, :2], update.done
     assert done.tolist() == [sum(times)] * update.chunks, "every chunk had every update"
     assert counters[:, 0].tolist() == times
     want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
@@ -66,7 +66,7 @@ def _die(update: Chunked, index: int) -> None:
     vector = update.vector(ctx, Wide())
     bound: Any = update.bind(ctx, vector)
     bound.counts.newest()
-    bound.optimizers[1][0].step = lambda: time.sleep(600)
+    bound.optimizers[1].step = lambda: time.sleep(600)
     vector.grad.fill_(-1.0)
     finish(bound(1.0, np.zeros(3)))
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
         os.kill(worker.pid or 0, signal.SIGKILL)
         worker.join(60)
     _work(update, 0, 5)
-    *_, counters, done = update.arrays()
+    counters, done = update.counters[:, :2], update.done
     assert done.tolist() == [10, 10, 10], "it was in its first chunk, number 1"
     assert counters[:, 0].tolist() == [10, 0]
     _work(update, 1, 5)  # who takes its place

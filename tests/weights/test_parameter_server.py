@@ -40,8 +40,8 @@ def made(optim: OptimizerSpec, workers: int = 2, shards: int = 2, **more: Any):
 
 def whole(server: ParameterServer) -> np.ndarray:
     """A copy of every part as it was published last."""
-    newest = server.cells.shard[:, ACTIVE].tolist()
-    return np.concatenate([server.cells.copies[k, part] for k, part in zip(newest, server.parts, strict=True)])
+    newest = server.shard[:, ACTIVE].tolist()
+    return np.concatenate([server.copies[k, part] for k, part in zip(newest, server.parts, strict=True)])
 
 
 def leave(bound: Any) -> None:
@@ -74,7 +74,7 @@ def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shar
         finish(local(0.1, np.zeros(3)))
     assert np.allclose(whole(server)[: server.weights], alone.read()[: alone.weights], atol=1e-6)
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
-    assert server.cells.shard[:, 0].tolist() == [9] * shards
+    assert server.shard[:, 0].tolist() == [9] * shards
     assert [b.counts.version for b in bound] == [9, 9, 9]
     assert [b.counts.learnt for b in bound] == [45.0] * 3
     told = server.totals()
@@ -152,20 +152,20 @@ def test_a_slot_that_is_full_is_waited_for_and_the_others_are_filled_first():
     steps = bound[0](0.1, np.zeros(3))
     next(steps)
     next(steps)
-    assert (server.cells.slot[0, :, WRITTEN] - server.cells.slot[0, :, TAKEN]).tolist() == [1, 1, 1]
-    assert server.cells.slot[0, :, WRITTEN].tolist() == [1, 2, 1]
+    assert (server.slot[0, :, WRITTEN] - server.slot[0, :, TAKEN]).tolist() == [1, 1, 1]
+    assert server.slot[0, :, WRITTEN].tolist() == [1, 2, 1]
     assert bound[0].waited > 0.0
     for _ in steps:
         for part in parts:
             part.sweep()
-    assert server.cells.shard[:, 0].tolist() == [2, 2, 2]
+    assert server.shard[:, 0].tolist() == [2, 2, 2]
 
 
 def test_what_is_half_written_is_never_applied_and_whoever_comes_next_writes_over_it():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     before = whole(server)
-    server.cells.gradient[1, :11] = 7e9  # as a learner leaves it that is killed before its mark
-    server.cells.slot[1, :, BASE] = 0
+    server.gradient[1, :11] = 7e9  # as a learner leaves it that is killed before its mark
+    server.slot[1, :, BASE] = 0
     assert [part.sweep() for part in parts] == [0, 0]
     assert np.array_equal(whole(server), before)
     vectors[1], bound[1] = joined(server, 1, 3.0, incarnation=1)
@@ -258,22 +258,22 @@ def test_while_somebody_saves_no_shard_changes_anything():
     push(bound[1], parts)
     vectors[1].grad.fill_(1.0)
     leave(bound[1])
-    kept = [x.copy() for x in (whole(server), server.cells.statistics)]
-    server.cells.shard[1, BUSY] = 1  # one is at it
-    later = threading.Timer(0.05, lambda: server.cells.shard[:, BUSY].fill(0))
+    kept = [x.copy() for x in (whole(server), server.statistics)]
+    server.shard[1, BUSY] = 1  # one is at it
+    later = threading.Timer(0.05, lambda: server.shard[:, BUSY].fill(0))
     later.start()
     with bound[0].still():
-        assert not server.cells.shard[:, BUSY].any(), "it was waited for"
+        assert not server.shard[:, BUSY].any(), "it was waited for"
         assert [part.sweep() for part in parts] == [0, 0]
         assert np.array_equal(vectors[0].read(), kept[0])
-        assert np.array_equal(server.cells.statistics, kept[1])
+        assert np.array_equal(server.statistics, kept[1])
     assert [part.sweep() for part in parts] == [1, 1]
     later.join()
 
 
 def test_who_takes_a_lost_savers_place_lets_the_shards_go_on():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
-    server.cells.head[HOLD] = 1  # as one leaves it that is killed while it saves
+    server.head[HOLD] = 1  # as one leaves it that is killed while it saves
     vectors[1].grad.fill_(1.0)
     leave(bound[1])
     assert [part.sweep() for part in parts] == [0, 0]

@@ -60,15 +60,15 @@ def _work(server: ParameterServer, index: int, times: int) -> None:
 
 
 def _all_there(server: ParameterServer, times: list[int]) -> None:
-    cells, until = server.cells, time.monotonic() + 300
-    while (cells.slot[:, :, WRITTEN] != cells.slot[:, :, TAKEN]).any():
+    until = time.monotonic() + 300
+    while (server.slot[:, :, WRITTEN] != server.slot[:, :, TAKEN]).any():
         assert time.monotonic() < until
         time.sleep(0.002)
-    assert cells.shard[:, 0].tolist() == [sum(times)] * server.shards, "every part had every gradient"
-    assert cells.learner[:, 0].tolist() == times
+    assert server.shard[:, 0].tolist() == [sum(times)] * server.shards, "every part had every gradient"
+    assert server.counters[:, 0].tolist() == times
     want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
     np.testing.assert_allclose(whole(server), want, rtol=2e-3)
-    assert int(cells.lags.sum()) == sum(times) * server.shards
+    assert int(server.lags.sum()) == sum(times) * server.shards
 
 
 def _run(server: ParameterServer, kind: Any, times: list[int]) -> None:
@@ -92,7 +92,7 @@ def _run(server: ParameterServer, kind: Any, times: list[int]) -> None:
 def test_no_gradient_is_lost_and_none_comes_twice(kind):
     server = ParameterServer(PLAIN, *param_sizes(Wide()), 2, shards=2)
     _run(server, kind, [40, 40])
-    assert server.cells.shard[:, 0].tolist() == [80, 80]
+    assert server.shard[:, 0].tolist() == [80, 80]
 
 
 def _die(server: ParameterServer) -> None:
@@ -112,13 +112,13 @@ def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
     worker.start()
     try:
         until = time.monotonic() + 300
-        while not server.cells.gradient[1].any():
+        while not server.gradient[1].any():
             assert time.monotonic() < until
             time.sleep(0.005)
     finally:
         os.kill(worker.pid or 0, signal.SIGKILL)
         worker.join(60)
-    assert server.cells.gradient[1].max() > 1e9, "it was in the middle of it"
+    assert server.gradient[1].max() > 1e9, "it was in the middle of it"
     _run(server, threading.Thread, [20, 20])  # one takes its place
 
 

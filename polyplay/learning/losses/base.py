@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +20,13 @@ REDUCTIONS = ("mean", "sum")
 
 REWARDS = ("clip", "sign", "none", "scale")
 
+FRACTION, NOT_NEGATIVE, ABOVE_ZERO = "between 0 and 1", "0 or more", "above 0"
+BOUNDS: dict[str, Callable[[float], bool]] = {
+    FRACTION: lambda x: 0.0 <= x <= 1.0,
+    NOT_NEGATIVE: lambda x: x >= 0.0,
+    ABOVE_ZERO: lambda x: x > 0.0,
+}
+
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
@@ -29,27 +38,16 @@ class LossOutput(NamedTuple):
     priority: Tensor | None = None
 
 
-class LazyMetrics(Mapping[str, Tensor]):
+class LazyMetrics(UserDict[str, Tensor]):
     """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
 
     def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
         self._make = make
-        self._made: dict[str, Tensor] | None = None
 
-    def _all(self) -> dict[str, Tensor]:
-        if self._made is None:
-            with torch.no_grad():
-                self._made = {k: v.detach() for k, v in self._make().items()}
-        return self._made
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
+    @cached_property
+    def data(self) -> dict[str, Tensor]:  # type: ignore[override]
+        with torch.no_grad():
+            return {k: v.detach() for k, v in self._make().items()}
 
 
 class Loss(Protocol):
@@ -96,18 +94,15 @@ class ActorCriticLoss:
     reward_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fraction(self, "gamma", "lam")
-        check_not_negative(self, "value_cost")
-        check_above_zero(self, "reward_scale")
-        check_choice(self, reward=REWARDS)
+        check_settings(
+            self, gamma=FRACTION, lam=FRACTION, value_cost=NOT_NEGATIVE, reward_scale=ABOVE_ZERO, reward=REWARDS
+        )
 
     def transitions(self, out: Batch, batch: Batch) -> returns.Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
         steps = returns.transitions(batch, self.gamma)
-        shapes = {f"out {k}": list(out[k].shape) for k in ("logp", "value", "entropy")}
-        shapes |= {f"batch {k}": list(batch[k].shape) for k in ("logp", "value", "reward")}
-        if any(s != shapes["batch reward"] for s in shapes.values()):
-            raise ValueError(f"all must be one [T+1, B] shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
+        rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
+        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
         scale: float | Tensor = self.reward_scale
         if self.reward == "scale":
             if "reward_scale" not in out:
@@ -115,13 +110,43 @@ class ActorCriticLoss:
             scale = scale * out["reward_scale"]
         return steps._replace(reward=squash_rewards(steps.reward, self.reward, scale))
 
+    def total(
+        self,
+        terms: tuple[Tensor, Tensor, Tensor],
+        over: MaskedMean,
+        apart: Callable[[], Tensor],
+        values: tuple[Tensor, Tensor],
+        hyperparameters: Hyperparameters,
+        more: Callable[[], dict[str, Tensor]] = dict,
+        summed: bool = False,
+    ) -> LossOutput:
+        """The terms policy_loss, value_loss and entropy, means `over` transitions, added up; not means if `summed`. For
+        metrics: apart gives log π − log μ; values: V, and its targets; more: others than COMMON.
+        """
+        policy_loss, value_loss, entropy = terms
+        loss = policy_loss + self.value_cost * value_loss - hyperparameters.entropy_cost * entropy
+        loss = loss * over.count if summed else loss
 
-def common_metrics(
-    over: MaskedMean, terms: tuple[Tensor, ...], value: Tensor, target: Tensor, apart: Tensor
-) -> dict[str, Tensor]:
-    """What every loss reports (COMMON). terms: loss, policy_loss, value_loss, entropy; apart: log π − log μ."""
-    rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart.square()))
-    return dict(zip(COMMON, (*terms, *rest), strict=True))
+        def metrics() -> dict[str, Tensor]:
+            value, target = values
+            rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart().square()))
+            return dict(zip(COMMON, (loss, *terms, *rest), strict=True)) | more()
+
+        return LossOutput(loss, LazyMetrics(metrics))
+
+
+def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float | None = 1.0) -> dict[str, Tensor]:
+    """Of ratios π/μ, and how many of them are beyond `bound`."""
+    ratio = log_rho.exp()
+    clipped = torch.zeros_like(ratio) if bound is None else (ratio > bound).to(ratio.dtype)
+    return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
+
+
+def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
+    """Raises ValueError, with all shapes, where they differ."""
+    if len({x.shape for x in given.values()}) > 1:
+        shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in given.items())
+        raise ValueError(f"all must be one {name}; got {shapes}")
 
 
 class MaskedMean:
@@ -160,25 +185,11 @@ def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tenso
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
-def check_fraction(loss: object, *names: str) -> None:
-    for name in names:
-        if not 0.0 <= getattr(loss, name) <= 1.0:
-            raise UserError(f"{name} is {getattr(loss, name)}; it must be between 0 and 1")
-
-
-def check_not_negative(loss: object, *names: str) -> None:
-    for name in names:
-        if not getattr(loss, name) >= 0.0:
-            raise UserError(f"{name} is {getattr(loss, name)}; it must be 0 or more")
-
-
-def check_above_zero(loss: object, *names: str) -> None:
-    for name in names:
-        if not getattr(loss, name) > 0.0:
-            raise UserError(f"{name} is {getattr(loss, name)}; it must be above 0")
-
-
-def check_choice(loss: object, **allowed: tuple[str, ...]) -> None:
-    for name, choices in allowed.items():
-        if getattr(loss, name) not in choices:
-            raise UserError(f"{name} is {getattr(loss, name)!r}; use one of {', '.join(choices)}")
+def check_settings(loss: object, **allowed: str | tuple[str, ...]) -> None:
+    """Each by a bound of BOUNDS, or by its choices. Raises UserError."""
+    for name, bound in allowed.items():
+        value = getattr(loss, name)
+        if isinstance(bound, tuple) and value not in bound:
+            raise UserError(f"{name} is {value!r}; use one of {', '.join(bound)}")
+        if isinstance(bound, str) and not BOUNDS[bound](value):
+            raise UserError(f"{name} is {value}; it must be {bound}")

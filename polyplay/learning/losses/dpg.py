@@ -18,6 +18,7 @@ from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses.base import LazyMetrics, LossOutput, importance_weight
+from polyplay.learning.losses.returns import check_shapes
 from polyplay.nets.dpg import DPGNetwork
 
 FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
@@ -76,9 +77,8 @@ def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
 
     Raises ValueError for shapes that do not fit.
     """
-    if not (ret.ndim == 1 and ret.shape == discount.shape == ahead.shape):
-        shapes = ", ".join(str(list(x.shape)) for x in (ret, discount, ahead))
-        raise ValueError(f"ret, discount and ahead must be one [B]; got {shapes}")
+    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
+    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 

@@ -12,34 +12,23 @@ before costs, whatever the reduction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses import returns
-from polyplay.learning.losses.base import (
-    COMMON,
-    REDUCTIONS,
-    ActorCriticLoss,
-    LazyMetrics,
-    LossOutput,
-    MaskedMean,
-    at_least_float32,
-    check_choice,
-    common_metrics,
-    normalize_advantages,
-)
+from polyplay.learning.losses import base, returns
 
 BASELINES = ("acted", "present")
 
 
 @dataclass(frozen=True)
-class A2C(ActorCriticLoss):
+class A2C(base.ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
     Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
@@ -55,25 +44,23 @@ class A2C(ActorCriticLoss):
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
     baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
-    metrics: ClassVar[tuple[str, ...]] = COMMON
+    metrics: ClassVar[tuple[str, ...]] = base.COMMON
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, reduction=REDUCTIONS, baseline=BASELINES)
+        base.check_settings(self, reduction=base.REDUCTIONS, baseline=BASELINES)
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         steps = self.transitions(out, batch)
-        over = MaskedMean(steps.valid)
+        over = base.MaskedMean(steps.valid)
         advantage, target = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
-            advantage = target - at_least_float32(out["value"][:-1].detach(), target)
-        if self.normalize_advantage:
-            advantage = normalize_advantages(advantage, over)
+            advantage = target - base.at_least_float32(out["value"][:-1].detach(), target)
         return _score(self, out, batch, over, advantage, target, hyperparameters)
 
 
 @dataclass(frozen=True)
-class VTrace(ActorCriticLoss):
+class VTrace(base.ActorCriticLoss):
     """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
@@ -88,11 +75,11 @@ class VTrace(ActorCriticLoss):
     reduction: str = "sum"
     value_half: bool = True
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rho_mean", "rho_clipped")
+    metrics: ClassVar[tuple[str, ...]] = (*base.COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, reduction=REDUCTIONS)
+        base.check_settings(self, reduction=base.REDUCTIONS)
         for name in ("rho", "c", "rho_pg"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
@@ -100,46 +87,35 @@ class VTrace(ActorCriticLoss):
         if (self.rho is not None) and (self.c is None or self.c > self.rho):
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         steps = self.transitions(out, batch)
-        over = MaskedMean(steps.valid)
+        over = base.MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         advantage, target = returns.vtrace(
             steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
         )
-        if self.normalize_advantage:
-            advantage = normalize_advantages(advantage, over)
-        scored = _score(self, out, batch, over, advantage, target, hyperparameters)
-
-        def metrics() -> dict[str, Tensor]:
-            ratio = log_rho.exp()
-            clipped = torch.zeros_like(ratio) if self.rho is None else (ratio > self.rho).to(ratio.dtype)
-            return {**scored.metrics, "rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
-
-        return LossOutput(scored.loss, LazyMetrics(metrics))
+        more = partial(base.rho_metrics, over, log_rho, self.rho)
+        return _score(self, out, batch, over, advantage, target, hyperparameters, more)
 
 
 def _score(
     loss: A2C | VTrace,
     out: Batch,
     batch: Batch,
-    over: MaskedMean,
+    over: base.MaskedMean,
     advantage: Tensor,
     target: Tensor,
     hyperparameters: Hyperparameters,
-) -> LossOutput:
+    more: Callable[[], dict[str, Tensor]] = dict,
+) -> base.LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
+    if loss.normalize_advantage:
+        advantage = base.normalize_advantages(advantage, over)
     advantage, target = over.only(advantage), over.only(target)
-    logp, value, entropy = (over.only(at_least_float32(out[k][:-1], advantage)) for k in ("logp", "value", "entropy"))
+    rows = (base.at_least_float32(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
+    logp, value, entropy = map(over.only, rows)
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
-    entropy_mean = over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
-    if loss.reduction == "sum":
-        total = total * over.count
-
-    def metrics() -> dict[str, Tensor]:
-        terms = (total, policy_loss, value_loss, entropy_mean)
-        return common_metrics(over, terms, value, target, logp - batch["logp"][:-1])
-
-    return LossOutput(total, LazyMetrics(metrics))
+    terms = policy_loss, value_loss, over.mean(entropy)
+    apart, summed = lambda: logp - batch["logp"][:-1], loss.reduction == "sum"
+    return loss.total(terms, over, apart, (value, target), hyperparameters, more, summed)

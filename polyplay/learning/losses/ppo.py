@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -10,23 +12,11 @@ from torch import Tensor
 
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch
-from polyplay.learning.losses import returns
-from polyplay.learning.losses.base import (
-    COMMON,
-    ActorCriticLoss,
-    LazyMetrics,
-    LossOutput,
-    MaskedMean,
-    at_least_float32,
-    check_above_zero,
-    common_metrics,
-    normalize_advantages,
-    squash_rewards,
-)
+from polyplay.learning.losses import base, returns
 
 
 @dataclass(frozen=True)
-class PPO(ActorCriticLoss):
+class PPO(base.ActorCriticLoss):
     """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
     μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
@@ -44,32 +34,30 @@ class PPO(ActorCriticLoss):
     value_cost: float = 1.0
     whole: ClassVar[bool] = False  # minibatches may take lanes apart
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clip_fraction", "clip_range")
+    metrics: ClassVar[tuple[str, ...]] = (*base.COMMON, "clip_fraction", "clip_range")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above_zero(self, "clip_range")
+        base.check_settings(self, clip_range=base.ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(batch, self.gamma)
-        reward = squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
+        reward = base.squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
         advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
-        names = ("advantage", "target", "valid", "logp", "value")
-        shapes = {k: list(batch[k].shape) for k in names} | {f"out {k}": list(out[k].shape) for k in ("logp", "value")}
-        if len(set(map(tuple, shapes.values()))) > 1:
-            raise ValueError(f"all must be one shape; got {', '.join(f'{k} {s}' for k, s in shapes.items())}")
-        over = MaskedMean(batch["valid"])
+        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
+        base.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
+        over = base.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.left if self.anneal_clip else 1.0)
         return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
 
 
 @dataclass(frozen=True)
-class APPO(ActorCriticLoss):
+class APPO(base.ActorCriticLoss):
     """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
     et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
     and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
@@ -88,47 +76,42 @@ class APPO(ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above_zero(self, "clip_range")
+        base.check_settings(self, clip_range=base.ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
         return {"valid": returns.transitions(batch, self.gamma).valid}
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         """out and batch: rows [T+1, B], as those of losses.VTrace."""
         steps = self.transitions(out, batch)
-        over, value = MaskedMean(steps.valid), out["value"].detach()
+        over, value = base.MaskedMean(steps.valid), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         advantage = steps.reward + steps.discount * ahead - value[:-1]
         cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
         acted = {k: batch[k][:-1] for k in ("logp", "value")}
-        scored = _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters)
-
-        def metrics() -> dict[str, Tensor]:
-            ratio = log_rho.exp()
-            rho = {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > 1.0).to(ratio.dtype))}
-            return {**scored.metrics, **rho}
-
-        return LossOutput(scored.loss, LazyMetrics(metrics))
+        more = partial(base.rho_metrics, over, log_rho)
+        return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
 
 
 def _surrogate(
     loss: PPO | APPO,
     out: Batch,
     acted: Batch,
-    over: MaskedMean,
+    over: base.MaskedMean,
     advantage: Tensor,
     target: Tensor,
     reach: float,
     hyperparameters: Hyperparameters,
-) -> LossOutput:
+    more: Callable[[], dict[str, Tensor]] = dict,
+) -> base.LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
     advantage, target = over.only(advantage), over.only(target)
     if loss.normalize_advantage:
-        advantage = over.only(normalize_advantages(advantage, over))
-    logp, value, entropy = (over.only(at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy"))
+        advantage = over.only(base.normalize_advantages(advantage, over))
+    logp, value, entropy = (over.only(base.at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy"))
     log_ratio = logp - over.only(acted["logp"])
     ratio = log_ratio.exp()
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
@@ -137,12 +120,10 @@ def _surrogate(
         before = over.only(acted["value"])
         near = before + (value - before).clamp(-reach, reach)
         squared = torch.maximum(squared, (target - near).square())
-    value_loss, entropy_mean = over.mean(squared), over.mean(entropy)
-    total = policy_loss + loss.value_cost * value_loss - hyperparameters.entropy_cost * entropy_mean
 
     def metrics() -> dict[str, Tensor]:
         clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-        common = common_metrics(over, (total, policy_loss, value_loss, entropy_mean), value, target, log_ratio)
-        return {**common, "clip_fraction": clipped, "clip_range": torch.tensor(reach)}
+        return {"clip_fraction": clipped, "clip_range": torch.tensor(reach), **more()}
 
-    return LossOutput(total, LazyMetrics(metrics))
+    terms = policy_loss, over.mean(squared), over.mean(entropy)
+    return loss.total(terms, over, lambda: log_ratio, (value, target), hyperparameters, metrics)

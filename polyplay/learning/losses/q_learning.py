@@ -22,19 +22,7 @@ from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.learning.losses import q_targets
-from polyplay.learning.losses.base import (
-    REDUCTIONS,
-    REWARDS,
-    LazyMetrics,
-    LossOutput,
-    MaskedMean,
-    check_choice,
-    check_fraction,
-    check_not_negative,
-    importance_weight,
-    squash_rewards,
-)
+from polyplay.learning.losses import base, q_targets
 from polyplay.nets import q_values
 from polyplay.nets.q_network import QNetwork
 
@@ -62,14 +50,13 @@ class QLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, weighted=WEIGHTED)
-        check_not_negative(self, "clip")
+        base.check_settings(self, reduction=base.REDUCTIONS, weighted=WEIGHTED, clip=base.NOT_NEGATIVE)
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = q_targets.scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_values.take_action(out["q"], batch["action"])
-        error, weight = goal - q, importance_weight(batch, goal)
+        error, weight = goal - q, base.importance_weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
         if self.weighted == "error":
@@ -81,7 +68,7 @@ class QLoss:
         def metrics() -> dict[str, Tensor]:
             return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
 
-        return LossOutput(loss, LazyMetrics(metrics), size)
+        return base.LossOutput(loss, base.LazyMetrics(metrics), size)
 
 
 @dataclass(frozen=True)
@@ -101,16 +88,16 @@ class CategoricalLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, priority=PRIORITIES)
+        base.check_settings(self, reduction=base.REDUCTIONS, priority=PRIORITIES)
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = q_targets.categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = q_values.take_action(out["q"], batch["action"])
-        each, weight = q_targets.cross_entropy(goal, logits), importance_weight(batch, goal[:, 0])
+        each, weight = q_targets.cross_entropy(goal, logits), base.importance_weight(batch, goal[:, 0])
         floor = q_targets.entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = _reduced(weight * each, self.reduction)
@@ -120,7 +107,7 @@ class CategoricalLoss:
             common = _common(loss, q, mean, (mean - q).abs(), weight)
             return {**common, "kl": apart.mean(), "entropy": floor.mean()}
 
-        return LossOutput(loss, LazyMetrics(metrics), apart if self.priority == "kl" else each.detach())
+        return base.LossOutput(loss, base.LazyMetrics(metrics), apart if self.priority == "kl" else each.detach())
 
 
 @dataclass(frozen=True)
@@ -147,23 +134,22 @@ class SequenceLoss:
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
     def __post_init__(self) -> None:
-        check_choice(self, reduction=REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=REWARDS)
-        check_fraction(self, "gamma", "eta")
-        check_not_negative(self, "rescale")
+        base.check_settings(self, reduction=base.REDUCTIONS, time=TIMES, tail=q_targets.TAILS, reward=base.REWARDS)
+        base.check_settings(self, gamma=base.FRACTION, eta=base.FRACTION, rescale=base.NOT_NEGATIVE)
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> base.LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
-        rows["reward"] = squash_rewards(rows["reward"], self.reward, self.reward_scale)
+        rows["reward"] = base.squash_rewards(rows["reward"], self.reward, self.reward_scale)
         made = q_targets.sequence_targets(
             rows, out["target"], self.gamma, self.n, out.get("online"), self.rescale or None, self.tail
         )
-        over, action = MaskedMean(made.valid), rows["action"][:-1]
+        over, action = base.MaskedMean(made.valid), rows["action"][:-1]
         q = over.only(q_values.take_action(out["q"][:-1], action))
         goal = over.only(made.target)
-        error, weight = goal - q, importance_weight(batch, goal[0])
+        error, weight = goal - q, base.importance_weight(batch, goal[0])
         each = 0.5 * error.square().sum(0)
         if self.time == "mean":
             each = each / made.valid.sum(0).clamp(min=1)
@@ -175,7 +161,7 @@ class SequenceLoss:
             learnt = made.valid.sum(0).to(size.dtype).mean()
             return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
 
-        return LossOutput(loss, LazyMetrics(metrics), q_targets.sequence_priority(size, made.valid, self.eta))
+        return base.LossOutput(loss, base.LazyMetrics(metrics), q_targets.sequence_priority(size, made.valid, self.eta))
 
 
 def huber(error: Tensor, bound: Tensor) -> Tensor:

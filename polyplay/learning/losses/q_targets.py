@@ -17,7 +17,8 @@ from torch import Tensor
 
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import returns
-from polyplay.nets.q_values import _shape, expected_value, greedy_action, support, take_action
+from polyplay.learning.losses.returns import check_shapes
+from polyplay.nets.q_values import expected_value, greedy_action, support, take_action
 
 TAILS = ("extra", "short")
 
@@ -72,11 +73,8 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
-    if chances.ndim != 2 or size < 2 or not ret.shape == discount.shape == chances.shape[:1]:
-        raise ValueError(
-            f"chances must be [B, K] with K >= 2, ret and discount [B]; got {_shape(chances)}, {_shape(ret)}, "
-            f"{_shape(discount)}"
-        )
+    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
+    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
     if not low < high:
         raise ValueError(f"the support must rise; got {low} to {high}")
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
@@ -132,9 +130,8 @@ def sequence_targets(
     Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
-    if target.ndim != 3 or target.shape[:2] != reward.shape or (online is not None and online.shape != target.shape):
-        others = f"{_shape(target)} and {None if online is None else _shape(online)}"
-        raise ValueError(f"target and online must be [R, B, A] with [R, B] = {_shape(reward)}; got {others}")
+    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
+    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
     if tail not in TAILS or n < 1 or len(reward) <= (n if tail == "extra" else 1):
         raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r} (of {', '.join(TAILS)})")
     if "valid" in batch:
@@ -154,8 +151,7 @@ def sequence_targets(
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
-    if target.shape != logits.shape:
-        raise ValueError(f"target and logits must be one shape; got {_shape(target)}, {_shape(logits)}")
+    check_shapes(target.shape == logits.shape, "target and logits must be one shape", target, logits)
     return -(target * logits.log_softmax(-1)).sum(-1)
 
 
@@ -164,24 +160,15 @@ def entropy(chances: Tensor) -> Tensor:
     return -torch.special.xlogy(chances, chances).sum(-1)
 
 
-def kl(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(m ‖ p) [...], 0 or more: the cross-entropy less m's entropy. Rainbow's priority (Hessel et al. 2018)."""
-    return (cross_entropy(target, logits) - entropy(target)).clamp(min=0.0)
-
-
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
-    if error.shape != valid.shape or error.ndim != 2:
-        raise ValueError(f"error and valid must be one [T, B] shape; got {_shape(error)}, {_shape(valid)}")
+    fit = error.shape == valid.shape and error.ndim == 2
+    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
 
 
 def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
-    if not fit or (online is not None and online.shape != target.shape):
-        names = "[B, A]" if dims == 2 else "[B, A, K]"
-        raise ValueError(
-            f"ret and discount must be [B], target and online {names}; got {_shape(ret)}, {_shape(discount)}, "
-            f"{_shape(target)} and {None if online is None else _shape(online)}"
-        )
+    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
+    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)

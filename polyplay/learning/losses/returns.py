@@ -41,11 +41,9 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
     Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
     """
     reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
-    if reward.ndim != 2 or len(reward) < 2 or not reward.shape == terminated.shape == first.shape:
-        raise ValueError(
-            "reward, terminated and first must be one [T+1, B] shape with T >= 1; got "
-            f"{_shape(reward)}, {_shape(terminated)}, {_shape(first)}"
-        )
+    fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
+    names = "reward, terminated and first must be one [T+1, B] shape with T >= 1"
+    check_shapes(fit, names, reward, terminated, first)
     if not terminated.dtype == first.dtype == torch.bool:
         raise ValueError(f"terminated and first must be bool; got {terminated.dtype}, {first.dtype}")
     return Transitions(reward[1:], (~terminated[1:]).to(reward.dtype) * gamma, ~first[1:])
@@ -113,8 +111,7 @@ def vtrace(
     """
     _check(steps, value)
     reward, discount, valid = steps
-    if log_rho.shape != reward.shape:
-        raise ValueError(f"log_rho must be [T, B] = {_shape(reward)}; got {_shape(log_rho)}")
+    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
     delta = _below(ratio, rho) * (reward + discount * value[1:] - value[:-1])
     trace = _below(ratio, c) * (discount * lam)
@@ -140,15 +137,14 @@ def _below(ratio: Tensor, bound: float | None) -> Tensor:
 
 def _check(steps: Transitions, value: Tensor) -> None:
     reward, discount, valid = steps
-    same = reward.shape == discount.shape == valid.shape
-    if not same or reward.ndim != 2 or value.shape != (len(reward) + 1, *reward.shape[1:]):
-        raise ValueError(
-            "reward, discount and valid must be [T, B] and value [T+1, B]; got "
-            f"{_shape(reward)}, {_shape(discount)}, {_shape(valid)} and {_shape(value)}"
-        )
+    fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
+    names = "reward, discount and valid must be [T, B] and value [T+1, B]"
+    check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
     if valid.dtype != torch.bool:
         raise ValueError(f"valid must be bool; got {valid.dtype}")
 
 
-def _shape(x: Tensor) -> list[int]:
-    return list(x.shape)
+def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
+    """Raises ValueError, with the shapes given, unless they `fit`."""
+    if not fit:
+        raise ValueError(f"{wanted}; got {', '.join('None' if x is None else str(list(x.shape)) for x in given)}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyplay.common.errors import UserError
-from polyplay.learning.losses import ppo
+from polyplay.learning.losses import base, ppo
 from tests import twins
 from tests.learning.losses.test_policy_gradient import example, lane_of, tensors
 
@@ -277,7 +277,7 @@ def test_targets_and_advantages_carry_no_gradient(more):
         advantage = steps.reward + steps.discount * ahead - plain["value"]
 
         def total(given):
-            over = ppo.MaskedMean(steps.valid)
+            over = base.MaskedMean(steps.valid)
             return ppo._surrogate(loss, given, acted, over, advantage, goal, loss.clip_range, KNOBS).loss.item()
 
         for name in ("logp", "value", "entropy"):

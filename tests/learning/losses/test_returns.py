@@ -217,9 +217,9 @@ def test_wrong_shapes_and_dtypes_are_named() -> None:
         returns.transitions({k: v[:1] for k, v in batch.items()}, 0.9)
     with pytest.raises(ValueError, match=r"must be bool; got torch\.bool, torch\.uint8"):
         returns.transitions({**batch, "first": batch["first"].byte()}, 0.9)
-    with pytest.raises(ValueError, match=r"value \[T\+1, B\].*and \[2, 1\]"):
+    with pytest.raises(ValueError, match=r"value \[T\+1, B\].*, \[2, 1\]$"):
         returns.gae(step, value[1:], 1.0)
-    with pytest.raises(ValueError, match=r"and \[3, 1, 1\]"):
+    with pytest.raises(ValueError, match=r", \[3, 1, 1\]$"):
         returns.n_step(step, value[..., None])
     with pytest.raises(ValueError, match=r"log_rho must be \[T, B\] = \[2, 1\]; got \[3, 1\]"):
         returns.vtrace(step, value, torch.zeros(3, 1))
