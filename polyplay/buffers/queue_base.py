@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from polyplay.common import tree
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.ring import Ring
 from polyplay.common.semaphores import Semaphore, Semaphores
-from polyplay.common.shared_memory import LINE, Layout, SharedObject
+from polyplay.common.shared_memory import LINE, SharedObject
 from polyplay.common.tree import Spec
 
 if TYPE_CHECKING:
@@ -45,31 +44,32 @@ class SharedQueue(Queue, SharedObject):
     A reader may ask its writers for their parts of a checkpoint: writer i answers reader i mod those that ask.
     """
 
+    LOCAL = ("use", "_empty", "_full", "ends")
+    marks: np.ndarray
+    answered: np.ndarray
+    _rings: np.ndarray
+    _asked: np.ndarray
+    _closed: np.ndarray
+
     def __init__(self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], more_bells: int = 0):
         """asks: how many ask for parts, and how many answer. more_bells: than one for each reader."""
         self.slots, self.share, self.readers = slots, slots // pairs, readers
-        layout = Layout()
-        own = {
-            "marks": ((slots, LINE // 8), np.int64),
-            "rings": ((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
-            "asked": (asks[0], np.int64),
-            "answered": (asks[1], np.int64),
-            "closed": (LINE // 8, np.int64),
-        }
-        self._places = tree.map(lambda f: layout.add(*f), {**fields, **own})
-        self.block, self._bells = layout.block(), Semaphores(readers + more_bells)
-        self.nbytes = self.block.nbytes
-        travels = set(self.__dict__)
-        self._attach()
-        self.LOCAL = (*(self.__dict__.keys() - travels),)  # what _attach makes, it makes anew in each process
+        self._bells = Semaphores(readers + more_bells)
+        super().__init__(
+            **fields,
+            marks=((slots, LINE // 8), np.int64),
+            _rings=((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            _asked=(asks[0], np.int64),
+            answered=(asks[1], np.int64),
+            _closed=(LINE // 8, np.int64),
+        )
         for slot in range(slots):
             self._empty[slot // self.share].put(slot)
 
     def _attach(self) -> None:
-        self.arrays = tree.map(lambda place: self.block.array(*place), self._places)
-        self.marks, self.answered = self.arrays["marks"], self.arrays["answered"]
+        super()._attach()
         self.use = self.marks[:, 0]  # who holds a slot
-        empty, full = self.arrays["rings"][..., : Ring.cells(self.share)]
+        empty, full = self._rings[..., : Ring.cells(self.share)]
         self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(empty)]
         self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(full)]
         self.ends = full[:, 0:16:8]  # [pairs, 2] head and tail of each full ring
@@ -91,11 +91,11 @@ class SharedQueue(Queue, SharedObject):
 
     def ask(self, c: int, version: int) -> None:
         """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer."""
-        self.arrays["asked"][c] = version + 1
+        self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
         """The update whose checkpoint waits for the part of writer `i`; None: no such."""
-        wanted = int(self.arrays["asked"][i % len(self.arrays["asked"])])
+        wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
@@ -110,16 +110,16 @@ class SharedQueue(Queue, SharedObject):
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
-        return range(c, len(self.answered), len(self.arrays["asked"]))
+        return range(c, len(self.answered), len(self._asked))
 
     def close(self) -> None:
         """Every wait, now and later, raises Closed."""
-        self.arrays["closed"][0] = 1
+        self._closed[0] = 1
         for i in range(self._bells.n):
             self._bells[i].post()
 
     def check(self) -> None:
-        if self.arrays["closed"][0]:
+        if self._closed[0]:
             raise Closed
 
 

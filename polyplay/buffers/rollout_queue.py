@@ -43,6 +43,11 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 class RolloutQueue(SharedQueue):
     """`slots` rollouts of T+1 rows and `lanes` lanes, shared by `producers` actors and `consumers` learners."""
 
+    rows: Batch
+    state: Batch
+    by: np.ndarray  # incarnation of the actor that filled a slot
+    base: np.ndarray  # rollouts learnt before this queue began, by producer
+
     def __init__(
         self,
         rows: Spec,
@@ -78,12 +83,6 @@ class RolloutQueue(SharedQueue):
 
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
-
-    def _attach(self) -> None:
-        super()._attach()
-        self.rows, self.state = self.arrays["rows"], self.arrays["state"]
-        self.by = self.arrays["by"]  # incarnation of the actor that filled a slot
-        self.base = self.arrays["base"]  # rollouts learnt before this stream began, by producer
 
     def writer_bell(self, i: int) -> Semaphore:
         return self._bells[self.consumers + i]

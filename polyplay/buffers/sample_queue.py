@@ -36,16 +36,20 @@ class SampleQueue(SharedQueue):
     """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
 
     memory: ClassVar[str] = "replay"
+    priority: np.ndarray
+    _items: Batch
+    _learning: np.ndarray
+    _remembering: np.ndarray
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.memories, self.learners = replay, queue.consumers, learners
         self._stream, pairs = queue, self.memories * learners  # of each memory's learners, one memory after another
         n = pairs * depth
         fields = {
-            "items": tree.widen(replay.drawn(), (n,)),
+            "_items": tree.widen(replay.drawn(), (n,)),
             "priority": ((n, replay.batch), np.float32),
-            "learning": (LINE // 8, np.float64),
-            "remembering": ((self.memories, LINE // 8), np.float64),
+            "_learning": (LINE // 8, np.float64),
+            "_remembering": ((self.memories, LINE // 8), np.float64),
         }
         super().__init__(fields, n, pairs, learners, (1, self.memories))
         self._learning[_LEFT] = 1.0
@@ -60,11 +64,6 @@ class SampleQueue(SharedQueue):
     def label(self) -> str:
         back = ", and priorities back" if self.replay.prioritized else ""
         return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
-
-    def _attach(self) -> None:
-        super()._attach()
-        self._items, self.priority = self.arrays["items"], self.arrays["priority"]
-        self._learning, self._remembering = self.arrays["learning"], self.arrays["remembering"]
 
     def writer_bell(self, i: int) -> Semaphore:
         return self._stream.bell(i // self.learners)

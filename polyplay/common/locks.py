@@ -48,7 +48,7 @@ class LockHolder:
     def __init__(self, locks: RobustLocks, who: int):
         self.locks, self.who = locks, who
         # an open file of its own: locks are the open file's, and there may be several workers in this process
-        self._fd = os.open(f"/proc/self/fd/{locks._block.fd}", os.O_RDWR) if _SET is not None else -1
+        self._fd = os.open(f"/proc/self/fd/{locks.block.fd}", os.O_RDWR) if _SET is not None else -1
 
     def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
@@ -74,7 +74,7 @@ class LockHolder:
         if _SET is not None:
             fcntl.fcntl(self._fd, _SET, _flock(kind, index))
         else:
-            fcntl.lockf(self.locks._block.fd, elsewhere, 1, index)
+            fcntl.lockf(self.locks.block.fd, elsewhere, 1, index)
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1

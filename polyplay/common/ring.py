@@ -29,23 +29,14 @@ class Ring:
         if self._bell is not None:
             self._bell.post()
 
-    def look(self) -> int | None:
-        """The next number, left where it is."""
-        head = int(self._head[0])
-        return None if head == int(self._tail[0]) else int(self._ring[head % len(self._ring)])
-
-    def get(self) -> int | None:
-        number = self.look()
-        if number is not None:
-            self._head[0] += 1
-        return number
-
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """As get, but who holds the number is written to `use` before it leaves the ring."""
-        number = self.look()
-        if number is not None:
-            use[number] = holder
-            self._head[0] += 1
+        """The next number, None: there is none. Who holds it is written to `use` before it leaves the ring."""
+        head = int(self._head[0])
+        if head == int(self._tail[0]):
+            return None
+        number = int(self._ring[head % len(self._ring)])
+        use[number] = holder
+        self._head[0] += 1
         return number
 
     def peek(self) -> list[int]:

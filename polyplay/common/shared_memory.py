@@ -87,12 +87,17 @@ class SharedObject:
         """arrays: shape and number type of each, or a tree of these."""
         layout = Layout()
         self._places = tree.map(lambda array: layout.add(*array), arrays)
-        self._block = layout.block()
+        self.block = layout.block()
         self._attach()
 
     def _attach(self) -> None:
         """Make what is this process's own."""
-        self.__dict__.update(tree.map(lambda place: self._block.array(*place), self._places))
+        self.__dict__.update(tree.map(lambda place: self.block.array(*place), self._places))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        return self.block.nbytes
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL and k not in self._places}

@@ -156,7 +156,7 @@ def _lanes(envs: Any) -> float:
         )
     if kind in ("toy", "vector", "envpool"):
         return envs.lanes * float(tree.nbytes(envs.spec.obs))
-    return float(SharedRows(envs.spec, envs.lanes, workers_of(envs))._block.nbytes)
+    return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 
 
 def _saved_for_backward(net: Any, spec: Any) -> float:

@@ -66,7 +66,7 @@ class Params(SharedArrays):
     def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
         if not self._locked:
             self._locked = True
-            page_lock(self._block, vector.flat.device)
+            page_lock(self.block, vector.flat.device)
         self._newest.write(vector.flat, version)
         self._head[_VERSION], self._head[_ROUND] = version, round
         memory_barrier()

@@ -14,7 +14,7 @@ from torch import Tensor
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout, SharedObject
+from polyplay.common.shared_memory import SharedObject
 
 _FENCE = threading.Lock()
 
@@ -49,19 +49,9 @@ class SharedArrays(SharedObject):
 
     def __init__(self, bells: int = 0) -> None:
         self._bells = Semaphores(max(bells, 1))
-        layout, members = Layout(), [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
+        members = [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: x for name, x in members if isinstance(x, _Declared)}
-        self._fields = {name: layout.add(x.shape(self), x.dtype) for name, x in declared.items()}
-        self._block = layout.block()
-        self._attach()
-
-    def _attach(self) -> None:
-        """Make what is this process's own."""
-        for name, field in self._fields.items():
-            setattr(self, name, self._block.array(*field))
-
-    def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in super().__getstate__().items() if k not in self._fields}
+        super().__init__(**{name: (x.shape(self), x.dtype) for name, x in declared.items()})
 
     def label(self) -> str:
         """What a diagram calls it."""
@@ -70,11 +60,6 @@ class SharedArrays(SharedObject):
     def arrows(self) -> list[Arrow]:
         """The lines of a diagram that it is."""
         return []
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of shared memory."""
-        return self._block.nbytes
 
     def check(self) -> None:
         """Raises Closed."""

@@ -30,7 +30,7 @@ OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
 
 
 def _arrays(update: SharedArrays) -> list[np.ndarray]:
-    return [getattr(update, name) for name in update._fields]
+    return [getattr(update, name) for name in update._places]
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():

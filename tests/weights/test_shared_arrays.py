@@ -109,6 +109,6 @@ def test_one_that_was_sent_maps_the_same_memory(shared: SharedArrays):
     shared.patience = 0.25
     sent = cloudpickle.loads(cloudpickle.dumps(shared))
     assert (sent.patience, sent.nbytes, sent.label()) == (0.25, shared.nbytes, shared.label())
-    for name in shared._fields:
+    for name in shared._places:
         getattr(shared, name)[...] = 1
         assert (getattr(sent, name) == 1).all()

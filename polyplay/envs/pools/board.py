@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.common import tree
-from polyplay.common.shared_memory import Layout, SharedObject
-from polyplay.common.tree import Batch, Field, Spec
+from polyplay.common.shared_memory import SharedObject
+from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.pool import EnvSpec
 
@@ -25,34 +25,27 @@ def row_fields(spec: EnvSpec) -> Spec:
 class SharedRows(SharedObject):
     """The pool's shared memory: rows and actions [lanes, …], and the status of its workers."""
 
-    LOCAL = ("rows", "action", "faults", "notes", "deadline", "busy", "seeds", "joins", "waited")
+    rows: Batch
+    action: Tree
+    faults: np.ndarray  # of each lane so far
+    joins: np.ndarray  # how often each lane came back after it was gone
+    seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: not known
+    notes: np.ndarray
+    deadline: np.ndarray  # by when a worker must be done; 0: it is idle
+    busy: np.ndarray  # the lane that it steps
+    waited: np.ndarray  # seconds that a process waited for orders, number of waits
 
     def __init__(self, spec: EnvSpec, lanes: int, workers: int):
-        layout = Layout()
-
-        def per_lane(fields: Spec) -> Batch:
-            return tree.map(lambda f: layout.add((lanes, *f.shape), f.dtype), fields)
-
-        self._fields = {
-            "rows": per_lane(row_fields(spec)),
-            "action": per_lane(spaces.fields(spec.action)),
-            "faults": layout.add(lanes, np.int64),  # of each lane so far
-            "joins": layout.add(lanes, np.int64),  # how often each lane came back after it was gone
-            "seeds": layout.add(lanes, np.int64),  # of each lane's generator, see rules.rng_of; -1: not known
-            "notes": layout.add((lanes, NOTE), np.uint8),
-            "deadline": layout.add(workers, np.float64),  # by when a worker must be done; 0: it is idle
-            "busy": layout.add(workers, np.int64),  # the lane that it steps
-            "waited": layout.add((workers, 8), np.float64),  # seconds that a process waited for orders, number of waits
-        }
-        self._block = layout.block()
-        self._attach()
+        super().__init__(
+            rows=tree.widen(row_fields(spec), (lanes,)),
+            action=tree.widen(spaces.fields(spec.action), (lanes,)),
+            **dict.fromkeys(("faults", "joins", "seeds"), (lanes, np.int64)),
+            notes=((lanes, NOTE), np.uint8),
+            deadline=(workers, np.float64),
+            busy=(workers, np.int64),
+            waited=((workers, 8), np.float64),
+        )
         self.seeds[:] = -1
-
-    def _attach(self) -> None:
-        arrays = tree.map(lambda field: self._block.array(*field), self._fields)
-        self.rows, self.action, self.faults = arrays["rows"], arrays["action"], arrays["faults"]
-        self.notes, self.deadline, self.busy = arrays["notes"], arrays["deadline"], arrays["busy"]
-        self.seeds, self.joins, self.waited = arrays["seeds"], arrays["joins"], arrays["waited"]
 
     def note(self, lane: int, kind: int, text: str) -> None:
         data = text.encode(errors="replace")[: NOTE - 2]
