@@ -77,8 +77,9 @@ def read_lines(path: Path) -> Iterator[Row]:
         return
     with path.open("rb") as file:
         for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+            if not line.endswith(b"\n"):
+                return  # being written; what follows would be the rest of it
+            yield json.loads(line)
 
 
 def to_plain(value: object) -> Any:
