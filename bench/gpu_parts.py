@@ -18,7 +18,7 @@ from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
-from polyplay.learning.learner import learn
+from polyplay.learning.worker import learn
 from polyplay.nets.device import enter_device, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.runs import options

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets
+from polyplay import nets, systems
 from polyplay.acting.exploration import EpsilonLadder
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec
@@ -94,7 +94,9 @@ def planes_of(obs: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> Recording:
     """So many rows of each lane, played by an untrained network on Ape-X's ladder of ε."""
     crew = Crew(serial=True)
-    envs = Envs(env, lanes, workers=1, options=_wiring.atari_options(env, "apex"), **crew.stepping)
+    envs = Envs(
+        env, lanes, workers=1, options=_wiring.atari_options(systems.load("apex").Config(env=env)), **crew.stepping
+    )
     policy = nets.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
     net = build_network(policy, 0)
     params = Params(param_sizes(net)[1])
