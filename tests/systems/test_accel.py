@@ -18,7 +18,7 @@ from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
 from polyplay.weights.chunked import Chunked
 from polyplay.workers.crew import Crew
-from tests.systems.trained import goes_on_to_the_bit, kill_one_by_one, same_weights, updates
+from tests.systems.trained import kill_one_by_one, resumed_and_whole, same_weights, updates
 
 NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "tensorboard": False, "report_every": 0.5}
 NET |= {"anneal": "constant", "normalize_advantage": True}
@@ -103,7 +103,10 @@ def test_groups_change_nothing_but_who_waits(tmp_path):
 
 @pytest.mark.parametrize("algo", [{}, PPO], ids=["a2c", "ppo"])
 def test_in_step_a_run_goes_on_to_the_bit(algo, tmp_path):
-    goes_on_to_the_bit("accel", tmp_path, 2_048, **{**CATCH, **algo})
+    resumed, whole = resumed_and_whole("accel", tmp_path, 2_048, **{**CATCH, **algo})
+    assert updates(resumed) == updates(whole)
+    assert [row["update"] for row in updates(resumed)] == list(range(1, len(updates(whole)) + 1))
+    assert same_weights(resumed, whole)
 
 
 def test_in_chunks_it_goes_on_from_its_counts_with_new_games(tmp_path, capfd):

@@ -14,7 +14,7 @@ from polyplay.runs import memory_estimate, plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
-from tests.systems.trained import goes_on_to_the_bit, updates
+from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant"}
 CATCH = {**NET, "env": "toy:catch", "actors": 2, "lanes": 8, "batch": 16, "unroll": 9, "epochs": 2, "minibatches": 2}
@@ -107,7 +107,10 @@ def test_rounds_count_batches_whatever_their_updates(wiring, lag, tmp_path):
 
 
 def test_at_lag_0_a_run_goes_on_to_the_bit(tmp_path):
-    goes_on_to_the_bit("appo", tmp_path, 2_000, **CATCH, lag=0)
+    resumed, whole = resumed_and_whole("appo", tmp_path, 2_000, **CATCH, lag=0)
+    assert updates(resumed) == updates(whole)
+    assert [row["update"] for row in updates(resumed)] == list(range(1, len(updates(whole)) + 1))
+    assert same_weights(resumed, whole)
 
 
 @pytest.mark.parametrize("lag", [1, -1])

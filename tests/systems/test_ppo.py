@@ -13,7 +13,7 @@ from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
-from tests.systems.trained import goes_on_to_the_bit, same_weights, updates
+from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant", "normalize_advantage": True}
 CATCH = {**NET, "env": "toy:catch", "lanes": 16, "unroll": 16, "learning_rate": 3e-3, "clip_range": 0.2}
@@ -53,7 +53,10 @@ def test_replicas_stay_equal_to_the_bit_and_lag_is_told(tmp_path):
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):
-    goes_on_to_the_bit("ppo", tmp_path, 2_048, **CATCH, replicas=1)
+    resumed, whole = resumed_and_whole("ppo", tmp_path, 2_048, **CATCH, replicas=1)
+    assert updates(resumed) == updates(whole)
+    assert [row["update"] for row in updates(resumed)] == list(range(1, len(updates(whole)) + 1))
+    assert same_weights(resumed, whole)
 
 
 def test_rate_and_clip_range_fall_from_rollout_to_rollout(tmp_path):

@@ -30,18 +30,13 @@ def same_weights(one: polyplay.Run, two: polyplay.Run) -> bool:
     return first.keys() == second.keys() and all(np.array_equal(first[k], second[k]) for k in first)
 
 
-def goes_on_to_the_bit(system: str, tmp_path: Path, steps: int, **settings: Any) -> None:
-    """A run that is cut in half and resumed does what the uncut one does: each update, and the last weights."""
+def resumed_and_whole(system: str, tmp_path: Path, steps: int, **settings: Any) -> tuple[polyplay.Run, polyplay.Run]:
+    """A run that was stopped halfway and resumed, and the same run without a stop."""
     settings |= {"trace": True, "serial": True}
     whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=steps, **settings)
     half = polyplay.train(system, run=str(tmp_path / "half"), steps=steps // 2, **settings)
-    before = len(updates(half))
-    more = polyplay.resume(half.directory, steps=steps)
-    assert before < len(updates(more)) == len(updates(whole))
-    assert updates(more) == updates(whole)
-    numbers = [row["update"] for row in updates(more)]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert same_weights(more, whole)
+    assert 0 < len(updates(half)) < len(updates(whole))
+    return polyplay.resume(half.directory, steps=steps), whole
 
 
 def until(crew: Crew, condition: Callable[[], Any], seconds: float = 600.0) -> None:
