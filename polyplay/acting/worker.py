@@ -57,7 +57,7 @@ def act(
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
-        producer.give(saved.get("flight", {}))
+        producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
         actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
         actor.explore = explore
         if "pool" in saved:
@@ -75,7 +75,8 @@ def act(
                 ctx.counters.add("rollouts", 1)
             report_faults(ctx, pool)
             yield
-            actor_checkpoint.answer_save(ctx, actor, producer)
+            while actor_checkpoint.answer_save(ctx, actor, producer) and ctx.serial:
+                yield
 
 
 def _serve(ctx: WorkerContext, agents: AgentTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:

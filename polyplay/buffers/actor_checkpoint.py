@@ -3,10 +3,13 @@
 `workers/ROLE-I.safetensors`  all that decides worker I's future, where its pool can save itself, and its rollouts
                               that were still on their way to a learner
 `workers/ROLE-I.json`         its counters; where no state was saved why, and the episodes that are lost by it
-`workers/stream-C.json`       what learner C had taken of every actor, and the actors that did not write their part
+`workers/stream-C.json`       what learner C had taken of every actor and not given back, whose turn it is with it,
+                              and the actors that did not write their part
 
 A learner that saves waits until every actor has finished its rollout and written its part. So the actors' states, the
-rollouts in flight and the learner's state belong together, however far acting runs ahead. Imports no torch.
+rollouts in flight and the learner's state belong together, however far acting runs ahead. Where all take turns, actors
+stand still while it waits: saving changes no order, and everyone has the same turn next in a resumed run.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -44,18 +47,19 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
     part.json(name, report)
 
 
-def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> None:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts."""
+def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did."""
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
     if version is None or ctx.directory is None or not actor.between:
-        return
+        return False
     try:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         queue.answer(p, version)
     except OSError as e:
         ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {e.strerror or e}")
         queue.answer(p, version, failed=True)
+    return True
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
@@ -75,6 +79,20 @@ def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
     """Rollouts of each producer that were learnt from before the checkpoint of a resumed run."""
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
+
+
+def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
+    """Slots of this actor that its learner had not given back at the checkpoint of a resumed run. Only in turns: where
+    an actor may come after its learner, nobody would give them back.
+    """
+    read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
+    return read.get(str(ctx.index), 0)
+
+
+def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
+    """RolloutQueue.turns of this learner at the checkpoint of a resumed run."""
+    end = _queue_end(ctx, ctx.index)
+    return end.get("turn", sum(end.get("taken", {}).values()))
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
@@ -104,8 +122,9 @@ def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Ge
 
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
     """Write this learner's end of the queue. Raises OSError."""
-    counts = {str(p): queue.learnt(p) for p in range(ctx.index, queue.producers, queue.consumers)}
-    part.json(f"workers/stream-{ctx.index}", {"taken": counts, "lost": lost})
+    own = range(ctx.index, queue.producers, queue.consumers)
+    counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": {str(p): queue.reading(p) for p in own}}
+    part.json(f"workers/stream-{ctx.index}", {**counts, "turn": int(queue.turns[ctx.index]), "lost": lost})
 
 
 # ----------------------------------------------------------------------------------------- the main process

@@ -32,6 +32,7 @@ class ReplayShard:
             learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)
             own = slice(ctx.index, None, self.queue.consumers)
             self.queue.base[own] = learnt[own]
+            self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
         self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:

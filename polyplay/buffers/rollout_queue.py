@@ -47,6 +47,7 @@ class RolloutQueue(SharedQueue):
     state: Batch
     by: np.ndarray  # incarnation of the actor that filled a slot
     base: np.ndarray  # rollouts learnt before this queue began, by producer
+    turns: np.ndarray  # slots taken and producers passed over, in earlier runs too, by consumer
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class RolloutQueue(SharedQueue):
             "state": tree.widen(state, (slots, lanes)),
             "by": (slots, np.int64),
             "base": (producers, np.int64),
+            "turns": (consumers, np.int64),
         }
         super().__init__(fields, slots, producers, consumers, (consumers, producers), more_bells=producers)
 
@@ -118,8 +120,12 @@ class RolloutQueue(SharedQueue):
         """The semaphore that gets a token whenever consumer `c` has something to look at."""
         return self._bells[c]
 
+    def reading(self, p: int) -> int:
+        """Slots of producer `p` that its consumer has taken and not given back yet."""
+        return len(self.held(slice(p, p + 1), READING))
+
     def reclaim(self, c: int) -> None:
-        """Give back what a lost predecessor of consumer `c` was reading."""
+        """Give back what a predecessor of consumer `c`, one that was lost or of an earlier run, was reading."""
         for slot in self.held(slice(c, None, self.consumers), READING):
             self._empty[slot // self.share].put(slot)
 
@@ -159,14 +165,19 @@ class Producer:
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(self._full.peek())}
 
-    def give(self, flight: Batch) -> None:
-        """The inverse, on a stream that nothing went through yet."""
+    def give(self, flight: Batch, reading: int = 0) -> None:
+        """The inverse, on a stream that nothing went through yet. reading: slots to lack until the learner begins: it
+        had not given them back.
+        """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
             assert slot is not None  # they were in slots of a stream as large as this
             tree.write(self.rows, slot, kept["rows"])
             tree.write(self.state, slot, kept.get("state", {}))
             self.commit(slot, int(kept["by"]))
+        for _ in range(reading):
+            self._empty.take(self.queue.use, READING)
+            self._bell.wait(0)  # its token
 
     def commit(self, slot: int, by: int = 0) -> None:
         """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
@@ -190,7 +201,6 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
     def consumer(
         self,
         c: int,
-        turn: int = 0,
         log: Callable[[list[int]], None] = lambda slots: None,
         join: Collator | None = None,
         wait: bool = True,
@@ -198,19 +208,21 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 
         The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
-        taken before a whole batch is there. `turn`: slots taken before, in an earlier run; `log` hears of every batch.
-        `join` puts slots side by side, if not the stream's own does. `wait`: for a while, before it answers None.
+        taken before a whole batch is there. `log` hears of every batch. `join` puts slots side by side, if not the
+        stream's own does. `wait`: for a while, before it answers None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
+        queue.reclaim(c)
         while True:
             queue.check()
-            chosen, after = self._choose(c, turn)
+            chosen, after = self._choose(c, int(queue.turns[c]))
             if len(chosen) < self.n:
                 if not (wait and bell.wait(queue.patience)):
                     yield None
                 continue
-            taken, turn = [queue._full[p].take(queue.use, READING) for p in chosen], after
+            taken = [queue._full[p].take(queue.use, READING) for p in chosen]
+            queue.turns[c] = after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]

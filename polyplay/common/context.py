@@ -71,6 +71,7 @@ class WorkerContext:
     reuse: bool = True  # learn from what was computed while acting, where the weights are the same
     heads: RoleSize | None = None  # of this role
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
+    meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
@@ -85,6 +86,11 @@ class WorkerContext:
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
+
+    @property
+    def serial(self) -> bool:
+        """Whether all workers take turns in one thread: nothing comes while this one waits."""
+        return self.patience == 0.0
 
     @property
     def leaving(self) -> bool:

@@ -61,10 +61,11 @@ class RolloutSource:
         self.alone = self.queue.consumers == 1
         passes = learner.spec.passes
         self.each = 1 if passes is None else passes.updates  # from one batch
-        self.taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
-        self.slots = sum(self.taken)
+        taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
+        self.slots = sum(taken)
+        self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
         if self.first:
-            self.queue.base[:] = self.taken
+            self.queue.base[:] = taken
             self.publish()
 
     def publish(self) -> None:
@@ -77,7 +78,7 @@ class RolloutSource:
         length = spec.total if spec.anneal == "linear" else 0.0
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, self.each)
         join = collator_for(queue, self.source.n, self.learner.device)
-        return self.source.consumer(ctx.index, sum(self.taken[ctx.index :: queue.consumers]), log, join)
+        return self.source.consumer(ctx.index, log, join)
 
     def step(self, batch: Rollout) -> Iterator[None]:
         self.learner.counts.newest()  # where others change the weights too

@@ -158,15 +158,28 @@ def rows_per_update(crew: Any) -> int:
 
 
 def _repeats(crew: Any) -> str:
-    fixed = all(r.envs.fixed for r in crew.roles if r.envs)
-    free = any(r.apart and r.n > 1 for r in crew.roles)
     if not crew.where.on_cpu:
         return "not exact: sums on a GPU have no fixed order"
-    if crew.serial or (fixed and not free and not any(r.source for r in crew.roles)):
-        return "exact to the bit with the same seed and settings, where the environment is"
-    if fixed and not free and _in_step(crew):
-        return "exact to the bit with the same seed and settings, where the environment is: lag 0"
-    return "not exact: workers run freely; --serial is exact to the bit"
+    if not _fixed(crew):
+        return "not exact: workers run freely; --serial is exact to the bit"
+    why = ": lag 0" if not crew.serial and any(r.source for r in crew.roles) else ""
+    return f"exact to the bit with the same seed and settings, where the environment is{why}"
+
+
+def _fixed(crew: Any) -> bool:
+    """Whether no clock decides what workers do."""
+    fixed = all(r.envs.fixed for r in crew.roles if r.envs)
+    free = any(r.apart and r.n > 1 for r in crew.roles)
+    queues = any(r.source for r in crew.roles)
+    return crew.serial or (fixed and not free and (not queues or _in_step(crew)))
+
+
+def resumes_exactly(crew: Any) -> bool:
+    """Whether a resumed run learns, to the bit, as one that was never stopped, if environments can be saved: then
+    checkpoints hold all that decides what comes next.
+    """
+    ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
+    return crew.where.on_cpu and _fixed(crew) and not ahead and not any(r.apart for r in crew.roles)
 
 
 def _in_step(crew: Any) -> bool:
@@ -190,7 +203,9 @@ def _resumes(crew: Any) -> str:
     if not kinds <= {"toy", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
     alone = "" if kinds == {"toy"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
-    how = "as it was, batches that were drawn ahead are drawn anew" if ahead else "as if nothing had happened"
+    how = "to the bit" if resumes_exactly(crew) else "as it was, but workers run freely"
+    if ahead:
+        how = "as it was, batches that were drawn ahead are drawn anew"
     return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
 
 

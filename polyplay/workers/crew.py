@@ -241,17 +241,34 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            for worker in (w for w in self._workers() if not w.done):
-                try:
-                    next(worker.runs)
-                    worker.ctx.turn()
-                except StopIteration:
-                    worker.done = True
-                except (UserError, EnvFailure, NotFinite, Closed):
-                    raise
-                except Exception:
-                    raise WorkerLost(_lost(worker, traceback.format_exc())) from None
+            for worker in self._workers():
+                self._turn(worker)
+            self._meet()
         return self.done
+
+    def _turn(self, worker: WorkerHandle) -> None:
+        if worker.done:
+            return
+        try:
+            next(worker.runs)
+            worker.ctx.turn()
+        except StopIteration:
+            worker.done = True
+        except (UserError, EnvFailure, NotFinite, Closed):
+            raise
+        except Exception:
+            raise WorkerLost(_lost(worker, traceback.format_exc())) from None
+
+    def _meet(self) -> None:
+        """Workers that wait for each other go on while they can: an update of all learners ends in the round that it
+        was begun in, and actors never see a half of it.
+        """
+        waiting, before = [w for w in self._workers() if w.ctx.meeting], list[int]()
+        while (now := [w.ctx.meeting for w in waiting]) != before:
+            before = now
+            for worker in waiting:
+                if worker.ctx.meeting:
+                    self._turn(worker)
 
     def _read_rest(self, worker: WorkerHandle) -> None:
         """All that a worker sent before it ended."""

@@ -229,7 +229,7 @@ def test_batches_can_be_ordered_by_a_log():
     log = [[1, 1], [0, 1]]
     batches.order = lambda c, turn: log[turn // 2]
     heard = []
-    taken = batches.consumer(0, 0, heard.append)
+    taken = batches.consumer(0, heard.append)
     for number in (1, 2):
         _fill(queue, ends[0], number)
     _fill(queue, ends[1], 3)
