@@ -223,7 +223,7 @@ class TrainingSource:
     def save(self) -> Iterator[None]:
         if self.learner.saved != self.learner.version:
             self.learner.save()
-        yield
+        yield from ()  # no turn: where all take turns, saving changes no order
 
 
 class OpenSource(Protocol[B]):

@@ -1,0 +1,271 @@
+"""Which runs resume to the bit: every system in one thread, its workers and batches, cut at random and resumed.
+
+Each cell is a run that goes through, and the same run that is asked to stop at a random turn of a random worker, is
+resumed, saves at another, is stopped again at a third and resumed to its end. Both have written the loss of every
+update, and a last checkpoint. `exact`: all losses are equal to the bit, and so is every array of the checkpoint:
+weights, optimiser, target network, replays, environments, recurrent state, rollouts in flight. Beside it stands what
+the run's own plan says (`resume`). Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from common import RESULTS, Row, about, at_once, command_line, lines_about, publish, table
+from digests import ADAM, less
+
+import polyplay
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.files import read_lines
+from polyplay.runs import plan
+from polyplay.runs.load import crew_of
+from polyplay.runs.options import RunOptions
+
+QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
+ACTED: dict[str, Any] = {**ADAM, "env": "toy:catch", "unroll": 4}
+DRAWN: dict[str, Any] = {**ACTED, "batch": 16, "ratio": 4.0, "capacity": 400, "start": 120, "target": 20}
+ACTORS: dict[str, Any] = {**ACTED, "lanes": 2, "steps": 600}
+SEQUENCES: dict[str, Any] = {**less(DRAWN, "optimizer"), "env": "toy:memory", "sequence": 4, "burn_in": 2, "n_step": 2}
+SEQUENCES |= {"core_size": 16, "ratio": 2.0, "lanes": 2, "steps": 700}
+AHEAD: dict[str, Any] = {**DRAWN, "lanes": 2, "steps": 500}
+PENDULUM: dict[str, Any] = {**less(AHEAD, "network", "optimizer", "eps"), "env": "Pendulum-v1", "width": 16}
+
+
+@dataclass(frozen=True)
+class Cell:
+    system: str
+    settings: dict[str, Any]
+    workers: str  # how many of what
+    batch: str  # what an update takes
+
+    @property
+    def name(self) -> str:
+        return f"{self.system}, {self.workers}, {self.batch}"
+
+
+def plural(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n > 1)}"
+
+
+def fit(batch: int, lanes: int, actors: int) -> str:
+    return f"{batch} trajectories, {'one rollout of each' if batch == lanes * actors else 'not one rollout of each'}"
+
+
+def in_queues() -> Iterator[Cell]:
+    """Actors that run ahead of their learners."""
+    clipped = {**less(ACTORS, "optimizer"), "epochs": 2, "minibatches": 2}
+    for n in (1, 2, 3):
+        actors = plural(n, "actor")
+        for batch in (2, 4, 6, 8)[: 2 * n]:  # there are slots for
+            given, said = {"actors": n, "batch": batch}, fit(batch, 2, n)
+            yield Cell("impala", ACTORS | given, actors, said)
+            if batch > 2:  # whole trajectories in a minibatch
+                yield Cell("appo", clipped | given, actors, said)
+        for lag in (0, 1):
+            given, said = {"actors": n, "batch": 2 * n, "lag": lag}, f"{2 * n} trajectories, --lag {lag}"
+            yield Cell("impala", ACTORS | given, actors, said)
+        for batch in (4, 7):
+            yield Cell("r2d2", SEQUENCES | {"actors": n, "batch": batch}, actors, f"{batch} sequences")
+    memory = {**ACTORS, "env": "toy:memory", "core": "gru", "actors": 3, "batch": 8, "slots": 3}
+    yield Cell("impala", memory, "3 actors", "8 trajectories, a GRU, 3 slots")
+    yield Cell("impala", ACTORS | {"actors": 2, "batch": 2, "slots": 1}, "2 actors", "2 trajectories, 1 slot")
+    given = {"actors": 4, "batch": 24, "learners": 2, "slots": 6, "steps": 1_200}
+    yield Cell("impala", ACTORS | given, "4 actors, 2 learners", "24 trajectories, 6 slots")
+    for n, learners, batch in ((2, 2, 4), (2, 2, 8), (3, 2, 8), (3, 3, 12), (4, 2, 4), (4, 2, 8), (4, 2, 12)):
+        given, workers = {"actors": n, "batch": batch, "learners": learners}, f"{n} actors, {learners} learners"
+        yield Cell("impala", ACTORS | given, workers, fit(batch, 2, n))
+
+
+def in_step() -> Iterator[Cell]:
+    """Replicas that act and learn in turn, and wait for each other."""
+    for n in (1, 2, 3):
+        given, replicas = {"replicas": n, "lanes": 12, "steps": 600}, plural(n, "replica")
+        drawn = {**DRAWN, **given, "batch": 18, "capacity": 600, "start": 120}
+        yield Cell("a2c", ACTED | given, replicas, "12 lanes")
+        yield Cell("a2c", {**ACTED, **given, "env": "toy:memory", "core": "lstm", "core_size": 16}, replicas, "an LSTM")
+        passes = {"epochs": 2, "minibatches": 2}
+        yield Cell("ppo", {**less(ACTED, "optimizer"), **given, **passes}, replicas, "12 lanes, 2 minibatches")
+        yield Cell("accel", {**ACTED, **given, "groups": 2}, replicas, "12 lanes, 2 groups")
+        yield Cell("accel", {**ACTED, **given, "sync": "chunked", "groups": 2}, replicas, "--sync chunked")
+        yield Cell("dqn", drawn | {"priority": 0.6, "n_step": 3}, replicas, "18 draws, by priority")
+        yield Cell("rainbow", {**less(drawn, "optimizer"), "bound": 2.0}, replicas, "18 draws")
+        again = {**less(drawn, "optimizer"), "groups": 2}
+        yield Cell("accel_dqn", again, replicas, "18 draws")
+        yield Cell("accel_dqn", again | {"sync": "chunked"}, replicas, "--sync chunked")
+
+
+def apart() -> Iterator[Cell]:
+    """Workers that change shared weights without waiting, and replays that are workers."""
+    for n in (1, 2, 3):
+        yield Cell("a3c", {**ACTED, "workers": n, "steps": 600}, plural(n, "worker"), "4 steps")
+        agents = {**ACTED, "agents": 4 * n, "predictors": n, "trainers": n, "schedule": "off", "steps": 600}
+        for rows in (0, 16):
+            said = f"at least {rows} transitions" if rows else "one chunk"
+            workers = f"{4 * n} agents, {plural(n, 'predictor')}, {plural(n, 'trainer')}"
+            yield Cell("ga3c", agents | {"min_batch": rows}, workers, said)
+        for memories in sorted({1, n}):
+            workers = f"{plural(n, 'actor')}, {plural(memories, 'replay')}"
+            given = {"actors": n, "memories": memories, "capacity": 1200, "start": 120}
+            yield Cell("apex", AHEAD | given | {"prefetch": 2}, workers, "16 draws")
+            yield Cell("apex_dpg", PENDULUM | given | {"prefetch": 2}, workers, "16 draws")
+            yield Cell("gorila", AHEAD | given | {"learners": 2, "shards": 2}, f"{workers}, 2 learners", "16 draws")
+        bundles = less(AHEAD, "lanes") | {"learners": n, "shards": 2, "steps": 700 * n}
+        yield Cell("gorila", bundles, plural(n, "bundle"), "16 draws")
+
+
+def cells() -> list[Cell]:
+    return [*in_queues(), *in_step(), *apart()]
+
+
+# ------------------------------------------------------------------------------------------------- one cell
+
+
+@contextlib.contextmanager
+def at_turns(**when: int) -> Iterator[Callable[[], int]]:
+    """Within it, runs are asked to `save` or `finish` at that turn of their workers; gives the turns so far."""
+    turns, plain = 0, WorkerContext.turn
+
+    def turn(ctx: WorkerContext) -> None:
+        nonlocal turns
+        turns += 1
+        for what, at in when.items():
+            if turns == at:
+                getattr(RunControl, what)(ctx.control)
+        plain(ctx)
+
+    with mock.patch.object(WorkerContext, "turn", turn):
+        yield lambda: turns
+
+
+def cut_and_whole(cell: Cell, directory: Path, seed: int = 0) -> tuple[polyplay.Run, polyplay.Run, list[int]]:
+    """The run with two cuts, the one that went through, and the updates of the cuts."""
+    settings, dice = QUIET | cell.settings, random.Random(f"{cell.name} {seed}")
+    with at_turns() as turns:
+        whole = polyplay.train(cell.system, run=str(directory / "whole"), **settings)
+    at = sorted(int(turns() * dice.uniform(0.02, 0.95)) for _ in range(2))
+    with at_turns(finish=at[0]):
+        run = polyplay.train(cell.system, run=str(directory / "cut"), **settings)
+    cuts = [newest(run).name]
+    with at_turns(save=int((at[1] - at[0]) * dice.random()) + 1, finish=at[1] - at[0] + 2):
+        run = polyplay.resume(run.directory)
+    cuts.append(newest(run).name)
+    if cuts[-1] != newest(whole).name:
+        run = polyplay.resume(run.directory)
+    return run, whole, [int(name) for name in cuts]
+
+
+def newest(run: polyplay.Run) -> Path:
+    return checkpoint.newest(run.directory, print)
+
+
+def differs(run: polyplay.Run, whole: polyplay.Run) -> str:
+    """Where two runs differ first; empty: nowhere."""
+    losses = [list(read_lines(r.directory / "updates.jsonl")) for r in (run, whole)]
+    assert len(losses[1]) >= 10, f"{len(losses[1])} updates say nothing"
+    for one, other in zip(*losses, strict=False):
+        if one != other:
+            return f"from update {other['update']} on"
+    if len(losses[0]) != len(losses[1]):
+        return f"{len(losses[0])} updates, not {len(losses[1])}"
+    return saved_differs(newest(run), newest(whole))
+
+
+def saved_differs(one: Path, other: Path) -> str:
+    """The first file in which two checkpoints differ, but for counters of this run's part."""
+    names = [sorted(str(f.relative_to(p)) for f in p.rglob("*") if f.is_file()) for p in (one, other)]
+    if names[0] != names[1]:
+        return f"the checkpoint's files: {set(names[0]) ^ set(names[1])}"
+    for name in names[0]:
+        counters = name == checkpoint.MANIFEST or (name.startswith("workers/") and name.endswith(".json"))
+        if counters and "stream-" not in name:
+            continue
+        if name.endswith(".safetensors"):
+            arrays = [checkpoint.OpenCheckpoint(p).arrays(name.removesuffix(".safetensors")) for p in (one, other)]
+            same = arrays[0].keys() == arrays[1].keys() and all(
+                np.array_equal(v, arrays[1][k], equal_nan=v.dtype.kind == "f") for k, v in arrays[0].items()
+            )
+        else:
+            same = (one / name).read_bytes() == (other / name).read_bytes()
+        if not same:
+            return f"the last checkpoint's {name}"
+    return ""
+
+
+def documented(cell: Cell) -> bool:
+    """Whether the run's plan says that it resumes to the bit."""
+    page = systems.load(cell.system)
+    names = page.Config.__dataclass_fields__
+    crew = crew_of(RunOptions(serial=True, steps=cell.settings["steps"]))
+    page.build(page.Config(**{k: v for k, v in cell.settings.items() if k in names}), crew)
+    return plan.resumes_exactly(crew)
+
+
+def measure(cell: Cell) -> Row:
+    torch.set_num_threads(1)
+    said = documented(cell)
+    with tempfile.TemporaryDirectory() as directory, open(Path(directory) / "printed", "w") as printed:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            run, whole, cuts = cut_and_whole(cell, Path(directory))
+        wrong, updates = differs(run, whole), int(newest(whole).name)
+    return {
+        "system": cell.system,
+        "workers": cell.workers,
+        "batch": cell.batch,
+        "updates": updates,
+        "cut at": ", ".join(map(str, cuts)),
+        "documented": "exact" if said else "not exact",
+        "resumed": f"other {wrong}" if wrong else "exact",
+        "verdict": "WRONG" if said and wrong else "as documented" if said or wrong else "exact by chance",
+    }
+
+
+def page(where: Row, rows: list[Row]) -> list[str]:
+    said = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in sorted({r["verdict"] for r in rows})}
+    return [
+        "# What resumes to the bit",
+        "",
+        *lines_about(where),
+        "",
+        *table(rows),
+        "",
+        f"{len(rows)} runs in one thread (`--serial`): {', '.join(f'{n} {verdict}' for verdict, n in said.items())}.",
+        "Each was cut at two random turns and resumed. *cut at*: the updates whose checkpoints it went on from.",
+        "*documented*: what the run's plan says. *exact*: the losses of all updates and every array of the last",
+        "checkpoint, replays, environments and rollouts in flight included, are those of the run that went through.",
+    ]
+
+
+def main() -> int:
+    parser = command_line(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", nargs="+", help="systems", default=list(systems.names()))
+    parser.add_argument("--processes", type=int, default=2, help="runs at once")
+    parser.add_argument("--out", type=Path, default=RESULTS / "exactness")
+    asked = parser.parse_args()
+    where, wanted = about(), [cell for cell in cells() if cell.system in asked.only]
+    rows = list[Row]()
+    for row in at_once(measure, wanted, asked.processes):
+        rows.append(row)
+        print(f"exactness: {len(rows)} of {len(wanted)}: {' | '.join(map(str, row.values()))}", flush=True)
+    order = [(cell.system, cell.workers, cell.batch) for cell in wanted]
+    rows.sort(key=lambda row: order.index((row["system"], row["workers"], row["batch"])))
+    publish(asked.out, {**where, "rows": rows}, page(where, rows))
+    return int(any(row["verdict"] == "WRONG" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
