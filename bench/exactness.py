@@ -93,8 +93,8 @@ def in_queues() -> Iterator[Cell]:
 def in_step() -> Iterator[Cell]:
     """Replicas that act and learn in turn, and wait for each other."""
     for n in (1, 2, 3):
-        given, replicas = {"replicas": n, "lanes": 12, "steps": 600}, plural(n, "replica")
-        drawn = {**DRAWN, **given, "batch": 18, "capacity": 600, "start": 120}
+        given, replicas = {"replicas": n, "lanes": 12, "steps": 1_200}, plural(n, "replica")
+        drawn = {**DRAWN, **given, "batch": 18, "capacity": 600, "start": 120, "steps": 600}
         yield Cell("a2c", ACTED | given, replicas, "12 lanes")
         yield Cell("a2c", {**ACTED, **given, "env": "toy:memory", "core": "lstm", "core_size": 16}, replicas, "an LSTM")
         passes = {"epochs": 2, "minibatches": 2}
@@ -156,14 +156,16 @@ def cut_and_whole(cell: Cell, directory: Path, seed: int = 0) -> tuple[polyplay.
     settings, dice = QUIET | cell.settings, random.Random(f"{cell.name} {seed}")
     with at_turns() as turns:
         whole = polyplay.train(cell.system, run=str(directory / "whole"), **settings)
-    at = sorted(int(turns() * dice.uniform(0.02, 0.95)) for _ in range(2))
+    last = newest(whole).name
+    at = sorted(int(turns() * dice.uniform(0.02, 0.9)) for _ in range(2))
     with at_turns(finish=at[0]):
         run = polyplay.train(cell.system, run=str(directory / "cut"), **settings)
     cuts = [newest(run).name]
     with at_turns(save=int((at[1] - at[0]) * dice.random()) + 1, finish=at[1] - at[0] + 2):
-        run = polyplay.resume(run.directory)
-    cuts.append(newest(run).name)
-    if cuts[-1] != newest(whole).name:
+        if cuts[-1] != last:  # a run at its end is not resumed: it would learn on
+            run = polyplay.resume(run.directory)
+            cuts.append(newest(run).name)
+    if cuts[-1] != last:
         run = polyplay.resume(run.directory)
     return run, whole, [int(name) for name in cuts]
 

@@ -12,6 +12,7 @@ import ast
 import contextlib
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -186,6 +187,20 @@ def traits(page: Path) -> str:
     return "\n".join(traits_matrix.markdown())
 
 
+def exactness(page: Path) -> str:
+    """Runs of bench/exactness.py that resumed to the bit, by system and by what their plans say of that."""
+    rows = json.loads((ROOT / "bench" / "results" / "exactness.json").read_text())["rows"]
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        kinds.setdefault((row["system"], row["documented"]), []).append(row["resumed"])
+    where = os.path.relpath(ROOT / "docs" / "systems", page.parent)
+    body = [
+        [f"[`{system}`]({where}/{system}.md)", said, str(len(found)), str(found.count("exact"))]
+        for (system, said), found in sorted(kinds.items())
+    ]
+    return table(["system", "its plan says", "runs", "resumed to the bit"], body)
+
+
 def usage(page: Path) -> str:
     """What `polyplay --help` prints."""
     printed = io.StringIO()
@@ -238,6 +253,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "options": run_options,
     "rules": rules,
     "traits": traits,
+    "exactness": exactness,
     "usage": usage,
     "verbs": verbs,
 }

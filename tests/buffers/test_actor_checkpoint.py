@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.queue_base import READING
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.buffers.rollout_slots import ROWS
 from polyplay.common import checkpoint
@@ -82,8 +83,9 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     one, two = (context_of(tmp_path, index=i)[0] for i in range(2))
     waiting = actor_checkpoint.wait_for_actors(ctx, queue, 5)
     next(waiting)
-    actor_checkpoint.answer_save(one, actor_of({"acts": np.arange(3)}), ends[0])
-    actor_checkpoint.answer_save(two, actor_of(None, between=False), ends[1])
+    assert actor_checkpoint.answer_save(one, actor_of({"acts": np.arange(3)}), ends[0])
+    assert not actor_checkpoint.answer_save(one, actor_of({"acts": np.arange(3)}), ends[0]), "once"
+    assert not actor_checkpoint.answer_save(two, actor_of(None, between=False), ends[1])
     next(waiting)
     assert queue.late(0, 5) == [1]
     monkeypatch.setattr(actor_checkpoint, "SAVE_TIMEOUT", 0.0)
@@ -95,6 +97,26 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert actor_checkpoint.load_actor(two, consumers=1) == {}
     assert actor_checkpoint.rollouts_learnt(one, queue) == [0, 0]
+
+
+def test_a_resumed_actor_lacks_what_was_being_read_only_where_all_take_turns(tmp_path):
+    queue = queue_of(1)
+    queue.turns[0] = 5
+    queue._empty[0].take(queue.use, READING)
+    ctx, _ = context_of(tmp_path, role="learn")
+    actor_checkpoint.save_queue_end(ctx, checkpoint.CheckpointPart(tmp_path, 5), queue, [])
+    ctx.resume = checkpoint.complete(tmp_path, 5, {})
+    assert (actor_checkpoint.slots_read(ctx, queue), actor_checkpoint.saved_turn(ctx, queue)) == (1, 5)
+    ctx.patience = 0.1
+    assert actor_checkpoint.slots_read(ctx, queue) == 0
+
+
+def test_a_checkpoint_without_turns_loads(tmp_path):
+    queue, (ctx, _) = queue_of(2), context_of(tmp_path, role="learn")
+    before = {"taken": {"0": 3, "1": 4}, "lost": []}
+    checkpoint.CheckpointPart(tmp_path, 5).json("workers/stream-0", before)
+    ctx.resume = checkpoint.complete(tmp_path, 5, {})
+    assert (actor_checkpoint.slots_read(ctx, queue), actor_checkpoint.saved_turn(ctx, queue)) == (0, 7)
 
 
 def test_an_actor_that_cannot_write_is_left_out(tmp_path):

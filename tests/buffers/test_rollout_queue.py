@@ -209,6 +209,32 @@ def test_rollouts_in_flight_go_on_in_another_stream():
     assert ends[1].flight() == {}
 
 
+def test_a_slot_that_was_being_read_is_missing_until_the_learner_begins():
+    queue = _stream(slots=3)
+    end, taken = queue.producer(0), queue.batches(1).consumer(0)
+    _fill(queue, end, 1)
+    _fill(queue, end, 2)
+    next(taken)
+    other = _stream(slots=3)
+    other.patience = 0.0
+    new = other.producer(0)
+    new.give(end.flight(), queue.reading(0))
+    assert queue.reading(0) == other.reading(0) == 1
+    assert new.slot() is not None
+    assert new.slot() is None
+    assert next(other.batches(1).consumer(0))[0]["version"][0, 0] == 2
+    assert new.slot() is not None
+
+
+def test_whose_turn_it_is_outlives_a_consumer():
+    queue = _stream(slots=6, producers=3)
+    ends = [queue.producer(p) for p in range(3)]
+    for end in ends:
+        _fill(queue, end, end.p)
+    assert [next(queue.batches(1).consumer(0))[0]["version"][0, 0] for _ in range(2)] == [0, 1]
+    assert queue.turns.tolist() == [2]
+
+
 def test_a_learner_knows_which_actors_have_answered():
     queue = _stream(slots=4, producers=4, consumers=2)
     assert [queue.asked(p) for p in range(4)] == [None] * 4

@@ -84,6 +84,11 @@ def test_what_resumes():
         "if the environments can be saved (docs/concepts/failures_and_resume.md)"
     )
     assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("lanes begin new games")
+    together = {"actors": 3, "lanes": 2, "batch": 4}
+    assert line(make("impala", **together), "resume").startswith("as it was, but workers run freely")
+    assert line(make("impala", **together, options={"serial": True}), "resume").startswith("to the bit")
+    ahead = line(make("apex", options={"serial": True}), "resume")
+    assert ahead.startswith("as it was, batches that were drawn ahead are drawn anew")
 
 
 def test_what_ends_an_episode():

@@ -107,6 +107,35 @@ def test_serial_takes_turns():
     assert order == [0, 1, 0, 1, 0, 1]
 
 
+def test_in_one_thread_all_meet_within_a_round():
+    """One that waits for another goes on as soon as that has come: nobody else has a turn in between."""
+    came, order = [0, 0], []
+
+    def meets(ctx):
+        for number in range(1, 4):
+            for part in (2 * number - 1, 2 * number):
+                came[ctx.index] = part
+                while min(came) < part:
+                    ctx.meeting = part
+                    yield
+                ctx.meeting = 0
+            order.append(f"{number} of {ctx.index}")
+            yield
+
+    def looks(ctx):
+        while True:
+            order.append("look")
+            yield
+
+    crew = Crew(serial=True)
+    crew.add(looks)
+    crew.add(meets, n=2, learner=True)
+    crew.start()
+    assert ends(crew)
+    rounds = [sorted(part.split(",")) for part in ",".join(order).split("look")[1:4]]
+    assert rounds == [["", "", f"{i} of 0", f"{i} of 1"] for i in (1, 2, 3)]
+
+
 @pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
 def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
     block = SharedBlock(512)
