@@ -68,7 +68,7 @@ class ReplayBuffer:
         if state:
             self.states.put(state, slots[0])
         self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may have been removed since
+        self._prioritize(added)
         self.limiter.rows += T * len(at)
 
     def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
