@@ -117,7 +117,7 @@ class Learner:
         with self.ctx.counters.timed("learn"):
             return self.spec.loss(self.policy.unroll(rows, state), rows, self.spec.hyperparameters)
 
-    def step_on_sample(self, item: Batch, fresh: float, observe: bool = False) -> Iterator[None]:
+    def step_on_sample(self, item: Batch, fresh: float = 0.0, observe: bool = False) -> Iterator[None]:
         """One update from a sample of a replay; its `priority` is then how surprising each was. fresh: agent steps
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         observe: running statistics learn from it first, where they didn't from what was acted.
@@ -197,13 +197,14 @@ class Learner:
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return float(total[3] / total[4])
 
-    def rest(self, steps: float) -> Iterator[None]:
-        """No update: only count agent steps, with what replicas have to agree on."""
+    def rest(self, steps: float) -> Generator[None, None, float]:
+        """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
         self.counts.rest(total[0])
         self.learnt = self.counts.learnt
         self.ctx.counters.set("learnt", self.learnt)
         self._heed(total)
+        return float(total[0] / total[4])
 
     def _sums(self, learnt: float, kl: float) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control

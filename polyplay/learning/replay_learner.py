@@ -33,11 +33,11 @@ class ReplayLearner:
             self.learner.observe({"obs": rows["obs"]})
             return self.buffer.add_rollout(rows, state, lane)
 
-    def update(self, steps: float) -> Iterator[None]:
-        """One update. steps: agent steps to count with it, see Learner.step_on_sample."""
+    def update(self) -> Iterator[None]:
+        """One update."""
         with self.ctx.counters.timed("replay"):
             item = self.buffer.sample(importance_exponent(self.replay, self.learner.remaining()))
-        yield from self.learner.step_on_sample(item, steps)
+        yield from self.learner.step_on_sample(item)
         priority = self.learner.priorities()
         if priority is not None:
             with self.ctx.counters.timed("replay"):
@@ -47,13 +47,11 @@ class ReplayLearner:
             report_replay(self.ctx, self.buffer)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """Insert a rollout, and make the updates that are due; where none is, only its agent steps are counted."""
-        steps = self.insert(rows, state)
-        due = self.buffer.due
-        if not due:
-            yield from self.learner.rest(steps)
-        for i in range(due):
-            yield from self.update(steps if i == 0 else 0.0)
+        """Insert a rollout, count its agent steps, and make the updates that are due."""
+        limiter, before = self.buffer.limiter, self.buffer.limiter.steps
+        limiter.steps = before + (yield from self.learner.rest(self.insert(rows, state)))
+        for _ in range(self.buffer.due):
+            yield from self.update()
 
     # ------------------------------------------------------------------------------------------------ saving
 
@@ -61,9 +59,9 @@ class ReplayLearner:
         """Raises OSError."""
         name = replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
-        part.json(f"{name}/replay_learner", {"rows": self.buffer.limiter.rows, "updates": self.updates})
+        part.json(f"{name}/replay_learner", {"updates": self.updates})
 
     def _load(self) -> None:
         if restore_replay(self.ctx, self.buffer):
             saved = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
-            self.buffer.limiter.rows, self.updates = int(saved["rows"]), int(saved["updates"])
+            self.updates = int(saved["updates"])

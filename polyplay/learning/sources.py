@@ -134,7 +134,7 @@ class ReplaySource:
             self.ctx.counters.depth(self.queue.depth)
             yield from self.learner.rest(steps)
         else:
-            yield from self.replay_learner.update(0.0)
+            yield from self.replay_learner.update()
             self.rollouts.publish()
 
     def save(self) -> Iterator[None]:

@@ -97,6 +97,11 @@ def alive(shard: ReplayShard) -> set[int]:
     return set(priorities(shard))
 
 
+def taken(shard: ReplayShard) -> int:
+    """Rows that it inserted."""
+    return int(shard.buffer.index.lane[0].sum())
+
+
 def test_each_memory_holds_its_actors_rows_with_the_priorities_of_the_twin():
     shop = Shop()
     shards, twins = [shop.shard(m) for m in range(2)], [Valued(shop.replay) for _ in range(2)]
@@ -109,7 +114,7 @@ def test_each_memory_holds_its_actors_rows_with_the_priorities_of_the_twin():
         items = twin.items()
         assert alive(shard) == set(items)
         assert priorities(shard) == pytest.approx({i: x["priority"] for i, x in items.items()}, rel=1e-4, abs=1e-5)
-        assert shard.buffer.limiter.rows == 6 * T * LANES
+        assert taken(shard) == 6 * T * LANES
 
 
 def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
@@ -180,17 +185,17 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
 def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio):
     shop = Shop(memories=1, actors=1, slots=4, ratio=ratio, start=20, batch=16)
     shard, taker = shop.shard(0), shop.reader.batches()
-    taken = 0
+    played = 0
     for _ in range(40):
-        taken += shop.play(0) is not None
+        played += shop.play(0) is not None
         shard.step()
     assert shop.samples.depth == 2, "as many as there are trays"
     drawn = shard.buffer.sampled // 16
     if ratio is None:
-        assert (taken, shard.buffer.limiter.rows) == (40, 40 * T * LANES)
+        assert (played, taken(shard)) == (40, 40 * T * LANES)
         return
-    assert taken < 40
-    behind = (shard.buffer.limiter.rows - 20) * ratio / 16 - drawn
+    assert played < 40
+    behind = (shard.buffer.limiter.steps - 20) * ratio / 16 - drawn
     assert 2 <= behind < 2 + 1 + T * LANES * ratio / 16
     learnt = 0
     for _ in range(60):
@@ -200,9 +205,9 @@ def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio
         if tray is not None:
             shop.reader.give(tray, np.ones(8 * 2))
             learnt += 1
-    rows = shard.buffer.limiter.rows
+    steps = shard.buffer.limiter.steps
     assert learnt > 10
-    assert learnt + 2 + 3 + T * LANES * ratio / 16 >= (rows - 20) * ratio / 16 >= learnt
+    assert learnt + 2 + 3 + T * LANES * ratio / 16 >= (steps - 20) * ratio / 16 >= learnt
 
 
 def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
@@ -224,7 +229,7 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     assert len(shop.queue._empty[0]) == 2, "its slots went back to the actor"
     assert shop.play(0) is not None
     assert new.step()
-    assert new.buffer.limiter.rows == T * LANES
+    assert taken(new) == T * LANES
 
 
 def finish(turns: Any) -> None:
@@ -252,7 +257,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
     assert priorities(loaded) == priorities(shards[1])
-    assert loaded.buffer.limiter.rows == shards[1].buffer.limiter.rows
+    assert loaded.buffer.limiter.steps == shards[1].buffer.limiter.steps
     assert loaded.buffer.sampled == sampled - 2 * 8
     assert again.queue.base[1] == 3
     assert actor_checkpoint._queue_end(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}
@@ -270,7 +275,7 @@ def test_actors_write_their_parts_once_their_own_memory_stands_still(tmp_path):
     assert [shop.queue.asked(p) for p in range(2)] == [3, None], "buffer 1 is still at work"
     while shards[1].step():
         pass
-    assert shards[1].buffer.limiter.rows == T * LANES
+    assert taken(shards[1]) == T * LANES
     next(saves[1])
     assert shop.queue.asked(1) == 3
     assert shop.producers[1].flight() == {}, "what it took is not in flight"

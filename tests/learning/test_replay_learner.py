@@ -28,6 +28,7 @@ class Learner:
         self.items: list[Any] = []
         self.seen: list[Any] = []
         self.priority: Any = None  # NumPy's, here
+        self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
 
     def remaining(self) -> float:
@@ -36,7 +37,7 @@ class Learner:
     def observe(self, rows):
         self.seen.append(rows["obs"])
 
-    def step_on_sample(self, item, fresh, observe=False):
+    def step_on_sample(self, item, fresh=0.0, observe=False):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
         self.priority = np.arange(1.0, len(item["id"]) + 1)
@@ -48,8 +49,8 @@ class Learner:
 
     def rest(self, steps):
         self.rested.append(steps)
-        return
-        yield
+        yield from ()
+        return steps if self.mean is None else self.mean
 
 
 def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
@@ -93,8 +94,21 @@ def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
         run(made.step(rollout(2, 4), {}))
         twin = max(0, (8 * turn - 16) * 2 // 8)
         assert made.updates == len(learner.revised) == twin
-    assert learner.revised[:3] == [8.0, 0.0, 8.0], "fresh steps count once"
-    assert sum(learner.rested) + sum(learner.revised) == 29 * 8
+    assert learner.rested == [8.0] * 29, "steps count once"
+    assert not any(learner.revised)
+
+
+def test_replicas_owe_by_the_mean_of_their_steps():
+    """What games end in one of them delays both alike: they make their updates together."""
+    owed = []
+    for ends in ((), (1,)):
+        learner = Learner()
+        made = replay_learner(learner)
+        learner.mean = 6.0  # of 8 and 4
+        for _ in range(9):
+            run(made.step(rollout(2, 4, ends), {}))
+        owed.append((made.updates, made.buffer.limiter.steps))
+    assert owed == [((54 - 16) * 2 // 8, 54.0)] * 2
 
 
 @pytest.mark.parametrize(("sequence", "each"), [(0, 8), (4, 32)])
@@ -107,7 +121,7 @@ def test_sequences_count_the_rows_that_are_learnt(sequence, each):
 def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
     made = replay_learner(Learner())
     assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.buffer.limiter.rows == 24
+    assert made.buffer.limiter.steps == 20
     assert made.buffer.inserted == 16  # row 5's next one is not there yet
 
 
@@ -132,7 +146,7 @@ def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = replay_learner(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
     assert replay_store.importance_exponent(made.replay, left) == pytest.approx(beta)
     made.insert(rollout(30, 4), {})
-    run(made.update(0.0))
+    run(made.update())
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
         assert replay_store.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None

@@ -12,9 +12,10 @@ from polyplay.buffers.replay.columns import Columns
 from polyplay.buffers.replay.index import ItemIndex
 from polyplay.buffers.replay.recurrent_states import RecurrentStates
 from polyplay.buffers.replay.sequences import spans
-from polyplay.buffers.replay.spec import BOTH, FLAGS, REWARDS, Replay
+from polyplay.buffers.replay.spec import BOTH, FLAGS, REWARDS, Proportional, Replay
 from polyplay.common import tree
 from polyplay.common.tree import Batch
+from polyplay.common.value_rescaling import rescale, unscale
 
 
 class Batches(ABC):
@@ -32,6 +33,31 @@ class Batches(ABC):
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         """The batch of the items in `slots`, see docs/concepts/replay.md."""
 
+    @abstractmethod
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        """First priorities [n] of items that may be drawn, from the outputs of the policy that acted (Ape-X, R2D2).
+        Raises BadPriority: a value is not finite.
+        """
+
+    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots of the last rows, G and D, each [n]."""
+        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
+        form = REWARDS.index(r.reward)
+        end, total, discount = row_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
+        return end, np.multiply(total, r.scale, out=total), discount
+
+    def row_errors(self, slots: np.ndarray) -> np.ndarray:
+        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
+        end, total, discount = self.windows(slots)
+        ahead, eps = self.columns.arrays["value"][end], getattr(self.replay.sampler, "rescale", 0.0)
+        ahead = unscale(ahead, eps) if eps else ahead
+        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
+        goal = rescale(goal, eps) if eps else goal
+        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
+
+    def _checked(self, slots: np.ndarray, priority: np.ndarray) -> np.ndarray:
+        return self.index.live_items(self.index.ids(slots), priority)[1]
+
     def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
         """The leaves of the rows in slots `at` [T, B], and what is not in the rows."""
         batch = into or next(self._turn)
@@ -45,13 +71,6 @@ class Batches(ABC):
 class TransitionBatches(Batches):
     """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
 
-    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots of the last rows, G and D, each [n]."""
-        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
-        form = REWARDS.index(r.reward)
-        end, total, discount = row_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
-        return end, np.multiply(total, r.scale, out=total), discount
-
     def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
         end, total, discount = self.windows(slots)
         both = np.stack([slots, end])
@@ -60,14 +79,7 @@ class TransitionBatches(Batches):
         return self._batch(both, extras, into)
 
     def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        """|G + D·value - chosen| [n] of items that may be drawn, by the outputs of the policy that acted: Ape-X's first
-        priorities. Raises BadPriority: a value is not finite.
-        """
-        end, total, discount = self.windows(slots)
-        value, chosen = self.columns.arrays["value"], self.columns.arrays["chosen"]
-        later = np.where(discount == 0.0, 0.0, discount * value[end])  # no value counts behind the end of an episode
-        errors = np.abs(total + later - chosen[slots]).astype(np.float64)
-        return self.index.live_items(self.index.ids(slots), errors)[1]
+        return self._checked(slots, self.row_errors(slots))
 
 
 class SequenceBatches(Batches):
@@ -83,3 +95,13 @@ class SequenceBatches(Batches):
         batch = self._batch(at, extras, into)
         batch["reward"][~real] = 0
         return batch
+
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        r = self.replay
+        assert isinstance(r.sampler, Proportional)
+        at, _, valid = spans(slots, r.length, self.index.R, r.burn_in, self.index.flags)
+        learnt = slice(r.burn_in, r.burn_in + r.sequence)
+        at, valid = at[learnt], valid[learnt]
+        size = np.where(valid, self.row_errors(at.ravel()).reshape(at.shape), 0.0)
+        mean = size.sum(0) / np.maximum(valid.sum(0), 1)
+        return self._checked(slots, r.sampler.eta * size.max(0) + (1.0 - r.sampler.eta) * mean)

@@ -39,6 +39,7 @@ class ReplayBuffer:
         if isinstance(replay.sampler, Proportional):
             self.sampler = ProportionalSampler(replay.sampler, self.index, self.rng)
         self.max_priority = 1.0  # the greatest ever given
+        self.first_priority = 1.0  # of those added last, their mean
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
         kind = SequenceBatches if replay.sequence else TransitionBatches
         self.batches = kind(replay, self.index, self.columns, self.states, replay.buffers if batches else 0)
@@ -51,10 +52,24 @@ class ReplayBuffer:
         state [B, …]: recurrent state before row 0. Raises ValueError: a lane given twice, stacks that do not continue;
         NotFinite: first priorities that are made of the rows.
         """
+        self._add(batch, lanes, state)
+        self.limiter.steps += _arrived(batch["first"])
+
+    def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
+        """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
+        its agent steps.
+        """
+        first = rows["first"]
+        self._add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
+        steps = _arrived(first[1:])
+        self.limiter.steps += steps
+        return float(steps)
+
+    def _add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None) -> None:
         T, index = len(batch["reward"]), self.index
         if not 0 < T <= index.most:
             for begin in range(0, T, index.most):
-                self.add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
+                self._add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
             return
         at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else self._lanes(lanes)
         rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
@@ -68,16 +83,7 @@ class ReplayBuffer:
         if state:
             self.states.put(state, slots[0])
         self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-        self._prioritize(added[index.flags[added] & row_kernels.LIVE > 0])  # some may have been removed since
-        self.limiter.rows += T * len(at)
-
-    def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
-        """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
-        its agent steps.
-        """
-        first = rows["first"]
-        self.add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
-        return float(np.count_nonzero(~first[1:]))
+        self._prioritize(added)
 
     def _lanes(self, lanes: Sequence[int] | np.ndarray) -> np.ndarray:
         at = np.asarray(lanes, np.int64)
@@ -92,9 +98,10 @@ class ReplayBuffer:
         priority: np.ndarray | float = self.max_priority
         if self.replay.sampler.first == "td":
             try:
-                priority = self.batches.td_errors(added)  # type: ignore[union-attr]
+                priority = self.batches.td_errors(added)
             except BadPriority as e:
                 raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {e}") from None
+        self.first_priority = float(np.mean(priority))
         self.sampler.put(added, priority)
 
     def trim(self) -> int:
@@ -116,7 +123,7 @@ class ReplayBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether there are enough rows to sample from."""
+        """Whether there are enough agent steps to sample from."""
         return self.limiter.begun and self.index.size > 0
 
     @property
@@ -126,7 +133,7 @@ class ReplayBuffer:
 
     @property
     def room(self) -> int:
-        """Rows that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
+        """Agent steps that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
         return max(self.limiter.room(self.sampled), int(not self.index.size))
 
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
@@ -189,6 +196,11 @@ class ReplayBuffer:
         slots = self.index.pick(rng, min(QUANTILES_OF, 4 * size))
         quantiles = np.quantile(self.sampler.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
-        return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.max_priority, "beta": beta}
+        return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.first_priority, "beta": beta}
 
     save, load = files.save_buffer, files.load_buffer
+
+
+def _arrived(first: np.ndarray) -> int:
+    """Agent steps that led to these rows: to all but those that begin an episode."""
+    return int(np.size(first) - np.count_nonzero(first))

@@ -160,6 +160,8 @@ def stack_kinds(
     stacks: pairs of a leaf's rows [T, B, k, …] and every lane's last row so far [L, k, …]; all leaves agree on a kind.
     begun bool [B]: there is a last row.
     """
+    if not stacks:
+        return np.full((T, len(lanes)), CONTINUES, np.uint8)
     possible = np.full((T, len(lanes)), 15, np.uint8)
     for rows, ends in stacks:
         obs, last = as_words(rows, 3), as_words(ends, 2)

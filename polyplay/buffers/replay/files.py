@@ -25,7 +25,7 @@ from polyplay.common.files import write_bytes
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
 
-SCHEMA = 2
+SCHEMA = 3
 INDEX = "replay.json"
 PIECE = 64 * 2**20  # bytes that are saved or loaded at once
 # of a description, what may differ: nothing that is saved depends on it
@@ -44,8 +44,8 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data
-    numbers = {"rng": buffer.rng.save(), "rows": buffer.limiter.rows}
-    numbers |= {"max_priority": buffer.max_priority, "beta": buffer.beta}
+    numbers = {"rng": buffer.rng.save(), "steps": buffer.limiter.steps}
+    numbers |= {"max_priority": buffer.max_priority, "first_priority": buffer.first_priority, "beta": buffer.beta}
     head = {"schema": SCHEMA, "replay": _description(buffer), "numbers": numbers, "files": files}
     write_json(directory / INDEX, head)
 
@@ -60,8 +60,9 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     buffer.sampler.restored()
     numbers = head["numbers"]
     buffer.rng.load(numbers["rng"])
-    buffer.limiter.rows = numbers["rows"]
-    buffer.max_priority, buffer.beta = numbers["max_priority"], numbers["beta"]
+    buffer.limiter.steps = numbers["steps"]
+    buffer.max_priority, buffer.first_priority = numbers["max_priority"], numbers["first_priority"]
+    buffer.beta = numbers["beta"]
 
 
 def _head(buffer: ReplayBuffer, directory: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The rate of learning to acting: rows learnt from for each row added, bounded on both sides."""
+"""The rate of learning to acting: rows learnt from for each agent step, bounded on both sides."""
 
 from __future__ import annotations
 
+import math
 import sys
 
 from polyplay.buffers.replay.spec import Replay
@@ -10,11 +11,10 @@ FREE = sys.maxsize
 
 
 class RateLimiter:
-    """Counts rows from the `start`-th on, and rows drawn: an item counts as those that are learnt from, a transition as
-    one. Rows are counted and not transitions, which are fewer by one a game, so that equal replicas owe the same at
-    the same time.
+    """Counts agent steps from the `start`-th on, and rows drawn: an item counts as those that are learnt from, a
+    transition as one. The row that begins an episode is no agent step.
 
-    Learning may draw a batch while drawn + batch ≤ ratio · rows; acting may go on while drawing is less than `slack`
+    Learning may draw a batch while drawn + batch ≤ ratio · steps; acting may go on while drawing is less than `slack`
     batches behind. One of both holds at any time, whatever the size of what is added at once.
     """
 
@@ -22,15 +22,15 @@ class RateLimiter:
         self.ratio, self.start = replay.ratio, replay.start
         self.each = max(replay.sequence, 1)  # rows of an item
         self.batch, self.slack = replay.batch * self.each, replay.slack
-        self.rows = 0  # added so far
+        self.steps = 0.0  # so far; of replicas whose gradients are averaged their mean, so that all owe the same
 
     @property
     def begun(self) -> bool:
-        return self.rows >= self.start
+        return self.steps >= self.start
 
     def credit(self, sampled: int) -> float:
-        """Rows that may be drawn for those added, less those drawn; sampled: items drawn so far."""
-        return (self.ratio or 0.0) * (self.rows - self.start) - sampled * self.each
+        """Rows that may be drawn for the steps so far, less those drawn; sampled: items drawn so far."""
+        return (self.ratio or 0.0) * (self.steps - self.start) - sampled * self.each
 
     def due(self, sampled: int) -> int:
         """Batches that may be drawn now."""
@@ -39,14 +39,14 @@ class RateLimiter:
         return FREE if self.ratio is None else max(0, int(self.credit(sampled) // self.batch))
 
     def room(self, sampled: int) -> int:
-        """Rows that may be added before drawing is `slack` batches behind."""
+        """Agent steps that may be added before drawing is `slack` batches behind."""
         if self.ratio is None:
             return FREE
         behind = self.slack * self.batch
         if not self.begun:
-            return self.start - self.rows + int(behind / self.ratio)
+            return math.ceil(self.start - self.steps) + int(behind / self.ratio)
         return max(0, -int(-(behind - self.credit(sampled)) // self.ratio))
 
     def measured(self, sampled: int) -> float:
-        """Rows drawn for each row added since the start."""
-        return sampled * self.each / max(1, self.rows - self.start) if self.begun else 0.0
+        """Rows drawn for each agent step since the start."""
+        return sampled * self.each / max(1, self.steps - self.start) if self.begun else 0.0

@@ -56,11 +56,11 @@ def append(
 
     given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
     shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
-    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, `added`, and
-    no longer, `removed`: a slot in both has a new row, or one added and removed since: see flags (LIVE); and the row of
-    [T·B] whose stack does not follow the one before, or -1.
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, and of rows
+    that may not any longer: one in both has a new row; and the row of [T·B] whose stack does not follow the one before,
+    or -1.
     """
-    lane, flags, older = rows.lane, rows.flags, rows.older
+    lane, counts, flags, older, generation, arrival = rows  # once: every look into a tuple counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
     reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
     extras = n_added = n_removed = 0
@@ -70,7 +70,7 @@ def append(
     slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
     added = np.empty((T + window) * B, np.int64)  # and what was pending
     removed = np.empty(T * B + more, np.int64)
-    steps, broken = rows.counts[STEPS], -1
+    steps, arrivals, never, broken = counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED], -1
     for b in range(B):
         at = lanes[b]
         base, u, p = at * R, lane[0, at], lane[0, at] % R
@@ -79,12 +79,16 @@ def append(
             flag, kind = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2, kinds[t, b]
             new = flag & FIRST or u == 0
             if new:
-                n_added = _complete(rows, base, R, u, p, max(pending, tail), u - 1, period, added, n_added)
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), u - 1, period, added, n_added, arrivals
+                )
                 for j in range(k - 1 if kind == STORED else 0):
-                    tail, n_removed = _retire(rows, base, R, u, p, tail, u + reach, removed, n_removed)
+                    tail, n_removed, arrivals, never = _retire(
+                        flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+                    )
                     slot = base + p
                     flags[slot], older[slot] = _BREAK, 0
-                    rows.generation[slot] += 1
+                    generation[slot] += 1
                     extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
                     extras += 1
                     u, p = u + 1, _slot(0, R, p, R - 1)
@@ -92,25 +96,29 @@ def append(
             elif kind == STORED:
                 broken = t * B + b
                 break
-            tail, n_removed = _retire(rows, base, R, u, p, tail, u + reach, removed, n_removed)
+            tail, n_removed, arrivals, never = _retire(
+                flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+            )
             slot = slots[t, b] = base + p
-            rows.generation[slot] += 1
+            generation[slot] += 1
             before = older[_slot(base, R, p, 1)]
             if kind == CONTINUES and k > 1:
                 older[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
             else:
                 older[slot] = k - 1 if kind == STORED else PADDED if kind == REPEAT else 0
             steps += 0 if new else 1
-            rows.arrival[slot] = steps
+            arrival[slot] = steps
             if period:
-                flag |= _item(rows, base, R, u, p, flag, begin, burn_in, period)
+                flag |= _item(flags, base, R, u, p, flag, begin, burn_in, period)
                 if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
                     last = u
                     flag |= ANCHOR if burn_in else ANCHOR | ITEM
             flags[slot] = flag
             until = u if flag & _END else u - window + 1
             if until > pending:
-                n_added = _complete(rows, base, R, u, p, max(pending, tail), until, period, added, n_added)
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), until, period, added, n_added, arrivals
+                )
                 pending = until
             if flag & _END:
                 pending = u + 1
@@ -118,69 +126,82 @@ def append(
         lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, pending, last
         if broken >= 0:
             break
-    rows.counts[STEPS] = steps
-    rows.counts[SIZE] += n_added - n_removed
-    rows.counts[INSERTED] += n_added
-    rows.counts[EVICTED] += n_removed
-    return slots, extra[:extras], added[:n_added], removed[:n_removed], broken
+    counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED] = steps, arrivals, never
+    counts[SIZE] += n_added - n_removed
+    counts[INSERTED] += n_added
+    counts[EVICTED] += n_removed
+    live = 0
+    for i in range(n_added):  # some may have been removed since
+        if flags[added[i]] & LIVE:
+            added[live] = added[i]
+            live += 1
+    return slots, extra[:extras], added[:live], removed[:n_removed], broken
 
 
 @inlined
-def _item(rows: Rows, base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int) -> int:
+def _item(
+    flags: np.ndarray, base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int
+) -> int:
     """ITEM where a sequence begins with row u by the rows before it, else 0; the episode's first row is `begin`."""
     after_anchor = near_start = False
     if u - begin <= burn_in and (u - begin) % period == 0:
-        near_start = (flag if u == begin else rows.flags[_slot(base, R, p, u - begin)]) & FIRST != 0
+        near_start = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
     if burn_in and u - burn_in >= begin:
-        after_anchor = rows.flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+        after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
     return ITEM if after_anchor or near_start else 0
 
 
 @inlined
 def _complete(
-    rows: Rows, base: int, R: int, u: int, p: int, begin: int, end: int, period: int, added: np.ndarray, n: int
-) -> int:
-    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p."""
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
+    added: np.ndarray, n: int, arrivals: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p. → n, arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
-        if not period or rows.flags[slot] & ITEM:
-            rows.flags[slot] |= LIVE
-            rows.counts[ARRIVALS] += rows.arrival[slot]
+        if not period or flags[slot] & ITEM:
+            flags[slot] |= LIVE
+            arrivals += arrival[slot]
             added[n] = slot
             n += 1
-    return n
+    return n, arrivals
 
 
 @inlined
 def _retire(
-    rows: Rows, base: int, R: int, u: int, p: int, tail: int, last: int, removed: np.ndarray, n: int
-) -> tuple[int, int]:
-    """Drop rows tail … last; the new tail, and n."""
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
+    removed: np.ndarray, n: int, arrivals: int, never: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Drop rows tail … last. → the new tail, n, arrivals, never."""
     while tail <= last:
-        n = _drop(rows, _slot(base, R, p, u - tail), removed, n)
+        slot = _slot(base, R, p, u - tail)
+        n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
         tail += 1
-    return tail, n
+    return tail, n, arrivals, never
 
 
 @inlined
-def _drop(rows: Rows, slot: int, removed: np.ndarray, n: int) -> int:
-    """This row may not be drawn any longer."""
-    if rows.flags[slot] & LIVE:
-        rows.counts[NEVER_SAMPLED] += 0 if rows.flags[slot] & DRAWN else 1
-        rows.counts[ARRIVALS] -= rows.arrival[slot]
-        rows.flags[slot] &= 255 - LIVE
+def _drop(
+    flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
+) -> tuple[int, int, int]:
+    """This row may not be drawn any longer. → n, the sum of arrivals, rows never sampled."""
+    if flags[slot] & LIVE:
+        never += 0 if flags[slot] & DRAWN else 1
+        arrivals -= arrival[slot]
+        flags[slot] &= 255 - LIVE
         removed[n] = slot
         n += 1
-    return n
+    return n, arrivals, never
 
 
 @compiled
 def trim(rows: Rows, excess: int, R: int) -> np.ndarray:
     """Remove the oldest `excess` rows that may be drawn; their slots."""
     removed = np.empty(max(excess, 0), np.int64)
-    tail, pending, arrival, n = rows.lane[1], rows.lane[3], rows.arrival, 0
+    tail, pending, counts, flags, arrival, n = rows.lane[1], rows.lane[3], rows.counts, rows.flags, rows.arrival, 0
+    arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
     for at in range(tail.size):
-        _skip(at, R, tail, pending, rows.flags)
+        _skip(at, R, tail, pending, flags)
     while n < excess:
         oldest, least = -1, 0
         for at in range(tail.size):
@@ -189,11 +210,12 @@ def trim(rows: Rows, excess: int, R: int) -> np.ndarray:
                 oldest, least = at, came
         if oldest < 0:
             break
-        n = _drop(rows, oldest * R + tail[oldest] % R, removed, n)
+        n, arrivals, never = _drop(flags, arrival, oldest * R + tail[oldest] % R, removed, n, arrivals, never)
         tail[oldest] += 1
-        _skip(oldest, R, tail, pending, rows.flags)
-    rows.counts[SIZE] -= n
-    rows.counts[EVICTED] += n
+        _skip(oldest, R, tail, pending, flags)
+    counts[ARRIVALS], counts[NEVER_SAMPLED] = arrivals, never
+    counts[SIZE] -= n
+    counts[EVICTED] += n
     return removed[:n]
 
 

@@ -28,7 +28,8 @@ class Proportional(NamedTuple):
     """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
 
     first: an item's first priority: "max", the greatest ever given; "td", |G + D·value - chosen| by the outputs of the
-    policy that acted (Ape-X). mixture u: drawn from (1 - u)·P + u/N.
+    policy that acted (Ape-X), of a sequence η·max + (1 - η)·mean of its rows' (R2D2), with the ε of value rescaling
+    that its loss has (0: none). mixture u: drawn from (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -36,6 +37,8 @@ class Proportional(NamedTuple):
     mixture: float = 0.0
     stratified: bool = False
     first: str = "max"
+    eta: float = 0.9
+    rescale: float = 0.0
     last: float | None = None  # β at the end of the run, moved there by the learner; None: constant
 
 
@@ -61,8 +64,8 @@ class Replay:
     gamma: float = 0.99  # per agent step
     reward: str = "none"  # before it is summed: "clip" limits it to ±1, "sign" leaves its sign
     scale: float = 1.0  # multiplies the sum
-    start: int = 1  # rows before the first sample
-    ratio: float | None = None  # rows learnt from for each that comes after the start; None: free
+    start: int = 1  # agent steps before the first sample
+    ratio: float | None = None  # rows learnt from for each agent step after the start; None: free
     slack: int = 2  # batches by which sampling may be behind that
     stack: int = 0  # planes of stacked observations, of which only the newest is stored; 0: all are
     sequence: int = 0
@@ -84,7 +87,7 @@ class Replay:
         said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
         _refuse(self.burn_in and not self.sequence, said)
         if isinstance(self.sampler, Proportional):
-            _check_sampler(self.sampler, self.spec, bool(self.sequence))
+            _check_sampler(self.sampler, self.spec)
         missing = sorted({"obs", "action", "reward", *FLAGS} - self.spec.keys())
         _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
         leaves = [(p, f) for p, f in tree.leaves(self.spec) if p.split("/")[0] == "obs"]
@@ -195,9 +198,8 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
         _refuse(not least <= value <= most, f"{name}={value} given, allowed: {allowed}")
 
 
-def _check_sampler(sampler: Proportional, spec: Spec, sequence: bool) -> None:
-    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture"), (0, 1)))
+def _check_sampler(sampler: Proportional, spec: Spec) -> None:
+    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
     _refuse(sampler.first not in ("max", "td"), f"first={sampler.first!r} given, allowed: max, td")
-    unknown = sequence or not {"value", "chosen"} <= spec.keys()
-    needed = "first='td' needs single transitions, and value and chosen in the stored rows"
-    _refuse(sampler.first == "td" and unknown, needed)
+    unknown = not {"value", "chosen"} <= spec.keys()
+    _refuse(sampler.first == "td" and unknown, "first='td' needs value and chosen in the stored rows")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from polyplay.common.tree import Batch
+from polyplay.common.value_rescaling import rescale, unscale
 from polyplay.learning.losses import returns
 from polyplay.learning.losses.returns import check_shapes
 from polyplay.nets.q_values import expected_value, greedy_action, support, take_action
@@ -86,24 +87,6 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     at = below.long()
     made = torch.zeros_like(p).scatter_add_(1, at, p * (1.0 - share))
     return made.scatter_add_(1, at + 1, p * share)
-
-
-def rescale(x: Tensor, eps: float = 1e-3) -> Tensor:
-    """h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x (Pohlen et al. 2018; R2D2), any shape, as x/(√(|x| + 1) + 1) + ε·x: nothing
-    cancels, so small values keep all their digits.
-    """
-    return x / ((x.abs() + 1.0).sqrt() + 1.0) + eps * x
-
-
-def unscale(y: Tensor, eps: float = 1e-3) -> Tensor:
-    """h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), any shape.
-
-    With u = 2|y|/(√(…) + 1 + 2ε) the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2): no difference of near numbers
-    is left. As written first, float32 loses four of its seven digits near |y| = 1.
-    """
-    root = (1.0 + 4.0 * eps * (y.abs() + (1.0 + eps))).sqrt()
-    u = 2.0 * y / (root + (1.0 + 2.0 * eps))
-    return u * (u.abs() + 2.0)
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
 Row convention: a batch holds rows 0..T, each [B]; row t: what arrived at time t and what was chosen then.
 The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
 is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
-truncation bootstraps from its real final observation with no special case; the next episode does not leak in.
+truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
+discount is 0 the value behind it is not used, even if it is NaN.
 
 Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype.
 Rewards and values share one unit (that of the reward given); time is counted in agent steps.
@@ -60,9 +61,8 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     _check(steps, value)
     reward, discount, valid = steps
     if n is None:
-        used = torch.cat(
-            [torch.zeros_like(valid[:1]), valid]
-        )  # rows whose V is a bootstrap, if it is: padding may be NaN
+        # rows whose V is a bootstrap, if it is: padding may be NaN
+        used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
         ahead = torch.where(used, value, 0.0)
         result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
         return torch.where(valid, result, value[:-1])
@@ -70,7 +70,7 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
         raise ValueError(f"n must be at least 1; got {n}")
     result = value
     for _ in range(min(n, len(reward))):
-        ahead = torch.where(valid, reward + discount * result[1:], value[:-1])
+        ahead = torch.where(valid, reward + _discounted(discount, result[1:]), value[:-1])
         result = torch.cat([ahead, value[-1:].to(ahead.dtype)])
     return result[:-1]
 
@@ -85,7 +85,7 @@ def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
     """
     _check(steps, value)
     reward, discount, valid = steps
-    delta = torch.where(valid, reward + discount * value[1:] - value[:-1], 0.0)
+    delta = torch.where(valid, reward + _discounted(discount, value[1:]) - value[:-1], 0.0)
     advantage = _scan(delta, torch.where(valid, discount * lam, 0.0), torch.zeros_like(delta[0]))
     return Advantages(advantage, advantage + value[:-1])
 
@@ -113,12 +113,12 @@ def vtrace(
     reward, discount, valid = steps
     check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
-    delta = _below(ratio, rho) * (reward + discount * value[1:] - value[:-1])
+    delta = _below(ratio, rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
     trace = _below(ratio, c) * (discount * lam)
     delta, trace = torch.where(valid, delta, 0.0), torch.where(valid, trace, 0.0)
     target = value[:-1] + _scan(delta, trace, torch.zeros_like(delta[0]))
     ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
-    advantage = _below(ratio, rho_pg) * (reward + discount * ahead - value[:-1])
+    advantage = _below(ratio, rho_pg) * (reward + _discounted(discount, ahead) - value[:-1])
     return Advantages(torch.where(valid, advantage, 0.0), target)
 
 
@@ -129,6 +129,11 @@ def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
     for row, b, w in zip(*(reversed(a.detach().unbind()) for a in (result, base, trace)), strict=True):
         x = torch.addcmul(b, w, x, out=row)
     return result
+
+
+def _discounted(discount: Tensor, ahead: Tensor) -> Tensor:
+    """discount·ahead, and 0 behind a termination, whatever the network gives there, even NaN."""
+    return torch.where(discount == 0, 0.0, discount * ahead)
 
 
 def _below(ratio: Tensor, bound: float | None) -> Tensor:

@@ -155,8 +155,6 @@ def test_uniform_weights_are_one():
 )
 def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, sampler, stack, options, capacity, T):
     """However many rows come at once, an item that leaves a slot is not taken for the one that gets it."""
-    if sampler.first == "td" and "sequence" in options:
-        sampler = Proportional(1.0)
     rng = np.random.default_rng(seed)
     world, lanes = World(rng, 2, stack, "zeros"), np.arange(2)
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}

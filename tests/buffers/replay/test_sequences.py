@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Replay, ReplayBuffer
+from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
+from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.learning.losses import q_targets
 from tests.buffers.replay.plain import Plain, World, live_slots
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -134,6 +138,29 @@ def test_every_transition_is_trained_on_in_some_item(sequence, burn_in, period, 
     last = len(first) - 1 - first[::-1].index(True)  # the episode that still goes on may wait
     wanted = {t for t in range(last - 1) if not first[t + 1]}
     assert {a - 1 for a in trained} >= wanted
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3])
+def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
+    rng, lanes = np.random.default_rng(3), np.arange(2)
+    world = World(rng, 2, 0, "zeros")
+    world.events = ("go",) * 20 + ("terminate", "truncate", "restart")
+    spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
+    sampler = Proportional(1.0, first="td", eta=0.9, rescale=eps)
+    replay = Replay(spec, 2, 400, 8, n_step=3, gamma=0.9, sequence=6, burn_in=4, period=3, sampler=sampler)
+    buffer = replay.open(0)
+    for _ in range(60):
+        rows = world.rows(3, lanes) | {k: rng.normal(size=(3, 2)).astype(np.float32) for k in ("value", "chosen")}
+        buffer.add(rows, lanes)
+    live = live_slots(buffer.index)
+    drawn = buffer.batches.fill(
+        live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
+    )
+    batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
+    made = q_targets.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
+    want = q_targets.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
+    assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
+    assert len(live) > 50
 
 
 def test_bounds_of_a_description():

@@ -159,6 +159,25 @@ def test_invalid_rows_keep_their_value_and_shield_the_past(group: list[twins.Lan
         assert torch.equal(returns.n_step(dirty, value, n), returns.n_step(clean, value, n))
 
 
+@QUICK
+@given(lanes(), LAMBDAS, st.sampled_from([np.nan, np.inf]))
+def test_a_value_that_is_not_finite_behind_a_termination_reaches_no_other_row(
+    group: list[twins.Lane], lam: float, bad: float
+) -> None:
+    batch = rows(group)
+    step, value, log_rho = steps(batch, 0.9), batch["value"], batch["log_rho"][:-1]
+    ended = batch["terminated"]
+    dirty, others = torch.where(ended, bad, value), ~ended[:-1]
+    for f in (
+        lambda v: returns.gae(step, v, lam),
+        lambda v: returns.vtrace(step, v, log_rho, lam=lam),
+        lambda v: (returns.n_step(step, v),),
+        lambda v: (returns.n_step(step, v, 2),),
+    ):
+        for clean, found in zip(f(value), f(dirty), strict=True):
+            assert torch.equal(found[others], clean[others])
+
+
 def test_the_next_episode_does_not_leak_through_a_truncation() -> None:
     batch = one([0, 1, 2, 0, 5], [1.0, 2, 3, 4, 5], ["go", "truncate", "first", "go"])
     step, changed = steps(batch, 0.9), batch["value"].clone()
