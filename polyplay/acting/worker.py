@@ -109,3 +109,5 @@ def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
     with contextlib.suppress(IndexError):  # another thread was faster
         while pool.faults:
             ctx.say("warning", pool.faults.pop(0))
+        while pool.remarks:
+            ctx.say("remark", pool.remarks.pop(0))

@@ -76,6 +76,7 @@ class Pool(Protocol):
     fixed: bool  # recv gives slices (fixed groups), not index arrays
     restarts: int  # lanes restarted so far (crash or hang)
     faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
+    remarks: list[str]  # what is odd, but no fault; likewise
     unsaved: str  # why state() was None the last time
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
@@ -118,7 +119,7 @@ class Envs:
     batching: Batching = field(default_factory=All)
     workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
     step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
-    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs
+    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see pools.faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs

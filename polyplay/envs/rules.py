@@ -19,6 +19,7 @@ from gymnasium import spaces as gym
 from polyplay.envs.spaces import SpaceViolation, inner_path, place_of, subspaces
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
+ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -52,7 +53,9 @@ def without_rule(text: str) -> str:
 def rule_message(violation: SpaceViolation) -> str:
     """The message of a violation, with its rule."""
     observed = violation.rule in ("spaces", *SHOWN, "bounds")
-    return f"{'observation breaks its declared space: ' if observed else ''}{violation} {rule_suffix(violation.rule)}"
+    cure = f"; {RULES['bounds'].fix}" if violation.rule == "bounds" else ""
+    start = "observation breaks its declared space: " if observed else ""
+    return f"{start}{violation}{cure} {rule_suffix(violation.rule)}"
 
 
 # ---------------------------------------------------------------------------- what step and reset give
@@ -116,23 +119,43 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
     return SpaceViolation(text, "final-observation")
 
 
-def check_contains(space: gym.Space, obs: Any, path: str = "") -> None:
-    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds."""
+def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
+    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds.
+    A line where it lies beyond them by no more than floats are rounded; "": it is in there.
+    """
     if space.contains(obs):
-        return
+        return ""
+    if isinstance(space, gym.Box):
+        return _near_bounds(space, np.asarray(obs), path)
     if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
         raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
-    for key, inner in (subspaces(space) or {}).items():
-        check_contains(inner, obs[key if isinstance(space, gym.Dict) else int(key)], inner_path(path, key))
-    if isinstance(space, gym.Box):
-        array = np.asarray(obs)
-        out = np.argwhere((array < space.low) | (array > space.high))
-        if not len(out):
-            return  # its type only: the writer looks at that
-        where = tuple(int(i) for i in out[0])
-        value, low, high = array[where], space.low[where], space.high[where]
-        raise SpaceViolation(f"{place_of(path)}{value:g} at {list(where)} is not in [{low:g}, {high:g}]", "bounds")
-    raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
+    inner = subspaces(space)
+    if inner is None:
+        raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
+    at = ((key, obs[key if isinstance(space, gym.Dict) else int(key)]) for key in inner)
+    near = [check_contains(inner[key], part, inner_path(path, key)) for key, part in at]
+    return next(filter(None, near), "")
+
+
+def _near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
+    """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
+    over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
+    if not (over > 0).any():
+        return ""  # its type only: the writer looks at that
+    where = tuple(int(i) for i in np.unravel_index(np.argmax(over), over.shape))
+    low, high = space.low[where], space.high[where]
+    what = f"{place_of(path)}{in_full(obs[where])} at {list(where)} is not in [{in_full(low)}, {in_full(high)}]"
+    floats = [np.finfo(x.dtype).eps for x in (space, obs) if np.issubdtype(x.dtype, np.floating)]
+    size = max(abs(float(x)) if np.isfinite(x) else 1.0 for x in (low, high))
+    if over[where] > ROUNDING * max(floats, default=0.0) * size:
+        raise SpaceViolation(what, "bounds")
+    return f"a reset observation lies beyond its bounds, {what}, but only by rounding: such ones are taken as they are"
+
+
+def in_full(number: Any) -> str:
+    """A number with all digits that it has."""
+    short = f"{number:g}"
+    return short if float(short) == float(number) else str(number)
 
 
 def rng_of(env: object) -> int:

@@ -59,6 +59,7 @@ def crew_of(options: RunOptions) -> Crew:
         frames=options.frames,
         steps=options.steps,
         step_timeout=options.step_timeout,
+        max_restarts=options.max_restarts,
         precision=options.precision,
         where=Placement(options.device, options.actors_on),
         reuse=options.reuse,

@@ -81,6 +81,9 @@ class RunOptions:
     """what workers are"""
     step_timeout: float = 60.0
     """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
+    max_restarts: int = 10
+    """faults of its environments (an exception, a hang, a lost process) that a worker repairs within an hour and within
+    10,000 of its steps; one more ends the run"""
     report_every: float = 5.0
     """seconds between reports"""
     checkpoint_every: float = 300.0
@@ -128,7 +131,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
-        at_least(self, frames=1, steps=1, seed=0, keep=1, cores=1, eval_every=1, eval_episodes=1)
+        at_least(self, frames=1, steps=1, seed=0, max_restarts=0, keep=1, cores=1, eval_every=1, eval_episodes=1)
         above_zero(self, "minutes", "step_timeout", "report_every", "checkpoint_every")
         fraction(self, "eval_epsilon")
         if self.chaos is not None:

@@ -136,6 +136,7 @@ class Session:
         self.exit_code, self.reason = 0, "done"
         self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
+        self.remarked = False
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
         self.crew.directory, self.crew.say = self.directory, self.say
@@ -277,13 +278,18 @@ class Session:
         self.terminal.report(self.reporter.report(self.metrics.snapshot()))
 
     def say(self, kind: str, text: str) -> None:
-        """A worker's message: a decision or an evaluation as JSON, why something is unsaved, or a warning."""
+        """A worker's message: a decision or an evaluation as JSON, why something is unsaved, a remark, or a
+        warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(describe_decision(row))
         elif kind == "evaluation":
             row = self.reporter.evaluation({**json.loads(text), **origin(self.directory)})
             self.terminal.note(evaluation_line(row))
+        elif kind == "remark":  # the first of them speaks for all
+            if not self.remarked:
+                self._warn(text)
+            self.remarked = True
         elif kind == "unsaved":
             self.checkpoints.fail(text)
         else:

@@ -61,13 +61,15 @@ class Crew:
     frames: int | None = None
     steps: int | None = None
     step_timeout: float = 60.0
+    max_restarts: int = 10
     precision: str = "float32"
     where: Placement = field(default_factory=Placement)
     reuse: bool = True
     say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.stepping: dict[str, Any] = {"inline": self.serial, "step_timeout": self.step_timeout}  # of every Envs
+        self.stepping: dict[str, Any] = {k: getattr(self, k) for k in ("step_timeout", "max_restarts")}  # of every Envs
+        self.stepping["inline"] = self.serial
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None

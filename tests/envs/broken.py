@@ -208,5 +208,5 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
 def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float = 60.0, lane: int = 0) -> TrialResult:
     """One trial of `env`, in a process."""
     envs = Envs(env, 1, step_timeout=step_timeout)
-    job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout, 0)
+    job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout)
     return run_watched(trial.run_trial, job, steps, seconds)

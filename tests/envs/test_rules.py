@@ -110,6 +110,38 @@ def test_inside_tells_where_an_observation_lies_outside():
     rules.check_contains(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
 
 
+STEP = float(np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize(
+    ("box", "value", "inside"),
+    [
+        (gym.Box(0, 1, (2,), np.float64), 1.0000000000000002, True),
+        (gym.Box(0, 1, (2,), np.float64), -1e-17, True),
+        (gym.Box(0, 1, (2,), np.float64), 1.0000000000000022, False),
+        (gym.Box(0, 1, (2,), np.float64), np.float32(1 + STEP), True),  # its own type is coarser
+        (gym.Box(0, 1, (2,), np.float32), np.float32(1 + STEP), True),
+        (gym.Box(0, 1, (2,), np.float32), np.float32(1.00001), False),
+        (gym.Box(-1e6, 1e6, (2,), np.float32), np.float32(1000000.1), True),
+        (gym.Box(0, np.inf, (2,), np.float64), -1e-16, True),
+        (gym.Box(0, np.inf, (2,), np.float64), -1e-9, False),
+        (gym.Box(0, 9, (2,), np.int64), 10, False),
+    ],
+)
+def test_rounding_is_no_breach(box, value, inside):
+    obs = np.array([0, value], box.dtype if not isinstance(value, np.float32) else np.float32)
+    assert not box.contains(obs)
+    if inside:
+        assert "but only by rounding: such ones are taken as they are" in rules.check_contains(box, obs)
+        return
+    with pytest.raises(SpaceViolation) as e:
+        rules.check_contains(box, obs)
+    line = rules.rule_message(e.value)
+    assert f"{rules.in_full(obs[1])} at [1] is not in [" in line
+    assert "]; widen low and high (-inf and inf are allowed), or clip the observation (rule bounds;" in line
+    assert float(rules.in_full(obs[1])) == float(obs[1]), "in full"
+
+
 def test_writers_name_the_rule_they_see_broken():
     space = gym.Dict({"x": gym.Box(-9, 9, (2,), np.float32), "n": gym.Discrete(3)})
     write = spaces.observation_writer(space, {"x": np.zeros((1, 2), np.float32), "n": np.zeros(1, np.int64)}, 0)

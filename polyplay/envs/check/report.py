@@ -89,7 +89,7 @@ class EnvChecker:
                 raise
             return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=trial.TrialFacts(), whole=False)
         maker = b"" if self.own else pickled_factory(envs)
-        job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout, 0)
+        job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
         play, own = (random_play.run_pool_trial, (envs,)) if self.own else (trial.run_trial, ())
         tried = run_watched(play, job, self.steps, self.seconds, *own)
         tried.card = {**spec.describe}

@@ -186,7 +186,8 @@ class EnvTrial:
 
     def _bounds(self, obs: object) -> None:
         try:
-            rules.check_contains(self.space, obs)
+            if near := rules.check_contains(self.space, obs):
+                self.report("odd", "bounds", near)
         except spaces.SpaceViolation as e:
             if STAGES[int(self.clock[1])] == "reset":
                 raise

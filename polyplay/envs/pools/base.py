@@ -25,6 +25,7 @@ class BasePool(ABC):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.spec, self.title = envs.spec, envs.title
         self.faults: list[str] = []
+        self.remarks: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
         self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
         self._open, self._asynchronous = True, False  # asynchronous: recv() says which lanes are ready

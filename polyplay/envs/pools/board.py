@@ -11,7 +11,7 @@ from polyplay.envs import spaces
 from polyplay.envs.pool import EnvSpec
 
 NOTE = 4096  # bytes of a lane's note: its kind, then text
-RESTARTED, BROKEN, UNBUILT, HOPELESS = 1, 2, 3, 4  # kinds of notes; all but the first are the end of the pool
+FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a good row
 FLAGS = ("terminated", "truncated", "first", "over")
 
 
@@ -27,7 +27,7 @@ class SharedRows(SharedObject):
 
     rows: Batch
     action: Tree
-    faults: np.ndarray  # of each lane so far
+    faults: np.ndarray  # of each lane so far, as the pool counted them
     joins: np.ndarray  # how often each lane came back after it was gone
     seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: not known
     notes: np.ndarray

@@ -1,50 +1,61 @@
-"""Faults of a pool's environments: counted and reported; too many end the pool."""
+"""Faults of a pool's environments: counted here alone, reported; too many within a short time end the pool."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
+
 from polyplay.common.errors import EnvFailure, UserError
-from polyplay.envs.pools.board import BROKEN, RESTARTED, UNBUILT, SharedRows
+from polyplay.envs.pools.board import BROKEN, ROUNDED, UNBUILT, SharedRows
+
+HOUR, STEPS = 3600.0, 10_000  # a fault is forgotten after so many seconds, or so many steps of its pool
 
 
 class Faults:
-    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart
-    several lanes.
+    """The faults of one pool. A fault is an exception, a hang or a lost process; it may restart several lanes.
+
+    `limit`: how many may be remembered at once. A pool whose environments fail rarely goes on for ever.
     """
 
-    def __init__(self, board: SharedRows, limit: int):
-        self.board, self.limit = board, limit
-        self.count = 0
+    def __init__(self, board: SharedRows, limit: int, clock: Callable[[], float] = time.monotonic):
+        self.board, self.limit, self.clock = board, limit, clock
+        self.steps = 0  # of the pool so far
         self.restarts = 0  # lanes
         self.reports: list[str] = []
-        self._counted = board.faults.copy()
+        self.remarks: list[str] = []
+        self._rounded = False
+        self._recent: deque[tuple[float, int]] = deque()  # (time, step) of those not yet forgotten
 
-    def forget(self) -> None:
-        """The faults that the board counts now were reported already."""
-        self._counted = self.board.faults.copy()
-
-    def of_lane(self, lane: int) -> None:
-        """Read a lane's note. Raises UserError (can't be built), EnvFailure (broke its space, or
-        too many faults).
+    def of_lane(self, lane: int) -> bool:
+        """Read a lane's note; whether it has no row, and is to be begun anew. Raises UserError (can't be built),
+        EnvFailure (broke its space, or too many faults).
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
             raise UserError(text)
         if kind == BROKEN:
             raise EnvFailure(text)
-        new = int(self.board.faults[lane] - self._counted[lane])
-        self._counted[lane] += new
-        self._add(text, new, new if kind == RESTARTED else new - 1)
+        if kind == ROUNDED:
+            self.remarks += [] if self._rounded else [text]
+            self._rounded = True
+            return False
+        self._add(text, [lane])
+        return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
         """All lanes of a process are to be restarted. Raises EnvFailure: too many faults."""
-        self.board.faults[lanes] += 1
-        self._counted[lanes] = self.board.faults[lanes]
-        self._add(text, 1, len(lanes))
+        self._add(text, lanes)
 
-    def _add(self, text: str, faults: int, lanes: int) -> None:
-        self.count += faults
-        if self.count > self.limit:
-            times = f"environments failed {self.count} times, more than max_restarts={self.limit}; the last: "
-            raise EnvFailure(f"{times}{text}".rstrip())
-        self.restarts += lanes
+    def _add(self, text: str, lanes: list[int]) -> None:
+        now, recent = self.clock(), self._recent
+        recent.append((now, self.steps))
+        while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
+            recent.popleft()
+        if len(recent) > self.limit:
+            passed = self.steps - recent[0][1]
+            times = f"{len(recent)} times {f'within {passed:,} steps' if passed > 1 else 'in a row'}"
+            raise EnvFailure(f"environments failed {times}, more than --max-restarts {self.limit}; the last: {text}")
+        self.board.faults[lanes] += 1
+        self.restarts += len(lanes)
         self.reports.append(text)

@@ -27,8 +27,8 @@ class InlinePool(BasePool):
         self._board = SharedRows(envs.spec, envs.lanes, workers=1)
         super().__init__(envs, self._board.rows)
         self._faults = Faults(self._board, envs.max_restarts)
-        self.faults = self._faults.reports
-        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts)
+        self.faults, self.remarks = self._faults.reports, self._faults.remarks
+        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         make = factory(envs.name, envs.options)
         self._lanes = [Lane(job, make, self._board, i, lambda seconds: None) for i in range(envs.lanes)]
         try:
@@ -42,8 +42,9 @@ class InlinePool(BasePool):
 
     def _turn(self, numbers: Iterable[int]) -> None:
         for i in numbers:
-            if self._lanes[i].turn() < 0:
-                self._faults.of_lane(i)
+            while self._lanes[i].turn() < 0 and self._faults.of_lane(i):
+                pass
+            self._faults.steps += 1
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
@@ -79,4 +80,4 @@ class InlinePool(BasePool):
                 lane.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{lane.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
-        saved_state.load_pool_state(self._board, self._turns, self._faults, state)
+        saved_state.load_pool_state(self._board, self._turns, state)

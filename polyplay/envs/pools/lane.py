@@ -1,7 +1,7 @@
 """One Gymnasium environment and its rows on a pool's board.
 
 A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
-episode. One that raises is closed, built and reset anew.
+episode. One that raises is closed; the pool counts that, and orders it again: it is built and reset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import CUT, EnvSpec, Factory, lane_seeds
 from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.board import BROKEN, HOPELESS, NOTE, RESTARTED, UNBUILT, SharedRows
+from polyplay.envs.pools.board import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.pools.build import build_env, inspect, one_line
 
 HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the room envs/
@@ -38,7 +38,6 @@ class LaneJob:
     seed: int
     lane: int  # number of the pool's first lane in the run
     step_timeout: float
-    max_restarts: int
 
 
 class Unbuilt(Exception):
@@ -57,29 +56,28 @@ class Lane:
         self.seeded = False
         self.last: Tree = None
         self.stage = "build"  # the rule that an exception breaks now
+        self.remark, self.remarked = "", False  # about a row that is good
 
     def turn(self) -> int:
         """Make the lane's next row: its number, or `~number` with a note on the board. An environment that raises is
-        closed, built and reset until that works.
+        closed: the next turn begins it anew.
         """
-        step: Callable[[], None] | None = self._advance
-        kind, text = 0, ""
-        while step is not None:
-            make_row, step = step, None
-            try:
-                make_row()
-            except Unbuilt as e:
-                kind, text = UNBUILT, str(e)
-            except spaces.SpaceViolation as e:
-                kind, text = BROKEN, f"{self.who}: {rules.rule_message(e)}"
-            except BaseException as e:
-                kind, text = HOPELESS, self._report(e)
-                self.board.faults[self.lane] += 1
-                if self.board.faults[self.lane] <= self.job.max_restarts:
-                    kind, step = RESTARTED, self._reset
-                    self.close()
-        if not kind:
-            return self.lane
+        try:
+            self._advance()
+        except Unbuilt as e:
+            return self._note(UNBUILT, str(e))
+        except spaces.SpaceViolation as e:
+            return self._note(BROKEN, f"{self.who}: {rules.rule_message(e)}")
+        except BaseException as e:
+            text = self._report(e)
+            self.close()
+            return self._note(FAILED, text)
+        if self.remark and not self.remarked:
+            self.remarked = True
+            return self._note(ROUNDED, self.remark)
+        return self.lane
+
+    def _note(self, kind: int, text: str) -> int:
         self.board.note(self.lane, kind, text)
         return ~self.lane
 
@@ -116,7 +114,8 @@ class Lane:
             self._check_generator(seed)
         self.seeded = True
         self.show(obs, info, False, False)
-        rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
+        near = rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
+        self.remark = near and f"{self.job.title}: {near}"
         self._flags(0.0, False, False, True)
 
     def _check_generator(self, seed: int) -> None:

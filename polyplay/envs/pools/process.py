@@ -44,7 +44,7 @@ class ProcessPool(BasePool):
         self._board = SharedRows(envs.spec, envs.lanes, n)
         super().__init__(envs, self._board.rows)
         self._faults = Faults(self._board, envs.max_restarts)
-        self.faults = self._faults.reports
+        self.faults, self.remarks = self._faults.reports, self._faults.remarks
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
@@ -57,9 +57,7 @@ class ProcessPool(BasePool):
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
-        self._job = LaneJob(
-            pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout, envs.max_restarts
-        )
+        self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
         if not self._apart and self.wanted < envs.lanes:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
         try:
@@ -122,6 +120,9 @@ class ProcessPool(BasePool):
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
             self._check_open()
+            while (self._turns.where == STEPPING).any():  # a lane that is begun anew has no row yet
+                self._wait(math.inf)
+                self._check_open()
             lanes: Batch = {}
             for worker in self._workers.values():
                 for lane in worker.lanes:
@@ -139,7 +140,7 @@ class ProcessPool(BasePool):
                     if not self._ask(worker, LOAD + lane):
                         who = f"{self.title}, lane {self._job.lane + lane}"
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
-            saved_state.load_pool_state(self._board, self._turns, self._faults, state)
+            saved_state.load_pool_state(self._board, self._turns, state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 
@@ -260,10 +261,11 @@ class ProcessPool(BasePool):
 
     def _stepped(self, answers: bytes) -> None:
         numbers = np.frombuffer(answers, np.int32).tolist()
-        for i in numbers:
-            if i < 0:
-                self._faults.of_lane(~i)
-        lanes = [i if i >= 0 else ~i for i in numbers]
+        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i)]
+        for i in failed:
+            self._workers[self._owner[i]].order(np.array([i]))
+        lanes = [lane for i in numbers if (lane := max(i, ~i)) not in failed]
+        self._faults.steps += len(lanes)
         self._here.update(lanes)
         self._turns.back(lanes)
 

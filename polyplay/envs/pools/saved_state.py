@@ -22,7 +22,6 @@ from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
 from polyplay.envs.pools.batching import ReadyLanes
 from polyplay.envs.pools.board import SharedRows
-from polyplay.envs.pools.faults import Faults
 
 SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
 UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
@@ -187,9 +186,8 @@ def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
     return {"lanes": lanes, "turns": turns.state(), **tree.map(np.copy, arrays)}
 
 
-def load_pool_state(board: SharedRows, turns: ReadyLanes, faults: Faults, saved: Batch) -> None:
+def load_pool_state(board: SharedRows, turns: ReadyLanes, saved: Batch) -> None:
     """The same backwards, once the lanes are loaded."""
     arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
     tree.write(arrays, ..., {k: saved[k] for k in arrays})
-    faults.forget()
     turns.load(saved["turns"])

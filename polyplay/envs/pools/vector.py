@@ -89,7 +89,7 @@ class VectorLanes:
         self.env, self.rows, self.n = env, rows, env.num_envs
         self.title = title
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
-        self.resets = autoreset_mode(env) is AutoresetMode.DISABLED
+        self.resets, self.remark = autoreset_mode(env) is AutoresetMode.DISABLED, ""
         self.read = observation_reader(env.single_observation_space, rows["obs"], self.n)
         self.act = action_writer(env.single_action_space, self.n)
 
@@ -105,8 +105,8 @@ class VectorLanes:
             self.read(obs, slice(None))
             single = self.env.single_observation_space
             for i, one in enumerate(iterate(batch_space(single, self.n), obs)):
-                if not single.contains(one):
-                    raise spaces.SpaceViolation(f"lane {i} of it: the reset observation is not in {single}")
+                if near := rules.check_contains(single, one, f"lane {i}"):
+                    self.remark = f"{self.title}: {near}"
         self._flags(np.ones(self.n, bool))
 
     def step(self, action: Tree) -> None:
@@ -169,6 +169,7 @@ class VectorPool(BasePool):
                 env = self._one(envs, width)
                 self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + start))
                 self._groups[-1].begin(seeds[at])
+                self.remarks = self.remarks or [r for r in [self._groups[-1].remark] if r]
         except BaseException:
             self.close()
             raise

@@ -45,7 +45,7 @@ def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("name", [f"{TRAITS}+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
-    job = LaneJob(b"", name, envs.spec, 3, 0, 60.0, 0)
+    job = LaneJob(b"", name, envs.spec, 3, 0, 60.0)
     tried, again = (run_watched(random_play.run_pool_trial, job, 60, 60.0, envs) for _ in range(2))
     assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
     assert tried.facts.prints == again.facts.prints

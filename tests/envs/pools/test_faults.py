@@ -4,8 +4,8 @@ import pytest
 
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, HOPELESS, RESTARTED, UNBUILT, SharedRows
-from polyplay.envs.pools.faults import Faults
+from polyplay.envs.pools.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs.pools.faults import HOUR, STEPS, Faults
 from tests.envs import faulty
 
 
@@ -16,29 +16,28 @@ def board(lanes=4) -> SharedRows:
 def test_faults_are_counted_per_event_and_restarts_per_lane():
     b = board()
     faults = Faults(b, limit=3)
-    b.faults[1] = 2  # it was rebuilt twice
-    b.note(1, RESTARTED, "one\ntrace")
-    faults.of_lane(1)
-    assert (faults.count, faults.restarts, faults.reports) == (2, 2, ["one\ntrace"])
+    b.note(1, FAILED, "one\ntrace")
+    assert faults.of_lane(1)
+    assert faults.of_lane(1)
+    assert (faults.restarts, faults.reports) == (2, ["one\ntrace"] * 2)
     faults.of_process("gone", [0, 1, 2])
-    assert (faults.count, faults.restarts) == (3, 5)
+    assert faults.restarts == 5
     assert b.faults.tolist() == [1, 3, 1, 0]
-    with pytest.raises(EnvFailure, match=r"failed 4 times, more than max_restarts=3; the last: again"):
+    with pytest.raises(EnvFailure, match=r"failed 4 times in a row, more than --max-restarts 3; the last: again"):
         faults.of_process("again", [3])
 
 
 def test_notes_of_the_end():
     b = board()
-    faults = Faults(b, limit=10)
+    faults = Faults(b, limit=0)
     b.note(0, UNBUILT, "x: could not be built")
     with pytest.raises(UserError, match="could not be built"):
         faults.of_lane(0)
     b.note(0, BROKEN, "declared this, given that")
     with pytest.raises(EnvFailure, match=r"^declared this"):
         faults.of_lane(0)
-    b.faults[0] = 11
-    b.note(0, HOPELESS, "head\ntrace")
-    with pytest.raises(EnvFailure, match=r"failed 11 times.*head\ntrace"):
+    b.note(0, FAILED, "head\ntrace")
+    with pytest.raises(EnvFailure, match=r"failed 1 times in a row.*head\ntrace"):
         faults.of_lane(0)
 
 
@@ -48,4 +47,34 @@ def test_the_reader_may_take_what_was_told():
     faults.of_process("gone", [0])
     faults.reports.pop()
     faults.of_process("gone", [0])
-    assert (faults.count, faults.reports) == (2, ["gone"])
+    assert faults.reports == ["gone"]
+
+
+def test_faults_are_forgotten_after_so_many_steps():
+    faults = Faults(board(), limit=2, clock=lambda: 0.0)
+    for _ in range(100):  # a rare one ends no run, however long that is
+        faults.steps += STEPS // 2 + 1
+        faults.of_process("gone", [0])
+    with pytest.raises(EnvFailure, match=r"failed 3 times within 5,001 steps, more than --max-restarts 2"):
+        faults.of_process("gone", [0])
+
+
+def test_faults_are_forgotten_after_an_hour():
+    now = [0.0]
+    faults = Faults(board(), limit=1, clock=lambda: now[0])
+    for _ in range(10):
+        faults.of_process("gone", [0])
+        now[0] += HOUR + 1
+    faults.of_process("gone", [0])
+    now[0] += HOUR - 1
+    with pytest.raises(EnvFailure, match="failed 2 times"):
+        faults.of_process("gone", [0])
+
+
+def test_a_remark_is_no_fault_and_is_made_once():
+    b = board()
+    faults = Faults(b, limit=0)
+    b.note(2, ROUNDED, "almost")
+    assert not faults.of_lane(2)
+    assert not faults.of_lane(2)
+    assert (faults.remarks, faults.restarts, b.faults.tolist()) == (["almost"], 0, [0] * 4)

@@ -6,20 +6,21 @@ import sys
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, FLAGS, HOPELESS, RESTARTED, UNBUILT, SharedRows
+from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.pools.lane import START, Lane, LaneJob
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
 
-def lane(make, max_restarts=2, lanes=1):
+def lane(make, lanes=1):
     spec = build.describe(faulty.Obedient, {})
     board = SharedRows(spec, lanes, 1)
-    job = LaneJob(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5, max_restarts=max_restarts)
+    job = LaneJob(b"", "Game", spec, seed=1, lane=5, step_timeout=1.5)
     allowed: list = []
     return Lane(job, make, board, 0, allowed.append), board, allowed
 
@@ -56,30 +57,50 @@ def test_turns_reset_step_and_reset_again():
     assert allowed == [START, 1.5, 1.5, 1.5, 1.5], "building has a time limit of its own"
 
 
-def test_a_fault_leaves_a_note_and_a_first_row():
+def test_a_fault_leaves_a_note_and_the_next_turn_a_first_row():
     one, board, _ = lane(lambda: faulty.Obedient(length=9))
     turn(one, board)
     env = one.env
     assert turn(one, board, RAISE) == ~0
-    assert one.env is not env
     kind, text = board.read(0)
-    assert kind == RESTARTED
+    assert kind == FAILED
     assert text.startswith(f"Game, lane 5 (seed {lane_seeds(1, 5, 1)[0]}, last action {RAISE}): ValueError: boom")
     assert text.endswith("ValueError: boom")
     assert "lane.py" not in text, "only the environment's own frames"
+    assert turn(one, board) == 0
+    assert one.env is not env
     assert board.rows["first"][0]
     assert not board.rows["over"][0]
     assert turn(one, board) == 0
     assert board.rows["obs"][0, 0] == 1
 
 
-def test_a_lane_gives_up_after_max_restarts():
-    one, board, _ = lane(lambda: faulty.Obedient(length=9), max_restarts=1)
+def test_sys_exit_is_a_fault_like_any():
+    one, board, _ = lane(lambda: faulty.Obedient(length=9))
     turn(one, board)
-    turn(one, board, RAISE)
     assert turn(one, board, EXIT) == ~0
-    assert board.read(0)[0] == HOPELESS
+    assert board.read(0)[0] == FAILED
     assert "SystemExit" in board.read(0)[1]
+
+
+def test_a_row_beyond_its_bounds_by_rounding_is_remarked_once():
+    class Near(faulty.Obedient):
+        def __init__(self):
+            super().__init__(length=1)
+            self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+            self.observation_space.high[0] = 1.0
+
+        def _see(self):
+            return np.array([1.0000000000000002, 0.0, 0.0, 0.0])
+
+    one, board, _ = lane(Near)
+    assert turn(one, board) == ~0
+    kind, text = board.read(0)
+    assert kind == ROUNDED
+    assert "1.0000000000000002 at [0] is not in [-inf, 1], but only by rounding" in text
+    assert board.rows["obs"][0, 0] == 1.0000000000000002
+    assert board.rows["first"][0]
+    assert [turn(one, board) for _ in range(4)] == [0] * 4
 
 
 def test_building_that_fails_at_first_is_the_users_mistake_and_later_a_fault():
@@ -87,13 +108,15 @@ def test_building_that_fails_at_first_is_the_users_mistake_and_later_a_fault():
     assert turn(one, board) == ~0
     assert board.read(0)[0] == UNBUILT
     makes = [faulty.Obedient, faulty.Unbuildable, faulty.Obedient]
-    one, board, _ = lane(lambda: makes.pop(0)(), max_restarts=5)
+    one, board, _ = lane(lambda: makes.pop(0)())
     turn(one, board)
     assert turn(one, board, RAISE) == ~0
+    board.faults[0] = 1  # as the pool counts
+    assert turn(one, board) == ~0
     kind, text = board.read(0)
-    assert kind == RESTARTED
+    assert kind == FAILED
     assert "no licence" in text
-    assert board.faults[0] == 2
+    assert turn(one, board) == 0
 
 
 def test_broken_spaces_are_told_with_declared_and_given():

@@ -123,7 +123,7 @@ def test_a_reset_outside_the_space_is_told():
         env.see -= 5
         return env
 
-    with pytest.raises(EnvFailure, match=r"lane 0 of it: the reset observation is not in Box"):
+    with pytest.raises(EnvFailure, match=r"at 'lane 0' -4 at \[1\] is not in \[-1, 99\]; widen low and high"):
         opened(low, 2)
 
 
