@@ -36,6 +36,11 @@ class PlayedGame(NamedTuple):
     number: int  # the g-th game of lane l of L: g · L + l
 
 
+Watch = Callable[
+    [list[PlayedGame], int], bool
+]  # of the games that ended in a step of all lanes, and how many these are
+
+
 @dataclass(frozen=True)
 class PlayOptions:
     """epsilon: the chance of a uniform random action instead of the policy's own, per lane and step. greedy: the
@@ -56,11 +61,17 @@ def play_games(
     greedy: bool = False,
     film: Film | None = None,
     epsilon: float = 0,
+    watch: Watch = lambda found, lanes: True,
 ) -> list[tuple[float, int]]:
     """(return, length) of `episodes` full games, by their numbers. Every lane has its quota, so short games don't
-    crowd in.
+    crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
     """
-    games = [g for found in play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), film) for g in found]
+    games, lanes = list[PlayedGame](), lanes_of(envs, episodes)
+    with closing(play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), film)) as steps:
+        for found in steps:
+            games += found
+            if not watch(found, lanes):
+                break
     return [(g.ret, g.length) for g in sorted(games, key=lambda g: g.number)]
 
 
@@ -69,7 +80,9 @@ def lanes_of(envs: Envs, episodes: int) -> int:
     return envs.spec.width or min(episodes, LANES)
 
 
-def play_steps(envs: Envs, policy: Policy, how: PlayOptions, film: Film | None = None) -> Iterator[list[PlayedGame]]:
+def play_steps(
+    envs: Envs, policy: Policy, how: PlayOptions, film: Film | None = None
+) -> Generator[list[PlayedGame], None, None]:
     """After every step of all lanes those games that ended in it and count."""
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a game that was begun anew would take another's start state

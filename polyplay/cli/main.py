@@ -23,7 +23,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     ),
     "resume": ("RUN [--frames N …]", "go on with a run from its newest checkpoint"),
     "evaluate": (
-        "RUN [--protocol NAME] [--episodes N] [--seed S] [--epsilon E] [--video] [--checkpoint NAME]",
+        "RUN [--protocol NAME] [--episodes N] [--seed S] [--epsilon E] [--max-steps N] [--video] [--checkpoint NAME]",
         "play full games with a run's weights, and write their score down",
     ),
     "verify": ("RUN [--evaluation FILE]", "play a recorded evaluation again: does its score come out?"),

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.envs.spaces import SpaceViolation, inner_path, place_of, subspaces
+from polyplay.common.tree import Field, Spec
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation, inner_path, place_of, subspaces
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
+IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -56,6 +58,27 @@ def rule_message(violation: SpaceViolation) -> str:
     cure = f"; {RULES['bounds'].fix}" if violation.rule == "bounds" else ""
     start = "observation breaks its declared space: " if observed else ""
     return f"{start}{violation}{cure} {rule_suffix(violation.rule)}"
+
+
+# -------------------------------------------------------------------------------- what networks take
+
+
+def image_flaw(obs: Spec) -> str:
+    """Why no network takes one image of this shape; "": it is none, or has its planes first."""
+    if not isinstance(obs, Field) or len(obs.shape) != 3 or min(obs.shape[:2]) < IMAGE or obs.shape[2] > 4:
+        return ""
+    return f"observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]"
+
+
+def values_flaw(action: ActionSpec) -> str:
+    """Why these actions have no values to learn; "": they have."""
+    return "" if isinstance(action, Discrete) else "values are of Discrete actions"
+
+
+def deterministic_flaw(action: ActionSpec) -> str:
+    """Why no deterministic policy learns these actions; "": one does."""
+    bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
+    return "" if bounded else "it learns bounded real vectors (a Box)"
 
 
 # ---------------------------------------------------------------------------- what step and reset give

@@ -16,11 +16,13 @@ from typing import Literal
 
 from polyplay.common import checkpoint, machine
 from polyplay.common.bounds import at_least, fraction
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
+from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
@@ -60,15 +62,23 @@ class EvaluateOptions:
     """take the likeliest action instead of drawing one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network computes (auto: on CUDA where there is a GPU)"""
+    max_steps: int | None = None
+    """end after so many agent steps of all lanes together, with the games that are over by then (none: play all)"""
 
     def __post_init__(self) -> None:
-        at_least(self, episodes=1, seed=0)
+        at_least(self, episodes=1, seed=0, max_steps=1)
         fraction(self, "epsilon")
 
 
-def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: Settings | None = None) -> Row:
-    """Play full games with a checkpoint's weights, and write the evaluation beside them. settings: the run's Config,
-    where config.json cannot hold it (an environment that is a function).
+def evaluate(
+    directory: Path,
+    options: EvaluateOptions | None = None,
+    settings: Settings | None = None,
+    watch: GamesWatch | None = None,
+) -> Row:
+    """Play full games with a checkpoint's weights, and write the evaluation beside them, unless it was ended early:
+    `ended` says by what. settings: the run's Config, where config.json cannot hold it (an environment that is a
+    function). watch: shows how far it is, and takes signals.
     """
     options = options or EvaluateOptions()
     protocol = protocols.protocol(options.protocol)
@@ -79,17 +89,25 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: 
     label = protocols.label(protocol, starts)
     name = file_name(options, found.name, label)
     video = directory / f"{name}.mp4" if options.video else None
-    played = play_and_score(wired, envs, found, options, video)
+    played = play_and_score(wired, envs, found, options, video, watch)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
-    write_json(directory / f"{name}.json", result)
-    update_scores(directory, name, result)
+    if "ended" not in result:
+        write_json(directory / f"{name}.json", result)
+        update_scores(directory, name, result)
     return result
 
 
-def play_and_score(wired: System, envs: Envs, found: Path, options: EvaluateOptions, video: Path | None = None) -> Row:
-    """The games, and what a repetition has to know of how they were played."""
+def play_and_score(
+    wired: System,
+    envs: Envs,
+    found: Path,
+    options: EvaluateOptions,
+    video: Path | None = None,
+    watch: GamesWatch | None = None,
+) -> Row:
+    """The games, and what a repetition has to know of how they were played. Raises UserError: none was over."""
     import torch
 
     from polyplay.acting import play
@@ -103,10 +121,14 @@ def play_and_score(wired: System, envs: Envs, found: Path, options: EvaluateOpti
     policy = policy_from_cpu(play.load_policy(wired, found).to(where))
     episodes = options.episodes or protocols.protocol(options.protocol).episodes
     epsilon = float(wired.epsilon if options.epsilon is None else options.epsilon)
-    before = time.monotonic()
-    with closing(Film(video)) if video else nullcontext() as film:
+    before, mine = time.monotonic(), watch or GamesWatch()
+    mine.max_steps = options.max_steps
+    screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)
+    with closing(Film(video)) if video else nullcontext() as film, screen as step:
         shown = film.setting(envs) if film else envs
-        games = play.play_games(shown, policy, episodes, options.seed, options.greedy, film, epsilon)
+        games = play.play_games(shown, policy, episodes, options.seed, options.greedy, film, epsilon, step)
+    if not games:
+        raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
     return {
         "protocol": options.protocol,
@@ -117,6 +139,7 @@ def play_and_score(wired: System, envs: Envs, found: Path, options: EvaluateOpti
         "actions": "greedy" if options.greedy else "sampled",
         **result,
         "interval": mean_interval(result["returns"]),
+        **({"ended": mine.ended, "asked": episodes} if len(games) < episodes else {}),
     }
 
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
+from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import action_heads, atari, recurrent
@@ -116,8 +116,9 @@ def make_values(
     takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
     previous=True. Raises UserError.
     """
-    if not isinstance(spec.action, Discrete):
-        raise UserError(f"actions: values are of Discrete actions, the environment's are {spec.action}; use a policy")
+    if flaw := rules.values_flaw(spec.action):
+        raise UserError(f"actions: {flaw}, the environment's are {spec.action}; use a policy")
+    assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
@@ -148,11 +149,12 @@ def make_deterministic(
     are. exact, options: as in `make`. Raises UserError.
     """
     space = spec.action
-    if not isinstance(space, Box) or not np.isfinite(space.high / 2 - space.low / 2).all():
+    if flaw := rules.deterministic_flaw(space):
         raise UserError(
-            f"actions: this learns bounded real vectors (a Box), the environment's are {space}; "
+            f"actions: {flaw}, the environment's are {space}; "
             "take a system of policies, such as ppo or impala, or for Discrete actions apex"
         )
+    assert isinstance(space, Box)
     title, build, init = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
@@ -214,12 +216,9 @@ def _auto(obs: Spec) -> str:
     """nature for one image of at least 64×64, else mlp."""
     if not isinstance(obs, Field) or len(obs.shape) != 3:
         return "mlp"
-    if min(obs.shape[:2]) >= 64 and obs.shape[2] <= 4:
-        raise UserError(
-            f"--network: observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]: transpose "
-            "them (gymnasium.wrappers.TransformObservation), or name a network that takes them"
-        )
-    return "nature" if min(obs.shape[1:]) >= 64 else "mlp"
+    if flaw := rules.image_flaw(obs):
+        raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
+    return "nature" if min(obs.shape[1:]) >= rules.IMAGE else "mlp"
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:

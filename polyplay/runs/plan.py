@@ -267,7 +267,7 @@ def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
     """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory."""
-    from polyplay.runs.reports.reporter import memory_mb
+    from polyplay.runs.reports.process_usage import memory_mb
     from polyplay.runs.reports.terminal import clock_text
 
     crew.start(metrics)

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -204,7 +205,7 @@ class Session:
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in self.metrics.newly_silent(now):
+            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
                 self._warn(line)
         if now >= self.next_save and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every

@@ -20,6 +20,10 @@ from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page
 
 Calls = list[tuple[Any, ...]]
+SCORE = {
+    "episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None, "interval": (19.0, 1021.0),
+    "actions": "greedy", "epsilon": 0.05, "label": "null-op",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     listen(runs, "train", types.SimpleNamespace(exit_code=0))
     listen(runs, "resume", types.SimpleNamespace(exit_code=143))
     listen(runs, "diagram", "a ─► b")
-    listen(evaluate, "evaluate", {"episodes": 3, "episodic_return_mean": 20.5, "returns": [1.0], "video": None})
+    listen(evaluate, "evaluate", SCORE)
     listen(export, "export", {"file": "p.onnx", "bytes": 9})
     monkeypatch.setattr(systems, "names", lambda: ["fake"])
     load = systems.load
@@ -69,13 +73,24 @@ def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert main.main(["evaluate", run, "--episodes", "3", "--seed", "7", "--video", "--checkpoint", "best"]) == 0
-    assert calls == [
-        ("evaluate", Path(run), EvaluateOptions(episodes=3, seed=7, video=True, checkpoint="best")),
-    ]
+    [(verb, where, asked, more)] = calls
+    assert (verb, where) == ("evaluate", Path(run))
+    assert asked == EvaluateOptions(episodes=3, seed=7, video=True, checkpoint="best")
+    assert more["watch"].signal == 0
     out = capsys.readouterr().out
+    score = "score 20.50, 95 % interval 19.00 to 1,021.00; 3 games, greedy actions, ε 0.05, protocol null-op"
+    assert out.splitlines()[0] == score
     assert "episodic_return_mean  20.50" in out
     assert "episodes              3" in out
     assert "video                 none" in out
+
+
+def test_a_score_of_fewer_games_says_so():
+    line = evaluate.score_line({**SCORE, "episodes": 1, "interval": None, "ended": "stopped by SIGINT", "asked": 30})
+    assert line.splitlines() == [
+        "score 20.50, no interval: it is of one game; 1 game, greedy actions, ε 0.05, protocol null-op",
+        "stopped by SIGINT: 1 of 30 games were over. Short games end first, which biases the mean; nothing was written",
+    ]
 
 
 def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):

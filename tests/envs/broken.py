@@ -66,6 +66,15 @@ class OutOfBounds(Sound):
         return super().see() + np.float32(3.0)
 
 
+class PlanesLast(Sound):
+    """An image as most of the world has it."""
+
+    observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+    def see(self) -> Any:
+        return self.np_random.integers(0, 256, (64, 64, 3), np.uint8)
+
+
 class NothingLegal(Sound):
     def reset(self, **kw: Any) -> tuple[Any, Any]:
         return super().reset(**kw)[0], {"action_mask": np.ones(2, np.int8)}
@@ -192,6 +201,7 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
     "shape": ChangingShape,
     "dtype": WrongDtype,
     "bounds": OutOfBounds,
+    "images": PlanesLast,
     "mask": NothingLegal,
     "finite": NotFinite,
     "reward": NoReward,

@@ -139,7 +139,7 @@ def test_rounding_is_no_breach(box, value, inside):
     line = rules.rule_message(e.value)
     assert f"{rules.in_full(obs[1])} at [1] is not in [" in line
     assert "]; widen low and high (-inf and inf are allowed), or clip the observation (rule bounds;" in line
-    assert float(rules.in_full(obs[1])) == float(obs[1]), "in full"
+    assert obs.dtype.type(rules.in_full(obs[1])) == obs[1], "in full"
 
 
 def test_writers_name_the_rule_they_see_broken():

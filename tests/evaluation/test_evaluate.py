@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from polyplay.acting.play import PlayedGame
 from polyplay.common import files
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
-from polyplay.evaluation import evaluate
+from polyplay.evaluation import evaluate, progress
 from polyplay.evaluation.evaluate import EvaluateOptions
+from polyplay.evaluation.progress import GamesWatch
 from polyplay.evaluation.scores.of_runs import training_score
 from polyplay.runs import directory, load
 from tests import made
@@ -106,6 +112,66 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_without_a_number_the_protocols_is_played(toy: Path):
     assert evaluate.evaluate(toy)["episodes"] == 30
+
+
+def test_it_ends_after_so_many_steps_with_the_games_that_are_over(toy: Path):
+    whole = evaluate.evaluate(toy, EvaluateOptions(episodes=40, seed=5))
+    for file in toy.glob("evaluation-*"):
+        file.unlink()
+    result = evaluate.evaluate(toy, EvaluateOptions(episodes=40, seed=5, max_steps=16 * 12))
+    assert (result["ended"], result["asked"]) == ("--max-steps 192 are over", 40)
+    assert 0 < result["episodes"] == len(result["returns"]) < 40
+    assert set(result["returns"]) <= set(whole["returns"])
+    assert not list(toy.glob("evaluation-*")), "of short games alone: no score to keep"
+    assert "ended" not in evaluate.evaluate(toy, EvaluateOptions(episodes=4, max_steps=10_000))
+    with pytest.raises(UserError, match="--max-steps 1 are over: no game was over by then, so there is no score"):
+        evaluate.evaluate(toy, EvaluateOptions(episodes=40, max_steps=1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_games_that_are_over(toy: Path, number: int, capfd: pytest.CaptureFixture):
+    class Impatient(GamesWatch):
+        def step(self, found, lanes):
+            if self.steps == 16 * 12:
+                os.kill(os.getpid(), number)
+            return super().step(found, lanes)
+
+    before, watch = signal.getsignal(number), Impatient()
+    result = evaluate.evaluate(toy, EvaluateOptions(episodes=40), watch=watch)
+    assert (result["ended"], watch.signal) == (f"stopped by {signal.Signals(number).name}", number)
+    assert 0 < result["episodes"] < 40
+    assert signal.getsignal(number) is before
+    assert not list(toy.glob("evaluation-*"))
+    assert "ending after this step; once more to drop everything" in capfd.readouterr().err
+
+
+def test_a_second_signal_drops_everything(toy: Path):
+    class Stuck(GamesWatch):
+        def step(self, found, lanes):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("it went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.evaluate(toy, EvaluateOptions(episodes=40), watch=Stuck())
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    game = PlayedGame(2.0, 9, 0)
+    for terminal in (True, False):
+        monkeypatch.setattr(progress, "EVERY", 0.0)
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+        watch = GamesWatch()
+        with progress.on_screen(watch, 3, console) as step:
+            assert step([], 2)
+            assert step([game, game], 2)
+        text = console.file.getvalue()
+        if terminal:
+            assert "2/3" in text
+            assert "mean return 2.00 · 4 steps" in text
+        else:
+            first = "0 of 3 games · none is over yet · 2 steps"
+            assert text.splitlines() == [first, "2 of 3 games · mean return 2.00 · 4 steps"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from polyplay.envs import rules
 from polyplay.envs.check import random_play, trial
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
-from polyplay.envs.pool import Envs, Factory
+from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.lane import LaneJob
 
@@ -67,6 +67,14 @@ def check_env(
     return CheckReport(envs.title, findings, card)
 
 
+def learners_of(spec: EnvSpec) -> str:
+    """Which kinds of systems take its actions, and which do not."""
+    values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
+    kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values, "apex_dpg": deterministic}
+    right = [kind for kind, flaw in kinds.items() if not flaw]
+    return "; not ".join([", ".join(right), *(f"{kind}: {flaw}" for kind, flaw in kinds.items() if flaw)])
+
+
 class EnvChecker:
     """Starts the trials of one environment, and watches them."""
 
@@ -92,7 +100,9 @@ class EnvChecker:
         job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
         play, own = (random_play.run_pool_trial, (envs,)) if self.own else (trial.run_trial, ())
         tried = run_watched(play, job, self.steps, self.seconds, *own)
-        tried.card = {**spec.describe}
+        tried.card = {**spec.describe, "learnt by": learners_of(spec)}
+        if flaw := rules.image_flaw(spec.obs):
+            tried.broke["images"] = flaw
         return tried
 
     def pool(self, seconds: float) -> TrialResult:

@@ -7,6 +7,7 @@ and ("odd", the same, for a warning).
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import time
 import zlib
@@ -207,6 +208,7 @@ def record_resets(env: Any, begun: list[object]) -> None:
     """From now on every reset of the environment, or of what it wraps, adds its observation to `begun`."""
     reset = env.reset
 
+    @functools.wraps(reset)  # wrappers look at its keywords
     def recording(*args: Any, **kw: Any) -> Any:
         answer = reset(*args, **kw)
         if isinstance(answer, tuple) and answer:

@@ -11,7 +11,7 @@ from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
-BEGIN = ("factory", "build", "spaces")  # what must be well before it is reset, in that order
+BEGIN = ("factory", "build", "spaces", "images")  # what is seen before it is reset, in that order
 AT_ENDS = ("flags", "final-observation", "autoreset")
 SLOW = 0.5  # of the step's time limit: too near to it
 LONG = 50  # steps: episodes of one length that long look like a time limit
@@ -55,7 +55,8 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
     if begun:
         spaces = f"{first.card.get('observation')}; {first.card.get('actions')}"
         built = f"in {_time(facts.build)}" if facts.build else "it was built"
-        return "ok", {"factory": "it reached another process", "build": built, "spaces": spaces}[rule]
+        shape = "its observations are no image, or have its planes first"
+        return "ok", {"factory": "it reached another process", "build": built, "spaces": spaces, "images": shape}[rule]
     if not steps and rule not in ("hang", "crash"):
         return "unseen", "no step was made"
     if rule == "flags" and (text := _limit(facts.ends)):

@@ -104,6 +104,7 @@ def _row(game: str, of: Sequence[Score], ends: Ends, columns: Sequence[published
         "runs": len(of),
         "episodes": sum(s.episodes for s in of),
         "epsilon": sorted({s.epsilon for s in of if s.epsilon is not None}),
+        "actions": sorted({s.actions for s in of if s.actions}),
         "score": round(mean, 2),
         "interval": interval,  # of one run: of its games' mean; of several: of the mean over runs
         "normalised": normal,

@@ -31,6 +31,7 @@ class Score:
     interval: Sequence[float] | None
     episodes: int
     epsilon: float | None
+    actions: str | None  # sampled or greedy; None: of training
     origin: Mapping[str, str | None]  # the run, the hash of its configuration, the machine that it was measured on
 
 
@@ -65,6 +66,7 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
         interval=entry.get("interval"),
         episodes=entry["episodes"],
         epsilon=entry.get("epsilon"),
+        actions=entry.get("actions"),
         origin={"run": str(run), "config_hash": entry.get("config_hash"), "machine": cpu},
     )
 

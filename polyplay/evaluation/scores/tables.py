@@ -45,12 +45,19 @@ def _games(result: Row) -> tuple[str, Table]:
     rows, base = result["games"], result["baselines"]
     title = f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}"
     names = list(rows[0]["published"]) if rows else []
-    table = _table(["game"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names])
+    table = _table(["game", "actions"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names])
     for row in rows:
         epsilon = " ".join(f"{e:g}" for e in row["epsilon"]) or "–"
         counts = (str(row["runs"]), str(row["episodes"]), epsilon)
         numbers = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
-        table.add_row(row["game"], *counts, _number(row["score"]), _between(*row["interval"]), *map(_number, numbers))
+        table.add_row(
+            row["game"],
+            " ".join(row["actions"]) or "–",
+            *counts,
+            _number(row["score"]),
+            _between(*row["interval"]),
+            *map(_number, numbers),
+        )
     return title, table
 
 

@@ -6,6 +6,7 @@ tps                 trainings per second: updates; train_batch: transitions of e
 prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
 agent_wait_ms       from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
+leak_mb_per_hour    how fast memory rises in processes where that has no end
 cpu                 fraction of all cores that this process and all below it use
 Imports no torch.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from polyplay.common.counters import COLUMNS, EPISODES, Counters
 from polyplay.common.machine import cores
 from polyplay.runs.reports.growth import Growth
+from polyplay.runs.reports.memory_watch import MemoryWatch
 from polyplay.runs.reports.metric_names import KINDS
 from polyplay.runs.reports.process_usage import cpu_seconds
 from polyplay.runs.reports.reporter import Reporter, Snapshot
@@ -38,7 +40,7 @@ class CrewMetrics:
 
     def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
         self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
-        self.growth, self.at = Growth(), time.monotonic()
+        self.growth, self.at, self.memory = Growth(), time.monotonic(), MemoryWatch(crew)
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
         self.silent: set[int] = set()
@@ -80,7 +82,7 @@ class CrewMetrics:
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""
         column, roles = self.counters.column, self.crew.roles
-        rows = {role.name: self.crew.rows(role, past=True) for role in roles}
+        rows, memory = {role.name: self.crew.rows(role, past=True) for role in roles}, self.memory()
         return Snapshot(
             frames=self.frames,
             steps=self.steps,
@@ -92,7 +94,8 @@ class CrewMetrics:
             lag_max=self._lag_max(),
             losses=self._losses(),
             queue_depth=self._queue_depth(),
-            service=self.read_service(),
+            service={**self.read_service(), "leak_mb_per_hour": self.memory.leaking},
+            memory_mb=memory,
             restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
         )
 

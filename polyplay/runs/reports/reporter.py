@@ -20,7 +20,6 @@ from polyplay.common.machine import now
 from polyplay.runs.reports import metric_names
 from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
-from polyplay.runs.reports.process_usage import Throttled, memory_mb
 from polyplay.runs.reports.wandb import WandbLogger
 
 WINDOW = 100  # full games the means are over
@@ -43,7 +42,7 @@ class Snapshot:
     service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
     queue_depth: float | None = None
     restarts: int = 0
-    memory_mb: float | None = None  # none: the reporter measures it, seldom
+    memory_mb: float | None = None
 
 
 class Reporter:
@@ -82,7 +81,7 @@ class Reporter:
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.roles: dict[str, dict[str, float]] = {}
-        self.memory, self.growth = Throttled(memory_mb), Growth()
+        self.growth = Growth()
         self.row, self.base = self._earlier(start or {})
         for key, total in {"wall": self.base, **self.row}.items():
             self.growth.number(key, total)
@@ -164,7 +163,7 @@ class Reporter:
             **self._times(snapshot),
             "queue_depth": snapshot.queue_depth,
             "restarts": snapshot.restarts,
-            "memory_mb": self.memory() if snapshot.memory_mb is None else snapshot.memory_mb,
+            "memory_mb": snapshot.memory_mb,
         }
 
     def _times(self, snapshot: Snapshot) -> Row:

@@ -9,15 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import polyplay
 from polyplay.cli import check as check_module
 from polyplay.cli import main
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.findings import Finding
+from polyplay.envs import rules
 from polyplay.envs.check import report as checking
+from polyplay.envs.pool import EnvSpec
 from polyplay.envs.rules import RULES
+from polyplay.envs.spaces import action as action_of
+from polyplay.envs.spaces import classes, observation
+from polyplay.nets import factory
 from tests.envs import broken
 
 TESTS = Path(__file__).parents[1]  # broken.py lies there
@@ -53,7 +60,8 @@ def test_check_finds_what_breaks_a_rule(rule: str):
 def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
     """Environments in processes; the worker in one for `finite`, else in a thread, which starts sooner."""
     kind = UserError if RULES[rule].run == "does not begin" else EnvFailure
-    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "workers": 1, "network": "mlp", "tensorboard": False}
+    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "workers": 1, "tensorboard": False}
+    small["network"] = "auto" if rule == "images" else "mlp"
     how = {"on": "process" if rule == "finite" else "thread", "step_timeout": 0.25 if rule == "hang" else 60.0}
     with pytest.raises(kind, match=rf"\(rule {rule}; polyplay check ENV explains\)") as e:
         polyplay.train("a2c", env=broken.RULES[rule], steps=10_000, run=str(tmp_path / "run"), **how, **small)
@@ -63,6 +71,77 @@ def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
         assert re.search(r"environments failed 11 times .*, more than --max-restarts 10; the last: ", head)
     else:
         assert rest == []
+
+
+CARTPOLE = """
+import gymnasium as gym
+def pole():
+    return gym.make("CartPole-v1", max_episode_steps=200)
+"""
+
+
+def test_the_readmes_own_example_has_nothing_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Gymnasium's wrappers look at the keywords of reset, which `check` records."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert CARTPOLE.split("\n", 2)[2].strip() in readme
+    (tmp_path / "my_parts.py").write_text(CARTPOLE)
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-m", "polyplay", "check", "my_parts:pole", "--steps", "300"],
+        capture_output=True, text=True, timeout=170, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("my_parts:pole: keeps to every rule that was checked\n")
+    assert "warn" not in done.stdout.lower()
+
+
+SHOWN = {
+    "vector": spaces.Box(-1, 1, (3,)),
+    "image": spaces.Box(0, 255, (3, 64, 64), np.uint8),
+    "image, planes last": spaces.Box(0, 255, (64, 64, 3), np.uint8),
+    "grey, planes last": spaces.Box(0, 255, (84, 84, 1), np.uint8),
+    "small image, planes last": spaces.Box(0, 255, (32, 32, 3), np.uint8),
+    "number": spaces.Discrete(4),
+    "parts": spaces.Dict({"a": spaces.Box(0, 255, (64, 64, 3), np.uint8), "b": spaces.MultiBinary(3)}),
+}
+TAKEN = {
+    "one of": spaces.Discrete(3),
+    "several": spaces.MultiDiscrete([2, 3]),
+    "bounded": spaces.Box(-1, 1, (2,)),
+    "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
+    "parts": spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (1,))]),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("shown", SHOWN)
+def test_what_train_refuses_is_what_check_says(shown: str, taken: str):
+    """For policies, values and apex_dpg with `--network auto`: a network is made if nothing speaks against it."""
+    obs, action = observation(SHOWN[shown], "x"), action_of(TAKEN[taken], "x")
+    spec = EnvSpec(obs, action, classes=classes(SHOWN[shown]))
+    always = rules.image_flaw(obs)
+    for make, flaw in (
+        (factory.make, ""),
+        (factory.make_values, rules.values_flaw(action)),
+        (factory.make_deterministic, rules.deterministic_flaw(action)),
+    ):
+        if flaw or always:
+            with pytest.raises(UserError, match=re.escape(flaw or always)):
+                make("auto", spec)
+        else:
+            make("auto", spec)
+    line = checking.learners_of(spec)
+    assert ("not values" in line, "not apex_dpg" in line) == (taken != "one of", taken != "bounded")
+
+
+def test_every_rule_that_a_message_names_is_checked():
+    """Rules are named in calls: of SpaceViolation, of rule_suffix, and as the stage of a lane."""
+    source = "".join(p.read_text() for p in (Path(rules.__file__).parent).rglob("*.py"))
+    named = set(re.findall(r'SpaceViolation\([^\n]*, "([a-z-]+)"\)', source))
+    named |= set(re.findall(r"rule_suffix\([\"']([a-z-]+)[\"']\)", source))
+    named |= set(re.findall(r'stage = "([a-z]+)"', source))
+    assert {"bounds", "build", "reset", "factory"} <= named
+    assert named <= set(RULES)
+    assert {rule for rule in RULES if RULES[rule].run != "does not look"} == set(broken.RULES)
 
 
 def test_what_only_check_sees():

@@ -29,6 +29,7 @@ def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: fl
             "interval": [mean - 1, mean + 1],
             "episodes": 30,
             "epsilon": 0.05,
+            "actions": "greedy" if mean > 15 else "sampled",
             "finished": "2026",
         }
         for name, mean in scores.items()
@@ -60,6 +61,7 @@ def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     assert (pong["runs"], pong["score"], pong["episodes"]) == (2, 15.0, 60)
     assert 10.0 <= pong["interval"][0] <= pong["interval"][1] <= 20.0
     assert (pinball["random"], pinball["normalised"]) == (0.0, 100.0)
+    assert (pong["actions"], pinball["actions"]) == (["greedy", "sampled"], ["greedy"])
     assert result["notes"][0].startswith("video_pinball: the raw tables say")
     assert result["aggregates"][0]["games"] == 2
     table = compare_runs(runs, ScoresOptions(pinball="table", published=("apex_noop",)))

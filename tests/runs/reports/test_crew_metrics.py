@@ -9,14 +9,14 @@ import pytest
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.runs.reports.crew_metrics import SILENCE, CrewMetrics
 
-HOLDS = {"source": None, "agents": None, "server": None}
+HOLDS = {"source": None, "agents": None, "server": None, "held_replay": None}
 
 
 @pytest.fixture
 def crew() -> Any:
     """An actor in row 0, two learner roles in rows 1 and 2."""
     names = ("act", "learn", "learn_more")
-    workers = [{0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)} for row in range(3)]
+    workers = [{0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False, runs=None)} for row in range(3)]
     roles = [
         SimpleNamespace(name=name, n=1, learner=row > 0, lost=0, workers=workers[row], row=row, **HOLDS)
         for row, name in enumerate(names)

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -253,21 +252,6 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
     reporter.report(snapshot(1600, time={"actor": {"env": 1.0, "wait": 3.0}}))
     time.Reload()
     assert [e.value for e in time.Scalars("time/wait")] == [0.75]
-
-
-def test_reports_look_at_the_memory_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    looks: list[float] = []
-
-    def look() -> float:
-        time.sleep(0.01)  # so that for a second that is what it says
-        looks.append(1.0)
-        return 7.0
-
-    monkeypatch.setattr(report, "memory_mb", look)
-    reporter = Reporter(tmp_path, tensorboard=False)
-    rows = [reporter.report(Snapshot(n, n, n)) for n in range(3)]
-    assert [row["memory_mb"] for row in rows] == [7.0] * 3
-    assert len(looks) == 1
 
 
 def test_reports_need_no_torch():
