@@ -36,5 +36,5 @@ def score_line(result: Row) -> str:
     line = f"score {result['episodic_return_mean']:,.2f}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"
     if asked is None:
         return line
-    early = f"{result['ended']}: {n} of {asked} games were over. Short games end first, which biases the mean"
+    early = f"{result['ended']}: {n:,} of {asked:,} games were over. Short games end first, which biases the mean"
     return f"{line}\n{early}; nothing was written"

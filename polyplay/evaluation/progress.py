@@ -35,7 +35,7 @@ class GamesWatch:
         if self.signal:
             self.ended = f"stopped by {signal.Signals(self.signal).name}"
         elif self.max_steps is not None and self.steps >= self.max_steps:
-            self.ended = f"--max-steps {self.max_steps} are over"
+            self.ended = f"--max-steps {self.max_steps:,} are over"
         return not self.ended
 
     @property
@@ -60,7 +60,7 @@ def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) 
         bar.update(task, completed=watch.games, description=watch.line)
         if not console.is_terminal and time.monotonic() >= due:
             due = time.monotonic() + EVERY
-            console.print(f"{watch.games} of {episodes} games · {watch.line}", soft_wrap=True)
+            console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
         return going
 
     with bar, _signals(watch):

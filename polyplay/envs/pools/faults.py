@@ -52,6 +52,8 @@ class Faults:
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
             recent.popleft()
+        if not self.limit:
+            raise EnvFailure(f"an environment failed: {text}")
         if len(recent) > self.limit:
             passed = self.steps - recent[0][1]
             times = f"{len(recent)} times {f'within {passed:,} steps' if passed > 1 else 'in a row'}"
