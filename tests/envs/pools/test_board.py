@@ -4,7 +4,7 @@ import numpy as np
 
 from polyplay.common.tree import Field
 from polyplay.envs import EnvSpec
-from polyplay.envs.pools.board import BROKEN, FLAGS, NOTE, RESTARTED, SharedRows
+from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, NOTE, SharedRows
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))
@@ -39,5 +39,5 @@ def test_notes_are_cut_to_their_place():
     kind, text = board.read(0)
     assert kind == BROKEN
     assert 0 < len(text) < NOTE
-    board.note(0, RESTARTED, "short")
-    assert board.read(0) == (RESTARTED, "short")
+    board.note(0, FAILED, "short")
+    assert board.read(0) == (FAILED, "short")

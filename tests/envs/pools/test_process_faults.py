@@ -235,7 +235,7 @@ def test_an_observation_that_breaks_its_space_fails_at_once(pools, how, given):
 
 
 def test_a_reset_observation_outside_its_bounds_fails_at_once(pools):
-    with pytest.raises(EnvFailure, match=r"Liar, lane 0.* at \[2\] is not in \[0, 1\] \(rule bounds;"):
+    with pytest.raises(EnvFailure, match=r"Liar, lane 0.* at \[2\] is not in \[0, 1\]; widen low .*\(rule bounds;"):
         pools(faulty.Liar, 1).recv(60)
 
 
