@@ -34,14 +34,16 @@ def train(system: str, **overrides: Any) -> Run:
     return Run(**vars(run.train(system, settings, chosen, sources)))
 
 
-def resume(directory: str | Path, **overrides: Any) -> Run:
-    """Go on with a run; keywords are run options that now hold (frames, minutes, …)."""
-    return Run(**vars(run.resume(Path(directory), overrides)))
+def resume(directory: str | Path, trust: bool = False, **overrides: Any) -> Run:
+    """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
+    elsewhere and executes a module by name.
+    """
+    return Run(**vars(run.resume(Path(directory), overrides, trust)))
 
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
     """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
-    evaluate`: checkpoint, protocol, epsilon, starts, greedy, video, device.
+    evaluate`: checkpoint, protocol, epsilon, starts, greedy, video, device, trust.
     """
     return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
 
@@ -52,11 +54,13 @@ def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row
     return evaluate(directory, EvaluateOptions(**options), settings)
 
 
-def export(directory: str | Path, file: str | Path, checkpoint: str | None = None) -> Row:
-    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written."""
+def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:
+    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written. trust: as in
+    `resume`.
+    """
     from polyplay.cli import export
 
-    return export.export(Path(directory), Path(file), checkpoint)
+    return export.export(Path(directory), Path(file), checkpoint, trust)
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:

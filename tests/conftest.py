@@ -17,6 +17,14 @@ def _no_gpu(request, monkeypatch):
         monkeypatch.setattr(device, "available", lambda: 0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_data_home(tmp_path_factory):
+    """What runs are signed with is kept apart from the user's own key."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        yield
+
+
 def pytest_collection_modifyitems(items):
     """Without a GPU the tests that are marked gpu say why they do nothing."""
     if not device.available():

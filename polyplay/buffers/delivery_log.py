@@ -17,6 +17,7 @@ from typing import Any
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import UserError
+from polyplay.common.files import AppendFile, LogWrites
 
 LOG = "deliveries-{}.jsonl"
 
@@ -27,8 +28,14 @@ def log_writer(
     """A function that logs a batch of slots, from the batch after `update` on. each: updates from a batch."""
     if ctx.directory is None:
         return lambda slots: None
-    file = open(ctx.directory / LOG.format(ctx.index), "a", buffering=1)  # noqa: SIM115 - lives as long as its worker
-    file.write(json.dumps({"from": update, "threads": threads, "length": length}) + "\n")
+    path = ctx.directory / LOG.format(ctx.index)
+    file, writes = AppendFile(path), LogWrites(lambda text: ctx.say("warning", text))
+
+    def write(line: Any) -> None:
+        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        writes.attempt(path.name, lambda: file.write(data))
+
+    write({"from": update, "threads": threads, "length": length})
 
     def log(slots: list[int]) -> None:
         nonlocal update
@@ -37,7 +44,7 @@ def log_writer(
         for slot in slots:
             by = int(queue.by[slot])
             line.append([slot // queue.share, int(queue.rows["version"][slot, 0, 0]), *([by] if by else [])])
-        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        write(line)
 
     return log
 
@@ -68,7 +75,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         )
     heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
-    for number, text in enumerate(path.read_text().splitlines(keepends=True), 1):
+    for number, text in enumerate(path.read_text(errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("\n"):
             break  # torn off by a kill
         try:
@@ -77,7 +84,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
                 heads.append({name: line[name] for name in ("from", "threads", "length")})
             else:
                 batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
     if not heads or heads[0]["from"] != 0:
         raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")

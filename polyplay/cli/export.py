@@ -23,6 +23,8 @@ class ExportOptions:
     """the file to write"""
     checkpoint: str | None = None
     """which: best, or a number (none: the newest)"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
 
 def command(words: list[str]) -> None:
@@ -30,22 +32,22 @@ def command(words: list[str]) -> None:
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
-    print_result(export(directory, Path(options.onnx), options.checkpoint))
+    print_result(export(directory, Path(options.onnx), options.checkpoint, options.trust))
 
 
-def export(directory: Path, file: Path, which: str | None = None) -> Row:
+def export(directory: Path, file: Path, which: str | None = None, trust: bool = False) -> Row:
     """Write the policy of a checkpoint (default: the newest whole one) as an ONNX file; what was written."""
     from polyplay.acting import play
     from polyplay.nets import onnx
 
     onnx.check_export(file)
-    page, settings, options, config = load_run(directory)
+    page, settings, options, config = load_run(directory, trust)
     found = choose_checkpoint(directory, which)
     wired = page.build(settings, crew_of(replace(options, device="cpu")))
     process.tune(1)
     spec = wired.envs.spec
     about = {
-        "polyplay": config["versions"]["polyplay"],
+        "polyplay": config["versions"].get("polyplay"),
         "system": config["system"],
         "env": run_options.to_json(settings)["env"],
         "environment": dict(spec.describe),

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (EnvFailure, WorkerLost, NotFinite, Diverged, OSError) as e:  # OSError: a full disk, another's directory
-        return _complain(f"failed: {e}", 1)
+        return _complain("\n".join([f"failed: {e}", *getattr(e, "__notes__", [])]), 1)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
 

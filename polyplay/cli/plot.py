@@ -62,9 +62,9 @@ def read_curve(run: Path, games: int = 100) -> Curve:
     """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
     config = read_config(run)
     if games == 100:
-        rows = [r for r in _rows(run / "metrics.jsonl") if r["episodic_return_mean"] is not None]
+        rows = _rows(run / "metrics.jsonl", "episodic_return_mean")
     else:
-        rows, last = _rows(run / "episodes.jsonl"), deque[float](maxlen=games)
+        rows, last = _rows(run / "episodes.jsonl", "episodic_return"), deque[float](maxlen=games)
         for row in rows:
             last.append(row["episodic_return"])
             row["episodic_return_mean"] = fmean(last)
@@ -79,10 +79,10 @@ def read_curve(run: Path, games: int = 100) -> Curve:
     )
 
 
-def _rows(file: Path) -> list[Row]:
+def _rows(file: Path, value: str) -> list[Row]:
     """Rows in the order of their frames: what a resumption played again takes the place of what was there."""
     rows: list[Row] = []
-    for row in read_lines(file):
+    for row in read_lines(file, "frames", "wall_seconds", value):
         while rows and rows[-1]["frames"] > row["frames"]:
             rows.pop()
         rows.append(row)

@@ -15,6 +15,8 @@ class ReproduceOptions:
 
     updates: int | None = None
     """stop after this many updates (none: all that were logged)"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
     def __post_init__(self) -> None:
         at_least(self, updates=1)
@@ -25,4 +27,4 @@ def command(words: list[str]) -> None:
     directory, options, _ = run_and_options(ReproduceOptions, words, "reproduce")
     from polyplay.runs import reproduce
 
-    print_result(reproduce.reproduce(directory, options.updates))
+    print_result(reproduce.reproduce(directory, options.updates, options.trust))

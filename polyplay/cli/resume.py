@@ -32,6 +32,8 @@ class ResumeOptions:
     """which workers are harmed from now on, as in `polyplay train` (none: no more)"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
 
 def command(words: list[str]) -> int:
@@ -39,4 +41,5 @@ def command(words: list[str]) -> int:
     directory, options, given = run_and_options(ResumeOptions, words, "resume")
     from polyplay.runs import run
 
-    return run.resume(directory, {name: getattr(options, name) for name in given}).exit_code
+    changes = {name: getattr(options, name) for name in given - {"trust"}}
+    return run.resume(directory, changes, options.trust).exit_code

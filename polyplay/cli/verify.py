@@ -17,6 +17,8 @@ class VerifyOptions:
     """which: a file of the run's directory, evaluation-….json (none: the newest)"""
     starts: str | None = None
     """where the start states are now, if not where they were"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
 
 def command(words: list[str]) -> int:
@@ -24,6 +26,6 @@ def command(words: list[str]) -> int:
     directory, options, _ = run_and_options(VerifyOptions, words, "verify")
     from polyplay.evaluation.verify import verify
 
-    findings = verify(directory, options.evaluation, options.starts)
+    findings = verify(directory, options.evaluation, options.starts, options.trust)
     print_findings(f"verify {directory}", findings, {}, "rule")
     return status(findings)

@@ -2,7 +2,8 @@
 
 Workers write their parts into `checkpoints/.partial-<update>`; the main process, once it has all of them, adds the
 manifest (schema version, counters, SHA-256 and size of every file) and renames the directory: that is the moment the
-checkpoint exists. A newest one that doesn't match its manifest is passed over for the one before, saying so.
+checkpoint exists. A newest one that doesn't match its manifest, or whose numbers are no weights, is passed over for the
+one before, saying so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,11 +23,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, write_bytes
+from polyplay.common.files import Row, is_number, is_row, read_object, write_bytes
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
+LANES = re.compile(r"\d+\+\d+")  # the first, and how many
+UNUSED = "unused-"  # and the update: passed over when the run went on from one before
 
 
 def policy_name(agent: int) -> str:
@@ -125,15 +129,22 @@ def discard(directory: Path, version: int) -> None:
     shutil.rmtree(partial(directory, version), ignore_errors=True)
 
 
+def partials(directory: Path) -> list[Path]:
+    """Where parts of checkpoints that are not complete are."""
+    return list(checkpoints_dir(directory).glob(".partial-*"))
+
+
 def remove_partial(directory: Path) -> None:
     """Remove parts that a killed run left."""
-    for left in checkpoints_dir(directory).glob(".partial-*"):
+    for left in partials(directory):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep the newest `keep` and the one with the best return."""
+    """Keep the newest `keep` and the one with the best return; the one of the beginning only until there is another."""
     paths = everything(directory)
+    if len(paths) > 1 and int(paths[0].name) == 0:
+        shutil.rmtree(paths.pop(0), ignore_errors=True)
     best_one = _best_scored(paths)
     for path in paths[: -max(keep, 1)]:
         if path != best_one:
@@ -142,7 +153,7 @@ def prune(directory: Path, keep: int) -> None:
 
 def everything(directory: Path) -> list[Path]:
     """Checkpoints, oldest first."""
-    return sorted(p for p in checkpoints_dir(directory).glob("[0-9]*") if p.is_dir())
+    return sorted(p for p in checkpoints_dir(directory).glob("[0-9]*") if p.name.isdecimal() and p.is_dir())
 
 
 def best(directory: Path) -> Path | None:
@@ -159,42 +170,91 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 def _score(path: Path) -> float | None:
     try:
-        return manifest(path)["counters"].get("episodic_return_mean")
-    except (OSError, ValueError, KeyError):
+        score = manifest(path)["counters"].get("episodic_return_mean")
+    except (OSError, ValueError):
         return None
+    return score if is_number(score) else None
 
 
 def manifest(path: Path) -> Row:
-    return json.loads((path / MANIFEST).read_text())
+    """What a checkpoint says of itself. Raises OSError, and ValueError: it is damaged."""
+    found = read_object(path / MANIFEST)
+    if found.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
+    counters, files = found.get("counters"), found.get("files")
+    if not isinstance(counters, dict) or not isinstance(files, dict):
+        raise ValueError("it lacks counters or files")
+    if not all(is_row(file, ("bytes",)) and isinstance(file.get("sha256"), str) for file in files.values()):
+        raise ValueError("a file in it lacks bytes or sha256")
+    return found
 
 
 def flaw(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         found = manifest(path)
+        files, begun = found["files"], found.get("update") != 0
     except (OSError, ValueError) as e:
         return f"its manifest cannot be read ({e})"
-    if found.get("schema") != SCHEMA:
-        return f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}"
-    for name, expected in found["files"].items():
+    for name, expected in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != expected["bytes"] or _digest(file) != expected["sha256"]:
             return f"{name} is damaged (its checksum differs)"
+    agents = (name for name in files if name.startswith("agents/") and name.endswith(".safetensors"))
+    return next((wrong for name in agents if (wrong := _unusable(path / name, name, begun)) is not None), None)
+
+
+def resume_flaw(path: Path) -> str | None:
+    """What is wrong with a checkpoint that a run is to go on from, or None."""
+    return flaw(path) or _bad_counters(manifest(path)["counters"])
+
+
+def _unusable(file: Path, name: str, begun: bool) -> str | None:
+    """Why these arrays of an agent cannot be learnt with; None: they can. begun: there were updates."""
+    try:
+        arrays = load_file(file)
+    except (OSError, SafetensorError) as e:
+        return f"{name} cannot be read ({e})"
+    if begun and not arrays:
+        return f"{name} is empty"
+    bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
+    return f"{name} has numbers that are not finite ({', '.join(bad[:3])})" if bad else None
+
+
+def _bad_counters(counters: Row) -> str | None:
+    """What is wrong with a run's counters in a manifest, or None."""
+    games, numbers = counters.get("games", {}), ("steps", "frames", "updates")
+    if not is_row({"wall_seconds": 0.0, **counters}, (*numbers, "wall_seconds")):
+        return f"its manifest lacks counters ({', '.join(numbers)})"
+    if not isinstance(games, dict) or not all(LANES.fullmatch(k) and is_number(n) for k, n in games.items()):
+        return "its manifest has no games by lanes"
     return None
 
 
-def newest(directory: Path, say: Callable[[str], None]) -> Path:
+def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
     """The newest checkpoint that is whole; `say` gets a line for every one passed over."""
     found = everything(directory)
     for path in reversed(found):
-        wrong = flaw(path)
+        wrong = flaw_of(path)
         if wrong is None:
             return path
         say(f"checkpoint {path.name}: {wrong}; going back to the one before")
     have = f"{len(found)} there, none whole" if found else "none there"
-    raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); start it anew with `polyplay train`")
+    cure = f"move {checkpoints_dir(directory)} away to begin it again" if found else "let it run on"
+    raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); {cure}")
+
+
+def set_aside(directory: Path, found: Path | None) -> None:
+    """Checkpoints newer than the one that a run goes on from are kept under another name: none is resumed from later,
+    and none counts when old ones are removed.
+    """
+    for path in everything(directory):
+        if found is None or path.name > found.name:
+            aside = path.with_name(f"{UNUSED}{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
 
 
 class OpenCheckpoint:

@@ -75,6 +75,7 @@ class WorkerContext:
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "remark" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
+    rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
 
     @cached_property
     def counters(self) -> WorkerCounters:
@@ -103,4 +104,4 @@ class WorkerContext:
         self.control.check()
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if name not in ("counters", "say")}
+        return {name: value for name, value in vars(self).items() if name not in ("counters", "say", "rescue")}

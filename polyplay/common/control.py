@@ -41,7 +41,7 @@ class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
     _flags: np.ndarray
-    HALT, FINISH, SAVE = 0, 1, 2
+    HALT, FINISH, SAVE, RESCUE = 0, 1, 2, 3
 
     def __init__(self) -> None:
         self.show: Any = None  # weights.on_request, for an evaluator beside training
@@ -62,6 +62,17 @@ class RunControl(SharedObject):
     def save(self) -> None:
         """Learners save at their next update."""
         self._flags[self.SAVE] += 1
+
+    def rescue(self, index: int) -> None:
+        """The run has failed: everybody stops, and this learner saves what is whole before it does."""
+        self._flags[self.RESCUE] = index + 1
+        self.halt()
+
+    @property
+    def rescuer(self) -> int | None:
+        """The learner that is to save what is whole; None: none is."""
+        index = int(self._flags[self.RESCUE])
+        return index - 1 if index else None
 
     def check(self) -> None:
         if self._flags[self.HALT]:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """A file that grows by whole pieces: one write each, and if the disk is full nothing of a piece stays."""
+    """A file that grows by whole pieces: one write each, and if the disk is full nothing of a piece stays. If it is
+    deleted meanwhile, also with its directory, all of it comes back with the next piece.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as e:
@@ -27,6 +30,7 @@ class AppendFile:
 
     def write(self, data: bytes) -> None:
         """Raises OSError."""
+        self.restore()
         before = os.fstat(self.fd).st_size
         try:
             if os.write(self.fd, data) != len(data):
@@ -34,6 +38,22 @@ class AppendFile:
         except OSError:
             os.ftruncate(self.fd, before)
             raise
+
+    def restore(self, chunk: int = 1 << 20) -> None:
+        """Write anew what was deleted: the open file still has it. Raises OSError."""
+        if self.path.exists():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "xb") as copy:
+            try:
+                for at in range(0, os.fstat(self.fd).st_size, chunk):
+                    copy.write(os.pread(self.fd, chunk, at))
+                copy.flush()
+            except OSError:
+                self.path.unlink()
+                raise
+        self.close()
+        self.fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
 
     def flush(self) -> None:
         """Nothing to do: no piece is ever held back."""
@@ -59,6 +79,27 @@ class JsonLines:
         self.file.close()
 
 
+class LogWrites:
+    """Writes that a run can do without: what a full disk does not take is left out, and said once per file."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.warn, self.warned = warn, set[str]()
+
+    def attempt(self, name: str, write: Callable[[], None]) -> None:
+        """Write something of the file `name`."""
+        try:
+            write()
+        except OSError as e:
+            self.fail(name, e.strerror or str(e))
+        except UserError as e:  # it could not be opened
+            self.fail(name, str(e))
+
+    def fail(self, name: str, why: str) -> None:
+        if name not in self.warned:
+            self.warned.add(name)
+            self.warn(f"{name}: {why}; the run goes on without what did not fit")
+
+
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
     """Length of the file up to and with its last newline."""
     end = os.fstat(fd).st_size
@@ -71,15 +112,47 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
     return 0
 
 
-def read_lines(path: Path) -> Iterator[Row]:
-    """The rows of a file of JSON lines, also of one being written; none if there is no file."""
+def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
+    """The rows of a file of JSON lines, also of one being written; none if there is no file. A damaged line is left
+    out: what is no object, or lacks one of these numbers.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # being written; what follows would be the rest of it
-            yield json.loads(line)
+            if is_row(row := parse_json(line), numbers):
+                yield row
+
+
+def parse_json(text: bytes | str) -> Any:
+    """What JSON says; None if it is damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_object(path: Path) -> Row:
+    """A JSON object from a file. Raises OSError, and ValueError: it is something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
+def is_row(value: object, numbers: tuple[str, ...]) -> bool:
+    """An object that has all of these numbers."""
+    return isinstance(value, dict) and all(is_number(value.get(name)) for name in numbers)
+
+
+def is_number(value: object) -> bool:
+    """A finite number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def to_plain(value: object) -> Any:

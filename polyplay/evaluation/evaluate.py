@@ -7,7 +7,6 @@ its last 100 games while it learnt); evaluations of other checkpoints are in "sn
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Literal
 from polyplay.common import checkpoint, machine
 from polyplay.common.bounds import at_least, fraction
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, write_json
+from polyplay.common.files import Row, read_object, write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
@@ -64,6 +63,8 @@ class EvaluateOptions:
     """where the network computes (auto: on CUDA where there is a GPU)"""
     max_steps: int | None = None
     """end after so many agent steps of all lanes together, with the games that are over by then (none: play all)"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
     def __post_init__(self) -> None:
         at_least(self, episodes=1, seed=0, max_steps=1)
@@ -82,7 +83,7 @@ def evaluate(
     """
     options = options or EvaluateOptions()
     protocol = protocols.protocol(options.protocol)
-    page, saved, run_options, config = load_run(directory)
+    page, saved, run_options, config = load_run(directory, trust=options.trust or settings is not None)
     found = choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
     envs, starts = protocols.apply(protocol, wired.envs, options.starts)
@@ -153,7 +154,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 def final(directory: Path) -> str | None:
     """The checkpoint that a run ended with; None: it goes on, or failed."""
     try:
-        summary = json.loads((directory / "summary.json").read_text())
+        summary = read_object(directory / "summary.json")
     except (OSError, ValueError):
         return None
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
@@ -186,7 +187,7 @@ def update_scores(directory: Path, name: str, result: Row) -> None:
     """Put an evaluation into scores.json, and the training returns of now."""
     scores = read_scores(directory)
     last = final(directory)
-    for old in [k for k, v in scores["final"].items() if v["checkpoint"] != last]:  # the run went on since
+    for old in [k for k, v in scores["final"].items() if v.get("checkpoint") != last]:  # the run went on since
         scores["snapshots"][old] = scores["final"].pop(old)
     entry = {k: result[k] for k in IN_SCORES if k in result}
     entry |= {"starts": result["starts"]} if result["starts"] else {}

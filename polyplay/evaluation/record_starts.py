@@ -49,6 +49,8 @@ class StartsOptions:
     """seed of environments, actions, and of where the states are taken"""
     checkpoint: str | None = None
     """which: best, or a number (none: the newest)"""
+    trust: bool = False
+    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 
     def __post_init__(self) -> None:
         at_least(self, number=1, frames=1)
@@ -59,7 +61,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     """The bytes of the file. Raises UserError: no Atari run."""
     from polyplay.acting import play
 
-    page, settings, run_options, config = load_run(directory)
+    page, settings, run_options, config = load_run(directory, options.trust)
     found = choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
     title = protocols.game(wired.envs)

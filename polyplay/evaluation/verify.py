@@ -16,7 +16,7 @@ import numpy as np
 
 from polyplay.common import checkpoint, machine
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row
+from polyplay.common.files import Row, is_number
 from polyplay.common.findings import Finding
 from polyplay.common.statistics import aggregates_agree
 from polyplay.envs.atari import protocols
@@ -45,13 +45,15 @@ def newest_evaluation(directory: Path) -> Path:
     return found[-1]
 
 
-def verify(directory: Path, evaluation: str | None = None, starts: str | None = None) -> list[Finding]:
+def verify(
+    directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
+) -> list[Finding]:
     """A finding per rule; those after the first that failed are unseen."""
     path = newest_evaluation(directory) if evaluation is None else directory / Path(evaluation).name
     if not path.is_file():
         have = ", ".join(sorted(p.name for p in directory.glob("evaluation-*.json"))) or "none"
         raise UserError(f"--evaluation: {path.name} is not in {directory}; there are: {have}")
-    found, checks = [], _check_rules(directory, path, starts)
+    found, checks = [], _check_rules(directory, path, starts, trust)
     for rule in RULES:
         try:
             found.append(Finding(rule, "ok", next(checks)))
@@ -61,7 +63,7 @@ def verify(directory: Path, evaluation: str | None = None, starts: str | None = 
     return found + [Finding(rule, "unseen", f"{found[-1].name} failed") for rule in RULES[len(found) :]]
 
 
-def _check_rules(directory: Path, path: Path, starts: str | None) -> Iterator[str]:
+def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -> Iterator[str]:
     """What is observed, rule by rule. Raises VerificationFailed."""
     record = _read(path)
     yield f"{path.name}, of {record.get('finished', 'an unknown time')}"
@@ -69,7 +71,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None) -> Iterator[st
     _same("its mean", record["episodic_return_mean"], mean, "its returns have")
     _same("episodes", record["episodes"], len(record["returns"]), "returns there are")
     yield f"{mean:,.2f} over {record['episodes']} games"
-    page, settings, run_options, config = load_run(directory)
+    page, settings, run_options, config = load_run(directory, trust)
     _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
     yield f"config.json has the hash {record['config_hash']}"
     found = _checkpoint(directory, record)
@@ -105,11 +107,13 @@ def _or_fail(call: Callable[[str], Result], name: str) -> Result:
 def _read(path: Path) -> Row:
     try:
         record = json.loads(path.read_text())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise VerificationFailed(f"cannot be read: {e}") from None
     missing = [k for k in NEEDED if not isinstance(record, dict) or k not in record]
     if missing:
         raise VerificationFailed(f"lacks {', '.join(missing)}; evaluate again with this version")
+    if not isinstance(record["returns"], list) or not all(map(is_number, record["returns"])):
+        raise VerificationFailed("has returns that are no numbers")
     if not record["returns"]:
         raise VerificationFailed("has no returns")
     return record

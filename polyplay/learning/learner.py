@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
+from polyplay.common.files import JsonLines, LogWrites
 from polyplay.common.tree import Batch
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.losses.base import LossOutput
@@ -63,10 +64,14 @@ class Learner:
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
+        self.beside: WritePart | None = lambda part: None  # what is saved with a run that failed; None: that is not
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
-        self._trace = None
+        self._trace: JsonLines | None = None
+        self._writes = LogWrites(lambda text: ctx.say("warning", text))
         if ctx.resume is not None and self.counts.fresh:
             self._load()
+        elif self.counts.fresh and not ctx.incarnation % 1000:
+            self._save_initial()
         self.counts.begin(self.version, self.learnt)
         while not self.counts.ready:
             ctx.turn()
@@ -76,7 +81,8 @@ class Learner:
             self._set_target(self._saved_target())
         self.target_copies = self._copies_due()
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
-            self._trace = open(ctx.directory / "updates.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as we
+            self._trace = JsonLines(ctx.directory / "updates.jsonl")
+        ctx.rescue = self.rescue
 
     def remaining(self) -> float:
         """The part of the run that is left."""
@@ -230,18 +236,21 @@ class Learner:
         show = self.ctx.control.show
         if show is not None and show.asked and self.ctx.index == 0:
             show.answer(self.vector, self.version)
-        if self._trace is not None:
+        if (trace := self._trace) is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
-            self._trace.write(json.dumps(row) + "\n")
+            self._writes.attempt("updates.jsonl", lambda: trace.write(row))
         self._heed(sums)
 
     def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
         if self.ctx.directory is not None:
             path = self.ctx.directory / f"not-finite-{self.version}-{self.ctx.index}.safetensors"
-            checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
-            where = str(path)
+            try:
+                checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
+                where = str(path)
+            except OSError as e:
+                where = f"nowhere ({e.strerror or e})"
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
             "A NaN in it from the environment is the usual cause; else a smaller --learning-rate or --clip is the cure"
@@ -259,6 +268,32 @@ class Learner:
         """
         with self.still():
             self._save(more, at)
+
+    def _save_initial(self) -> None:
+        """The checkpoint of update 0: from the moment that a run begins, it can go on."""
+        ctx = self.ctx
+        if ctx.directory is None or not self.saver:
+            return
+        try:
+            if ctx.index == 0:
+                self._write(checkpoint.CheckpointPart(ctx.directory, 0), f"agents/{self.spec.agent}")
+            ctx.counters.set("saved", 0.5)
+        except OSError as e:
+            ctx.counters.set("saved", -0.5)
+            ctx.say("unsaved", f"checkpoint of update 0: {e.strerror or e}")
+
+    def rescue(self) -> None:
+        """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
+        version = self.counts.newest()
+        if self.beside is None or not self.update.whole or version in (self.saved, self.counts.begun):
+            return
+        with self.still():
+            part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
+            self.version, self.learnt = version, self.counts.learnt
+            self._write(part, f"agents/{self.spec.agent}")
+            self.beside(part)
+            self.saved = version
+            self.ctx.counters.set("saved", version + 1)
 
     def _save(self, more: WritePart, at: int | None) -> None:
         ctx, version = self.ctx, self.counts.newest()
@@ -278,6 +313,10 @@ class Learner:
                 ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
+        if not bool(self.vector.flat.isfinite().all()):
+            raise NotFinite(
+                f"update {self.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
+            )
         part.arrays(f"{agent}/policy", _arrays(self.policy.state_dict()))
         part.arrays(f"{agent}/optimizer", _arrays(optimizers.optimizer_state(self.update.optimizer)))
         if self.target_net is not None:

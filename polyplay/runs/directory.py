@@ -14,10 +14,21 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, write_bytes, write_json
+from polyplay.common.files import Row, is_number, is_row, parse_json, read_object, write_bytes, write_json
 from polyplay.common.machine import stamp
+from polyplay.runs.trust import signature
 
 SCHEMA = 1
+# the numbers that a line has at least
+METRICS = ("wall_seconds", "frames", "steps", "updates")
+GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
+SHAPE = {  # of config.json: what every part of it is
+    **dict.fromkeys(("config", "options", "sources", "environment", "versions", "machine"), dict),
+    "system": str,
+    "started": str,
+    "seed": int,
+    "resumed": list,
+}
 
 
 class RunDescription(TypedDict):
@@ -30,8 +41,9 @@ class RunDescription(TypedDict):
     environment: Mapping[str, str]
 
 
-def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
-    """Cut what came after a checkpoint out of a run's lines, because it is done again. Each file stays whole.
+def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Cut what came after a checkpoint out of a run's lines, because it is done again, and what is damaged, with a line
+    about that. Each file stays whole.
 
     A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters.
     Raises OSError.
@@ -47,13 +59,14 @@ def rewind(directory: Path, counters: Mapping[str, Any]) -> None:
         found[worker] += 1
         return found[worker] <= games[worker]
 
-    updates = counters["updates"]
-    for name in ("metrics", "decisions", "evaluations"):
-        _cut(directory / f"{name}.jsonl", lambda row: row["steps"] <= totals["steps"])
-    _cut(directory / "updates.jsonl", lambda row: row["update"] <= updates)
-    _cut(directory / "episodes.jsonl", game, totals)
+    steps, updates = counters["steps"], counters["updates"]
+    _cut(directory / "metrics.jsonl", _rows(METRICS), lambda row: row["steps"] <= steps, say)
+    for name in ("decisions", "evaluations"):
+        _cut(directory / f"{name}.jsonl", _rows(("steps",)), lambda row: row["steps"] <= steps, say)
+    _cut(directory / "updates.jsonl", _rows(("update",)), lambda row: row["update"] <= updates, say)
+    _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)
     for path in directory.glob("deliveries-*.jsonl"):
-        _cut(path, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates)
+        _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
 
 
 def _lanes(name: str) -> range:
@@ -61,19 +74,40 @@ def _lanes(name: str) -> range:
     return range(int(first), int(first) + int(n))
 
 
-def _cut(path: Path, stays: Callable[[Any], bool], most: Mapping[str, int] | None = None) -> None:
-    """Rewrite a file of JSON lines without those that do not stay; `most` bounds numbers of those that do."""
-    if not path.exists():
+def _rows(numbers: tuple[str, ...]) -> Callable[[Any], bool]:
+    return lambda row: is_row(row, numbers)
+
+
+def _delivery(line: Any) -> bool:
+    return is_row(line, ("from",)) or (isinstance(line, list) and bool(line) and is_number(line[0]))
+
+
+def _cut(
+    path: Path,
+    whole: Callable[[Any], bool],
+    stays: Callable[[Any], bool],
+    say: Callable[[str], None],
+    most: Mapping[str, int] | None = None,
+) -> None:
+    """Rewrite a file of JSON lines without those that are not whole or do not stay; `most` bounds numbers of others."""
+    if not path.is_file():
         return
-    before = path.read_bytes()
-    after = []
+    before, after, damaged = path.read_bytes(), [], 0
     for line in before.splitlines(keepends=True):
-        if not line.endswith(b"\n") or not stays(row := json.loads(line)):
+        if not line.endswith(b"\n"):
+            continue
+        row = parse_json(line)
+        if not whole(row):
+            damaged += 1
+            continue
+        if not stays(row):
             continue
         if most and any(row[k] > n for k, n in most.items()):
             row |= {k: min(row[k], n) for k, n in most.items()}
             line = (json.dumps(row) + "\n").encode()
         after.append(line)
+    if damaged:
+        say(f"{path.name}: {damaged} damaged line{'s' * (damaged > 1)} left out")
     if b"".join(after) != before:
         write_bytes(path, b"".join(after))
 
@@ -84,6 +118,7 @@ def _cut(path: Path, stays: Callable[[Any], bool], most: Mapping[str, int] | Non
 def write_config(directory: Path, run: RunDescription) -> None:
     """Write what this run is; `config` and `options` from `options.to_json`. Raises OSError."""
     contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **stamp(), "resumed": []}
+    contents |= {"signature": signed} if (signed := signature(contents)) else {}
     write_json(directory / "config.json", contents)
 
 
@@ -94,11 +129,13 @@ def amend_config(directory: Path, options: Row, sources: Mapping[str, str]) -> N
     write_json(directory / "config.json", contents)
 
 
-def read_config(directory: Path) -> Row:
-    """config.json of a run; UserError if there is none, it is damaged, or of another version's schema."""
+def read_config(directory: Path, whole: bool = False) -> Row:
+    """config.json of a run; UserError if there is none, it is damaged, or of another version's schema. whole: all is
+    there that a run writes, which going on with it takes, not only what it was.
+    """
     path = Path(directory) / "config.json"
     try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
+        contents = read_object(path)
     except OSError:
         neighbours = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
         near = difflib.get_close_matches(path.parent.name, neighbours, 1)
@@ -106,9 +143,20 @@ def read_config(directory: Path) -> Row:
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
-    if not isinstance(contents, dict) or contents.get("schema") != SCHEMA:
+    if contents.get("schema") != SCHEMA:
         raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
+    needed = SHAPE if whole else {"system", "config", *SHAPE.keys() & contents.keys()}
+    wrong = [name for name in needed if not isinstance(contents.get(name), SHAPE[name])]
+    for name, kind in (("sources", str), ("environment", str), ("resumed", dict)):
+        if not wrong and not all(isinstance(v, kind) for v in _values(contents.get(name, ()))):
+            wrong.append(name)
+    if wrong:
+        raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
     return contents
+
+
+def _values(parts: Any) -> Any:
+    return parts.values() if isinstance(parts, dict) else parts
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -120,6 +168,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 def origin(directory: Path) -> Row:
     """What a score of the run itself carries: its configuration's hash, and where it ran. Raises UserError."""
-    config = read_config(directory)
+    config = read_config(directory, whole=True)
     last = (config["resumed"] or [config])[-1]
-    return {"config_hash": config_hash(config), "machine": last["machine"], "commit": last["commit"]}
+    return {"config_hash": config_hash(config), "machine": last.get("machine"), "commit": last.get("commit")}

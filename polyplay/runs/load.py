@@ -13,6 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, to_json
+from polyplay.runs.trust import check_trust
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.placement import Placement
@@ -40,9 +41,13 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     return found
 
 
-def load_run(directory: Path) -> tuple[Page, Settings, RunOptions, Row]:
-    """(its system's page, settings, options, config.json) of a run. Raises UserError."""
-    config = read_config(directory)
+def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunOptions, Row]:
+    """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
+    name. Raises UserError: also where it was made elsewhere, unless `trust`.
+    """
+    config = read_config(directory, whole=True)
+    for told in check_trust(directory, config, trust):
+        print(f"polyplay: {told}", file=sys.stderr)
     page: Page = systems.load(config["system"])
     options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     return page, from_json(page.Config, config["config"]), from_json(RunOptions, options), config

@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 
+# what may differ when a run goes on
+CHANGEABLE = (
+    "frames",
+    "steps",
+    "minutes",
+    "until_return",
+    "report_every",
+    "checkpoint_every",
+    "keep",
+    "device",
+    "chaos",
+)
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
 
 
@@ -73,6 +85,9 @@ class RunOptions:
     """seed of everything random"""
     run: str | None = None
     """directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)"""
+    resume: Literal["never", "auto"] = "never"
+    """auto: begin, or go on with what --run holds, for jobs that are queued again. What `polyplay resume` may change
+    may differ from before, all else that is given has to agree"""
     preset: str = "paper"
     """named set of defaults of the system"""
     serial: bool = False
@@ -131,6 +146,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
+        if self.resume == "auto" and self.run is None:
+            raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         at_least(self, frames=1, steps=1, seed=0, max_restarts=0, keep=1, cores=1, eval_every=1, eval_episodes=1)
         above_zero(self, "minutes", "step_timeout", "report_every", "checkpoint_every")
         fraction(self, "eval_epsilon")
@@ -211,8 +228,7 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
     while options.run is None and path.exists():  # two runs begun within one second
         again += 1
         path = Path(f"{stem}-{again}")
-    if (path / "config.json").exists():
-        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
+    refuse_begun(path)
     if options.dry_run:
         return path
     try:
@@ -220,6 +236,12 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
     except OSError as e:
         raise UserError(f"--run: cannot make the directory {path}: {e.strerror}; name another") from None
     return path
+
+
+def refuse_begun(path: Path) -> None:
+    """UserError if there is a run already."""
+    if (path / "config.json").exists():
+        raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
 
 
 def to_json(value: Options) -> Row:

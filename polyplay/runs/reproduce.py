@@ -32,6 +32,7 @@ from polyplay.weights.flat import FlatParams
 from polyplay.workers.crew import ROWS, Crew, Role
 
 Worker = Generator[None, None, None]
+COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
@@ -89,7 +90,7 @@ class ReproductionCheck:
     """Compares with what the run wrote: the losses of --trace, the weights of its checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
-        self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl")}
+        self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
         self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
         self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
         self.wired, self.agent = wired, agent
@@ -99,7 +100,7 @@ class ReproductionCheck:
         now, was = next(self.reproduced), self.losses.get(update)
         if was is None:
             return
-        for key in ("loss", "grad_norm", "lag_mean", "lag_max"):
+        for key in COMPARED:
             if now[key] != was[key]:
                 text = f"{key} was {was[key]} in the run and is {now[key]} in its reproduction"
                 raise Diverged(f"update {update}: {text}")
@@ -116,10 +117,10 @@ class ReproductionCheck:
         self.checkpoints_equal += 1
 
 
-def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
+def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
-    page, settings, options, config = load_run(directory)
+    page, settings, options, config = load_run(directory, trust)
     crew = crew_of(replace(options, serial=True, on="process"))
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint, context
 from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
-from polyplay.runs.directory import amend_config, rewind, write_config
+from polyplay.runs.directory import amend_config, read_config, rewind, write_config
+from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run
-from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override
+from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override, refuse_begun
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
@@ -39,6 +42,8 @@ class RunResult:
 
 def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
+    if options.resume == "auto" and (Path(str(options.run)) / "config.json").exists():
+        return resume(Path(str(options.run)), changes_given(system, settings, options, sources), trust=True)
     page = systems.load(system)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
@@ -51,30 +56,47 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {})
     if options.dry_run:
         return _dry_run(setup)
-    write_config(directory, setup.description)
-    return _go(setup)
+    with closing(DirectoryLock(directory)) as lock:
+        refuse_begun(directory)
+        write_config(directory, setup.description)
+        return _go(replace(setup, lock=lock))
 
 
-def resume(directory: Path, changes: Mapping[str, Any]) -> RunResult:
-    """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
+def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
+    """Go on with a run from its newest whole checkpoint; `changes` are options that now hold. trust: also where it was
+    made elsewhere and executes a module by name.
+    """
     directory = Path(directory)
-    page, settings, options, config = load_run(directory)
+    if changes.get("dry_run"):
+        return _resume(directory, changes, trust, None)
+    read_config(directory)
+    with closing(DirectoryLock(directory)) as lock:
+        return _resume(directory, changes, trust, lock)
+
+
+def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: DirectoryLock | None) -> RunResult:
+    page, settings, options, config = load_run(directory, trust)
     options = override(options, {"run": str(directory), **changes})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
-    found = checkpoint.newest(directory, _warn)
-    counters = checkpoint.manifest(found)["counters"]
+    found, counters = find_checkpoint(directory, _warn)
     crew = crew_of(options)
-    crew.resume, crew.resumes = found, len(config["resumed"]) + 1
+    if counters["steps"]:
+        crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = page.build(settings, crew)
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
-    setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters)
-    if options.dry_run:
+    setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
+    if why := finished(directory, plan, counters, options, changes):
+        print(f"polyplay: {why}")
+        return RunResult(directory, 0, why, read_summary(directory), settings)
+    if lock is None:
         return _dry_run(setup)
     checkpoint.remove_partial(directory)
-    lost = actor_checkpoint.lost_lanes(found, context.seed_of(crew.seed, 1000 * crew.resumes))
-    if lost:
+    checkpoint.set_aside(directory, found)
+    if crew.resume is None:
+        _warn("it had not begun to learn: it begins again at update 0")
+    elif lost := actor_checkpoint.lost_lanes(crew.resume, context.seed_of(crew.seed, 1000 * crew.resumes)):
         _warn(lost)
-    rewind(directory, counters)
+    rewind(directory, counters, _warn)
     amend_config(directory, setup.description["options"], sources)
     return _go(setup)
 

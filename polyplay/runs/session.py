@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import shlex
 import signal
 import threading
 import time
@@ -17,8 +19,10 @@ from types import FrameType
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_lines
-from polyplay.runs.directory import RunDescription, origin
+from polyplay.common.files import LogWrites, Row, read_lines, write_json
+from polyplay.runs.directory import GAME, RunDescription, origin, read_config
+from polyplay.runs.going_on import BEGINNING
+from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan
 from polyplay.runs.reports.crew_metrics import CrewMetrics
@@ -32,6 +36,7 @@ from polyplay.workers.crew import Crew
 
 TICK = 0.25  # seconds between two polls of the workers
 PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
+POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
@@ -48,6 +53,7 @@ class RunSetup:
     directory: Path
     plan: Plan
     counters: Row
+    lock: DirectoryLock | None = None
 
     @property
     def description(self) -> RunDescription:
@@ -80,26 +86,44 @@ class CheckpointCompleter:
     ):
         self.directory, self.metrics, self.reporter = directory, metrics, reporter
         self.keep, self.warn = keep, warn
-        self.games_before = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl"))
-        self.last, self.failure = 0, ""  # last: 1 + the update that learners saved last
+        self.games_before = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl", *GAME))
+        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
     def fail(self, text: str) -> None:
         self.failure = f"not saved: {text}"
         self.warn(f"{text}; the checkpoint before it stands")
 
-    def complete(self) -> None:
-        """Learners write 1 + the update of their newest part into their counters, negative if it failed."""
-        saved = self.metrics.counters.column("saved")[self.metrics.crew.savers()]
-        marks = {int(v) for v in saved}
+    def complete(self, rows: list[int] | None = None) -> None:
+        """Learners write 1 + the update of their newest part into their counters, negative if it failed; 0.5 for the
+        initial weights. rows: of the learners to look at, if not all that save.
+        """
+        rows = self.metrics.crew.savers() if rows is None else rows
+        marks = set(self.metrics.counters.column("saved")[rows].tolist())
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
             return
         self.last = abs(min(marks))
-        version = self.last - 1
+        version = math.ceil(self.last) - 1
         if min(marks) < 0:
             checkpoint.discard(self.directory, version)
             return
+        if not (checkpoint.partial(self.directory, version) / POLICY).exists():
+            checkpoint.discard(self.directory, version)
+            self.failure = f"not saved: the parts of checkpoint {version} were deleted"
+            return
+        try:
+            checkpoint.complete(self.directory, version, self._counters(version))
+        except (OSError, ValueError) as e:
+            checkpoint.discard(self.directory, version)
+            self.fail(f"checkpoint of update {version}: {getattr(e, 'strerror', None) or e}")
+            return
+        self.failure = ""
+        checkpoint.prune(self.directory, self.keep)
+
+    def _counters(self, version: int) -> Row:
+        if self.last < 1:  # whoever acts already does so again
+            return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         steps, games = self._totals(version)
-        counters = {
+        return {
             "steps": steps,
             "frames": steps * self.metrics.frames_per_step,
             "updates": version,
@@ -108,13 +132,6 @@ class CheckpointCompleter:
             "episodic_return_mean": self.reporter.return_mean,
             "wall_seconds": round(self.reporter.wall_seconds, 3),
         }
-        try:
-            checkpoint.complete(self.directory, version, counters)
-        except OSError as e:
-            self.fail(f"checkpoint of update {version}: {e.strerror or e}")
-            return
-        self.failure = ""
-        checkpoint.prune(self.directory, self.keep)
 
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
@@ -140,7 +157,9 @@ class Session:
         self.remarked = False
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
+        self.config, self.origin, self.home = read_config(self.directory), origin(self.directory), setup.lock
         self.crew.directory, self.crew.say = self.directory, self.say
+        self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics = CrewMetrics(self.crew, setup.frames_per_step, before)
         self.reporter = self._make_reporter(before)
@@ -172,6 +191,9 @@ class Session:
                 self.reason += ", at once"
             except Exception as e:
                 self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
+                self._rescue()
+                if self.ours and checkpoint.everything(self.directory):
+                    e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` goes on from the last checkpoint")
                 raise
             finally:
                 summary = self._close()
@@ -194,10 +216,27 @@ class Session:
 
     def _look(self) -> None:
         """Pass on what has happened since the last time."""
+        if self.home is not None and not self.home.held:
+            self._restore_directory(self.home)
         while self.signals:
             self._warn(f"{self.signals.pop(0)}: saving a checkpoint; once more to drop everything")
         self.metrics.report_games(self.reporter, self._warn)
         self.checkpoints.complete()
+
+    def _restore_directory(self, lock: DirectoryLock) -> None:
+        """The run's directory was deleted: write it anew, with all lines, and then a checkpoint. Raises UserError:
+        another run is there now.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock.take()
+            write_json(self.directory / "config.json", self.config)
+        except OSError as e:
+            self.writes.fail(str(self.directory), e.strerror or str(e))
+            return
+        self._warn(f"{self.directory} was deleted: it is written anew, without the checkpoints that were there")
+        self.reporter.restore()
+        self.crew.control.save()
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -218,13 +257,33 @@ class Session:
         if self.faults and self.finishing_since:
             self.faults.release()
         elif self.faults:
-            self.faults.tick(saved=self.checkpoints.last > 0)
+            self.faults.tick(saved=self.checkpoints.last >= 1)
         self.terminal.refresh(self.metrics.frames)
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
         """Learners save at their next update, and end."""
         self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
         self.crew.control.finish()
+
+    def _rescue(self) -> None:
+        """The run has failed: save first what is whole."""
+        self.closing = True
+        if self.crew.counters is None or not self.ours:
+            return
+        begun, last = time.monotonic(), self.checkpoints.last
+        self.checkpoints.complete()
+        if self.checkpoints.last not in (last, 0.5):  # the worker that failed has done it
+            return
+
+        def busy() -> bool:
+            return time.monotonic() - begun < PATIENCE and any(checkpoint.partials(self.directory))
+
+        self.checkpoints.complete(self.crew.rescue(self.checkpoints.last, busy))
+
+    @property
+    def ours(self) -> bool:
+        """Whether the directory is this run's: it may have been deleted, and another run be there."""
+        return self.home is None or self.home.held
 
     def _close(self) -> Row:
         """Report for the last time, stop the crew, write the summary."""
@@ -237,12 +296,14 @@ class Session:
         if self.faults:
             self.faults.release()
         self.crew.stop()
-        checkpoint.remove_partial(self.directory)
+        if self.ours:
+            checkpoint.remove_partial(self.directory)
         if self.checkpoints.failure and not self.exit_code:
             self.exit_code, self.reason = 1, self.checkpoints.failure
         saved = checkpoint.everything(self.directory)
         last = saved[-1].name if saved else None
         faults = self._describe_faults(saved)
+        self.reporter.closed = not self.ours
         summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes, **faults)
         self.terminal.end(summary)
         return summary
@@ -285,7 +346,7 @@ class Session:
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(describe_decision(row))
         elif kind == "evaluation":
-            row = self.reporter.evaluation({**json.loads(text), **origin(self.directory)})
+            row = self.reporter.evaluation({**json.loads(text), **self.origin})
             self.terminal.note(evaluation_line(row))
         elif kind == "remark":  # the first of them speaks for all
             if not self.remarked:

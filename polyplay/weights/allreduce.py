@@ -138,6 +138,7 @@ class _Parts(_Meeting):
         if math.isfinite(norm):
             if self.clip and norm > self.clip:
                 self.mean *= np.float32(self.clip / (norm + 1e-6))
+            self.whole = False
             self.part.param_groups[0]["lr"] = learning_rate
             self.part.step()
         if self.others:
@@ -145,6 +146,7 @@ class _Parts(_Meeting):
         yield from self.agree(np.zeros(0))
         for part in self.others:
             flat[part] = self.weights[part]
+        self.whole = True
         return norm, total
 
 

@@ -94,6 +94,7 @@ class BoundUpdate(ABC):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
         self.counts: Counts = Counts()
         self.waited = 0.0  # seconds spent waiting for others, so far
+        self.whole = True  # whether all weights have had the same updates
 
     @abstractmethod
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:

@@ -26,7 +26,18 @@ from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
-from polyplay.workers.process import KINDS, Call, CloudPickled, Work, as_process, as_thread, no_main, prepare, tune
+from polyplay.workers.process import (
+    KINDS,
+    Call,
+    CloudPickled,
+    Work,
+    as_process,
+    as_thread,
+    no_main,
+    prepare,
+    rescue,
+    tune,
+)
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
@@ -165,6 +176,32 @@ class Crew:
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
         return [row for r in self.roles if r.learner for row in self.rows(r)[: 1 if r.apart else None]]
+
+    def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
+        """Stop a run that has failed, and have a learner save what is whole first: its row of the counters, or none.
+        saved: the mark of the last checkpoint (learner.save); busy: whether one is being written.
+        """
+        assert self.counters is not None
+        marks, until = self.counters.column("saved"), time.monotonic() + GRACE
+        writer = self._rescuer(marks, saved)
+        if writer is None or abs(marks[writer.ctx.row]) > saved:
+            return [] if writer is None else [writer.ctx.row]
+        self.control.rescue(writer.ctx.index)
+        if self.serial:
+            rescue(writer.ctx)
+        else:
+            while writer.runs.is_alive() and (time.monotonic() < until or busy()):
+                writer.runs.join(0.02)
+        return [writer.ctx.row]
+
+    def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
+        """The learner that can save: that has done so, or the first that lives; of those that learn apart only 0."""
+        for role in (r for r in self.roles if r.learner and 0 in r.workers):
+            first = role.workers[0]
+            if abs(marks[first.ctx.row]) > saved or role.apart or self.serial:
+                return first
+            return next((w for _, w in sorted(role.workers.items()) if w.runs.is_alive()), None)
+        return None
 
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""

@@ -10,6 +10,7 @@ games were played is left out.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 
@@ -92,7 +93,7 @@ def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
     where = checkpoint.best_weights(ctx.directory)
     old = {} if where is None else checkpoint.manifest(where)["counters"]
     same = old.get("protocol") == row["protocol"]  # scores of another protocol do not compare
-    if same and old["episodic_return_mean"] >= row["episodic_return_mean"]:
+    if same and old.get("episodic_return_mean", -math.inf) >= row["episodic_return_mean"]:
         return False
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
     try:

@@ -70,11 +70,22 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
                 cast("Generator[None, None, None]", turns).close()
                 break
     except Closed:
+        if ctx.control.rescuer == ctx.index:
+            rescue(ctx)
         return "closed", ""
     except Exception as e:
+        if ctx.index == 0:
+            rescue(ctx)
         known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
         return (known[0], str(e)) if known else ("error", traceback.format_exc())
     return "done", ""
+
+
+def rescue(ctx: WorkerContext) -> None:
+    """A learner whose run has failed saves what is whole."""
+    if ctx.rescue is not None:
+        with contextlib.suppress(Exception):  # why the run failed counts
+            ctx.rescue()
 
 
 def as_thread(call: Call, pipe: Connection) -> None:

@@ -68,7 +68,7 @@ def test_train_passes_what_was_said(calls: Calls):
 def test_resume_passes_only_what_was_given_and_the_runs_status(calls: Calls, run: str):
     assert main.main(["resume", run, "--frames", "2M", "--keep", "5"]) == 143
     assert main.main(["resume", run]) == 143
-    assert calls == [("resume", Path(run), {"frames": 2_000_000, "keep": 5}), ("resume", Path(run), {})]
+    assert calls == [("resume", Path(run), {"frames": 2_000_000, "keep": 5}, False), ("resume", Path(run), {}, False)]
 
 
 def test_evaluate_prints_what_came_out(calls: Calls, run: str, capsys: pytest.CaptureFixture):
@@ -100,7 +100,7 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
 
 def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert main.main(["export", run, "--onnx", "p.onnx", "--checkpoint", "best"]) == 0
-    assert calls == [("export", Path(run), Path("p.onnx"), "best")]
+    assert calls == [("export", Path(run), Path("p.onnx"), "best", False)]
     assert capsys.readouterr().out == "file   p.onnx\nbytes  9\n"
 
 

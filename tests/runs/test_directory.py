@@ -17,6 +17,8 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import AppendFile, JsonLines
 from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 
+GAME = {"wall_seconds": 1.0, "episodic_return": 1.0, "episodic_length": 3}
+
 
 def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
     path = tmp_path / "a.jsonl"
@@ -149,10 +151,12 @@ def test_read_config_names_what_is_wrong(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"schema":')
     with pytest.raises(UserError, match=r"config\.json is damaged"):
         read_config(tmp_path)
-    for other in ('{"schema": 99}', "[]"):
-        (tmp_path / "config.json").write_text(other)
-        with pytest.raises(UserError, match="schema 1"):
-            read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"config\.json is damaged: no JSON object"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"schema": 99}')
+    with pytest.raises(UserError, match="schema 1"):
+        read_config(tmp_path)
 
 
 def test_a_package_that_is_not_there_has_no_version():
@@ -161,24 +165,27 @@ def test_a_package_that_is_not_there_has_no_version():
 
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     lines = {
-        "metrics.jsonl": [{"steps": s} for s in (50, 100, 150)],
+        "metrics.jsonl": [{"steps": s, "frames": s, "updates": 1, "wall_seconds": 1.0} for s in (50, 100, 150)],
         "decisions.jsonl": [{"steps": s} for s in (60, 100, 101)],
         "evaluations.jsonl": [{"steps": s} for s in (70, 100, 102)],
         "updates.jsonl": [{"update": u} for u in (4, 5, 6)],
         "deliveries-0.jsonl": [{"from": 0}, [5, [0, 4]], {"from": 5}, [6, [0, 5]]],
         "episodes.jsonl": [
-            {"lane": k, "frames": f, "steps": f} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
+            {"lane": k, "frames": f, "steps": f, **GAME} for k, f in ((0, 90), (2, 95), (0, 110), (1, 120), (3, 99))
         ],
     }
     for name, content in lines.items():
         (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in content) + '{"torn')
     counters = {"steps": 100, "frames": 100, "updates": 5, "games": {"0+2": 2}}
-    rewind(tmp_path, counters)
+    said: list[str] = []
+    rewind(tmp_path, counters, said.append)
+    assert said == []
     assert [r["steps"] for r in files.read_lines(tmp_path / "metrics.jsonl")] == [50, 100]
     assert [r["steps"] for r in files.read_lines(tmp_path / "decisions.jsonl")] == [60, 100]
     assert [r["steps"] for r in files.read_lines(tmp_path / "evaluations.jsonl")] == [70, 100]
     assert [r["update"] for r in files.read_lines(tmp_path / "updates.jsonl")] == [4, 5]
-    assert list(files.read_lines(tmp_path / "deliveries-0.jsonl")) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
+    lines_left = (tmp_path / "deliveries-0.jsonl").read_text().splitlines()
+    assert list(map(json.loads, lines_left)) == [{"from": 0}, [5, [0, 4]], {"from": 5}]
     # lanes 0 and 1 had ended two games by then, the second of which was noted later
     assert [(g["lane"], g["frames"]) for g in files.read_lines(tmp_path / "episodes.jsonl")] == [
         (0, 90),
@@ -187,5 +194,5 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
         (3, 99),
     ]
     before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
-    rewind(tmp_path, counters)
+    rewind(tmp_path, counters, said.append)
     assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_lines
+from polyplay.common.files import Row, is_row, read_lines, read_object
 from polyplay.common.statistics import mean_interval
 from polyplay.envs.atari.native import rom
 from polyplay.runs.directory import origin, read_config
@@ -73,7 +73,7 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
 
 def training_score(directory: Path) -> Row:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
-    games = list(read_lines(directory / "episodes.jsonl"))[-WINDOW:]
+    games = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]
     if not games:
         return {}
     returns = np.array([g["episodic_return"] for g in games])
@@ -99,12 +99,20 @@ def _entries(run: Path, place: str) -> list[Row]:
     return list(read_scores(run)[place].values())
 
 
+def _is_entry(value: object) -> bool:
+    score = is_row(value, ("episodic_return_mean", "episodes"))
+    return score and isinstance(cast("Row", value).get("protocol"), str)
+
+
 def read_scores(run: Path) -> Row:
     """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
     try:
-        scores = json.loads((run / FILE).read_text())
+        scores = read_object(run / FILE)
+        for place in ("final", "best", "snapshots"):
+            if not all(map(_is_entry, scores.get(place, {}).values())):
+                raise ValueError(f"not all in {place} are scores")
     except OSError:
         scores = {}
-    except ValueError as e:
+    except (ValueError, AttributeError) as e:
         raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
     return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyplay.common.files import AppendFile, JsonLines, Row, read_lines, to_plain, write_json
+from polyplay.common.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.common.machine import now
+from polyplay.runs.directory import GAME, METRICS
 from polyplay.runs.reports import metric_names
 from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
@@ -70,8 +71,7 @@ class Reporter:
         tracker: WandbLogger | None = None,
     ) -> None:
         self.style, self.tracker = style, tracker
-        self.directory, self.clock, self.warn = Path(directory), clock, warn
-        self.warned: set[str] = set()
+        self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -90,11 +90,11 @@ class Reporter:
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
         """Counters to go on from and the wall seconds passed, from the files of this directory."""
         last: Row = {}
-        for row in read_lines(self.directory / "metrics.jsonl"):
+        for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
         row = {k: start.get(k, last.get(k, 0)) for k in TOTALS}
         wall = max(last.get("wall_seconds", 0.0), start.get("wall_seconds", 0.0))
-        for game in read_lines(self.directory / "episodes.jsonl"):
+        for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:
                 self._count(game["episodic_return"], game["episodic_length"])
@@ -178,6 +178,12 @@ class Reporter:
         whole = sum(sum(kinds.values()) for kinds in spent.values())
         return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
 
+    def restore(self) -> None:
+        """Write anew the files that were deleted."""
+        files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
+        for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
+            self.writes.attempt(name, file.restore)
+
     def close(self, reason: str, exit_code: int, **extra: object) -> Row:
         """Write summary.json (once) and close the files; returns the summary."""
         summary: Row = to_plain(
@@ -198,7 +204,7 @@ class Reporter:
         )
         if not self.closed:
             self.closed = True
-            self._try("summary.json", lambda: write_json(self.directory / "summary.json", summary))
+            self.writes.attempt("summary.json", lambda: write_json(self.directory / "summary.json", summary))
             for file in self.files.values():
                 file.close()
             if self.events:
@@ -218,9 +224,13 @@ class Reporter:
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
         """Write a line of NAME.jsonl, a file that is made when it is first needed; the line."""
         line: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **row})
-        if name not in self.files:
-            self.files[name] = JsonLines(self.directory / f"{name}.jsonl")
-        self._try(f"{name}.jsonl", lambda: self.files[name].write(line))
+
+        def write() -> None:
+            if name not in self.files:
+                self.files[name] = JsonLines(self.directory / f"{name}.jsonl")
+            self.files[name].write(line)
+
+        self.writes.attempt(f"{name}.jsonl", write)
         return line
 
     def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
@@ -228,15 +238,7 @@ class Reporter:
             self.tracker.write(step, scalars)
         events = self.events
         if events and scalars:
-            self._try("tensorboard/", lambda: events.write(step, scalars))
-
-    def _try(self, name: str, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as e:
-            if name not in self.warned:
-                self.warned.add(name)
-                self.warn(f"{name}: {e.strerror or e}; the run goes on without what did not fit")
+            self.writes.attempt("tensorboard/", lambda: events.write(step, scalars))
 
 
 class TensorBoardWriter:
@@ -250,7 +252,8 @@ class TensorBoardWriter:
         directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
         self.event, self.summary = Event, Summary
-        self.writer = RecordWriter(AppendFile(directory / name))
+        self.file = AppendFile(directory / name)
+        self.writer = RecordWriter(self.file)
         self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:

@@ -1,0 +1,72 @@
+"""What is decided before a run goes on: from which checkpoint, whether anything is left to do, and what may differ."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, is_row, read_object
+from polyplay.runs.directory import read_config
+from polyplay.runs.flags import flag
+from polyplay.runs.options import CHANGEABLE, RunOptions, Settings, Sources, to_json
+from polyplay.runs.plan import Plan
+
+BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
+GIVEN = ("command line", "keyword")
+FREE = ("run", "resume", "dry_run")  # of no meaning for what the run is
+
+
+def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
+    """The checkpoint to go on from, and its counters; None: the run was ended before its first. `say` gets a line for
+    every one passed over. Raises UserError: none of those there are is whole.
+    """
+    if not checkpoint.everything(directory):
+        return None, BEGINNING
+    found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
+    return found, checkpoint.manifest(found)["counters"]
+
+
+def read_summary(directory: Path) -> Row:
+    """summary.json; empty where the run has not ended, or that is damaged."""
+    try:
+        return read_object(directory / "summary.json")
+    except (OSError, ValueError):
+        return {}
+
+
+def finished(directory: Path, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]) -> str:
+    """Why there is nothing left to do, and which option lengthens the run; empty: there is."""
+    summary = read_summary(directory)
+    if summary.get("exit_code") != 0:
+        return ""
+    seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
+    why, longer = "", ""
+    if counters["frames"] >= plan.frames:
+        why, longer = f"{counters['frames']:,} of {plan.frames:,} frames are done", "--frames N (or --steps N)"
+    elif options.minutes is not None and seconds >= 60.0 * options.minutes:
+        why, longer = f"{options.minutes:g} minutes are over", "--minutes N"
+    elif "mean return" in str(summary.get("reason")) and changes.get("until_return") is None:
+        why, longer = str(summary["reason"]), "--until-return N"
+    command = f"polyplay resume {shlex.quote(str(directory))} {longer}"
+    return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it" if why else ""
+
+
+def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
+    """What `train --resume auto` changes of the run that is in its directory. Raises UserError: something else was
+    given than what that run is.
+    """
+    config = read_config(Path(str(options.run)))
+    was = {**config["config"], **config["options"], "system": config["system"]}
+    now = {**to_json(settings), **to_json(options), "system": system}
+    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k) in GIVEN)]
+    differ = [k for k in given if k in was and was[k] != now[k]]
+    for name in differ:
+        if name not in CHANGEABLE:
+            what = "SYSTEM" if name == "system" else flag(name)
+            text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
+            raise UserError(f"{text}: leave it as it was, or name another --run")
+    return {k: now[k] for k in differ} | ({"dry_run": True} if options.dry_run else {})

@@ -1,0 +1,83 @@
+"""The lock on a run's directory: one process writes there. The system releases it when its holder ends, however."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from polyplay.common.errors import UserError
+from polyplay.common.files import parse_json
+from polyplay.common.machine import now
+
+FILE = ".lock"  # in the run's directory; what it says is for people, the lock itself is the system's
+
+
+class DirectoryLock:
+    """Held from here to `close`. Raises UserError: another process holds it."""
+
+    def __init__(self, directory: Path):
+        self.path, self.fd = directory / FILE, -1
+        self.take()
+
+    def take(self) -> None:
+        """Also where the directory was deleted and made again."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _describe(os.pread(fd, 4096, 0))
+            os.close(fd)
+            raise UserError(
+                f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
+            ) from None
+        except OSError as e:
+            if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks
+                os.close(fd)
+                raise
+        self.close()
+        self.fd = fd
+        if not self.held:  # deleted between open and lock
+            self.take()
+            return
+        self._sign()
+
+    def _sign(self) -> None:
+        """Write down who we are."""
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": _command(), "since": now()}
+        os.ftruncate(self.fd, 0)
+        try:
+            os.pwrite(self.fd, (json.dumps(who) + "\n").encode(), 0)
+        except OSError:  # a full disk: it is locked nonetheless
+            os.ftruncate(self.fd, 0)
+
+    @property
+    def held(self) -> bool:
+        """Whether what is at our path is what we locked, and not another directory or none."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """May be called again."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).name or "python"
+    return " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
+
+
+def _describe(written: bytes) -> str:
+    who = parse_json(written)
+    if not isinstance(who, dict):
+        return "another process"
+    pid, host, command, since = (who.get(k, "?") for k in ("pid", "host", "command", "since"))
+    return f"process {pid} on {host} (`{command}`, since {since})"

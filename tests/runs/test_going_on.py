@@ -1,0 +1,180 @@
+"""A run that was killed at any moment goes on, as a scheduler starts it again: `train … --run DIR --resume auto`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay.cli import main
+from polyplay.cli.resume import ResumeOptions
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.runs.options import CHANGEABLE
+from tests.reports import rows
+
+KW: dict[str, Any] = {
+    "env": "toy:catch",
+    "network": "mlp",
+    "lanes": 4,
+    "seed": 3,
+    "steps": 400,
+    "serial": True,
+    "trace": True,
+    "tensorboard": False,
+    "anneal": "constant",
+}
+WORDS = "train a2c --env toy:catch --network mlp --lanes 4 --seed 3 --serial --trace --no-tensorboard --anneal constant"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return polyplay.train("a2c", run=str(tmp_path_factory.mktemp("whole") / "run"), **KW).directory
+
+
+def newest(run: Path) -> str:
+    return checkpoint.everything(run)[-1].name
+
+
+def test_a_run_that_is_killed_before_its_first_update_goes_on(whole: Path, tmp_path: Path):
+    run, words = tmp_path / "run", f"{WORDS} --steps 400M --resume auto"
+    command = [sys.executable, "-m", "polyplay", *words.split(), "--run", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until = time.monotonic() + 120
+    while not (found := checkpoint.everything(run)) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert found[0].name == "000000000000"
+    assert checkpoint.flaw(found[0]) is None
+    assert checkpoint.manifest(found[0])["counters"]["steps"] == 0
+    assert polyplay.evaluate(run, episodes=1)["checkpoint"] == "000000000000"
+    assert polyplay.train("a2c", run=str(run), resume="auto", **KW).exit_code == 0
+    assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
+
+
+def nothing(run: Path) -> None:
+    shutil.rmtree(run)
+
+
+def no_config(run: Path) -> None:
+    nothing(run)
+    run.mkdir()
+
+
+def no_checkpoint(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+
+
+def only_parts(run: Path) -> None:
+    no_checkpoint(run)
+    checkpoint.CheckpointPart(run, 0).json("agents/0/learner", {"version": 0})
+    (run / "summary.json").unlink()
+
+
+def only_config(run: Path) -> None:
+    for path in run.iterdir():
+        if path.name != "config.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("left", [nothing, no_config, no_checkpoint, only_parts, only_config])
+def test_from_whatever_is_left_a_run_begins_or_goes_on(left: Callable[[Path], None], whole: Path, tmp_path: Path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    left(run)
+    assert polyplay.train("a2c", run=str(run), resume="auto", **KW).exit_code == 0
+    assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
+    assert newest(run) == newest(whole)
+    assert [p.name for p in checkpoint.everything(run)] == [newest(whole)]
+
+
+def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewhere(whole: Path, tmp_path: Path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    kw = {**KW, "run": str(run), "resume": "auto"}
+    longer = polyplay.train("a2c", **{**kw, "steps": 600})
+    assert longer.summary["steps"] >= 600
+    assert json.loads((run / "config.json").read_text())["options"]["steps"] == 600
+    with pytest.raises(UserError, match=r"--lanes: 8 given, but .* was begun with 4"):
+        polyplay.train("a2c", **{**kw, "lanes": 8})
+    with pytest.raises(UserError, match="--seed: 4 given"):
+        polyplay.train("a2c", **{**kw, "seed": 4})
+    with pytest.raises(UserError, match="SYSTEM: impala given"):
+        polyplay.train("impala", env="toy:catch", run=str(run), resume="auto")
+    with pytest.raises(UserError, match="--resume: auto given"):
+        polyplay.train("a2c", env="toy:catch", resume="auto")
+
+
+def test_what_may_change_is_what_resume_takes():
+    own = {"dry_run", "trust"}  # neither is of the run
+    assert set(CHANGEABLE) == set(ResumeOptions.__dataclass_fields__) - own
+
+
+def test_a_finished_run_says_so_and_what_lengthens_it(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = (run / "config.json").read_bytes()
+    for more in ([], ["--steps", "300"], ["--keep", "2"]):
+        assert main.main(["resume", str(run), *more]) == 0
+        out = capfd.readouterr().out
+        assert f"{run} is finished: 416 of {300 if '300' in more else 400} frames are done" in out
+        assert f"`polyplay resume {run} --frames N" in out
+    assert (run / "config.json").read_bytes() == before
+    assert polyplay.train("a2c", run=str(run), resume="auto", **KW).exit_code == 0
+    timed = tmp_path / "timed"
+    assert main.main([*WORDS.split(), "--minutes", "0.0001", "--steps", "10M", "--run", str(timed)]) == 0
+    capfd.readouterr()
+    assert main.main(["resume", str(timed)]) == 0
+    assert "0.0001 minutes are over; `polyplay resume" in capfd.readouterr().out
+    assert main.main(["resume", str(timed), "--minutes", "100", "--steps", "100"]) == 0
+
+
+@pytest.mark.parametrize("damage", ["weights", "optimizer", "parts"])
+def test_weights_that_are_none_are_neither_scored_nor_resumed(damage: str, whole: Path, tmp_path: Path, capfd):
+    run = shutil.copytree(whole, tmp_path / "run")
+    polyplay.resume(run, steps=800)
+    old, new = checkpoint.everything(run)
+    spoil(new, damage)
+    capfd.readouterr()
+    assert polyplay.evaluate(run, episodes=1)["checkpoint"] == old.name
+    assert f"checkpoint {new.name}: agents/0/" in capfd.readouterr().err
+    with pytest.raises(UserError, match=f"{new.name} cannot be used: agents/0/"):
+        polyplay.evaluate(run, episodes=1, checkpoint=new.name)
+    assert polyplay.resume(run, steps=1200).exit_code == 0
+    assert f"checkpoint {new.name}: agents/0/" in capfd.readouterr().err
+    assert (run / "checkpoints" / f"unused-{new.name}").is_dir()
+    assert newest(run) > new.name
+    for path in checkpoint.everything(run):
+        spoil(path, damage)
+    for verb in (["resume", str(run), "--steps", "9000"], ["evaluate", str(run)]):
+        capfd.readouterr()
+        assert main.main(verb) == 2
+        assert "no usable checkpoint" in capfd.readouterr().err.splitlines()[-1]
+
+
+def spoil(path: Path, damage: str) -> None:
+    """What a checkpoint holds, under a manifest that knows it so."""
+    name = "policy" if damage == "weights" else "optimizer"
+    arrays = checkpoint.OpenCheckpoint(path).arrays(f"agents/0/{name}")
+    file = path / f"agents/0/{name}.safetensors"
+    if damage == "weights":
+        next(iter(arrays.values())).flat[0] = float("nan")
+        checkpoint.write_arrays(file, arrays)
+    elif damage == "optimizer":
+        checkpoint.write_arrays(file, {})
+    else:
+        file.write_bytes(b"")
+    manifest = checkpoint.manifest(path)
+    manifest["files"][f"agents/0/{name}.safetensors"] = {
+        "sha256": checkpoint._digest(file),
+        "bytes": os.stat(file).st_size,
+    }
+    checkpoint.write_json(path / "manifest.json", manifest)
