@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 
+ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what `resume` may change
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
 
 
@@ -195,6 +196,20 @@ def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
     limits = any(changes.get(k) is not None for k in ("frames", "steps"))
     cleared = {"frames": None, "steps": None} if limits else {}
     return dataclasses.replace(options, **{**cleared, **changes})
+
+
+def adjust(page: Page, settings: Settings, changes: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
+    UserError: what its system does not have, or what cannot change any more.
+    """
+    types = flags.option_types(page.Config)
+    for name in changes:
+        if name in types and name not in ADJUSTABLE:
+            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(ADJUSTABLE)}")
+        if name in ADJUSTABLE and name not in types:
+            raise UserError(f"{flags.flag(name)}: {name_of(page)} has no such option")
+    own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
+    return _replace_known(settings, own), {k: v for k, v in changes.items() if k not in types}
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:

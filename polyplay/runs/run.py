@@ -15,7 +15,7 @@ from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, rewind, write_config
 from polyplay.runs.load import crew_of, load_run
-from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override
+from polyplay.runs.options import Page, RunOptions, Settings, Sources, adjust, new_directory, override
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
@@ -56,10 +56,11 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
 
 
 def resume(directory: Path, changes: Mapping[str, Any]) -> RunResult:
-    """Go on with a run from its newest whole checkpoint; `changes` are options that now hold."""
+    """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now hold."""
     directory = Path(directory)
     page, settings, options, config = load_run(directory)
-    options = override(options, {"run": str(directory), **changes})
+    settings, others = adjust(page, settings, changes)
+    options = override(options, {"run": str(directory), **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found = checkpoint.newest(directory, _warn)
     counters = checkpoint.manifest(found)["counters"]
@@ -75,7 +76,7 @@ def resume(directory: Path, changes: Mapping[str, Any]) -> RunResult:
     if lost:
         _warn(lost)
     rewind(directory, counters)
-    amend_config(directory, setup.description["options"], sources)
+    amend_config(directory, setup.description)
     return _go(setup)
 
 
@@ -100,6 +101,8 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
     plan = replace(plan, lines=plan.lines + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
+    if plan.warning:
+        _warn(plan.warning)
     return plan
 
 
