@@ -58,8 +58,9 @@ def measure(steps: int, seed: int, directory: Path) -> Row:
 HEAD = """# Priorities of R2D2
 
 `r2d2 paper` made small (bench/r2d2_priorities.py), Pong, one thread. "never sampled" is the share of sequences that
-left the replay without having been drawn; p10 to greatest are priorities in the replay at the end of the run. "not drawn
-yet" is the share of sequences in it that were not drawn so far, "their chance" the share of all chance that they have.
+left the replay without having been drawn; p10 to greatest are priorities in the replay at the end of the run. "not
+drawn yet" is the share of sequences in it that were not drawn so far, "their chance" the share of all chance that
+they have.
 """.splitlines()
 
 

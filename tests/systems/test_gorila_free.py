@@ -69,7 +69,7 @@ def test_it_learns_catch(how, tmp_path):
 
 def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_its_memories(tmp_path, capfd):
     run = trained(tmp_path / "run", steps=900, serial=True)
-    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way, and a row a game more
+    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way
     assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
