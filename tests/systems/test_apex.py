@@ -143,7 +143,8 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
     crew = Crew(steps=100_000)
-    assert "12,437 updates, one every 8 after the first 500" in dict(plan.make_plan(crew, wired(crew), RunOptions()).lines)["length"]
+    told = plan.make_plan(crew, wired(crew), RunOptions())
+    assert "12,437 updates, one every 8 after the first 500" in dict(told.lines)["length"]
 
 
 @pytest.mark.parametrize(
