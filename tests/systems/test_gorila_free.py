@@ -69,8 +69,8 @@ def test_it_learns_catch(how, tmp_path):
 
 def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_its_memories(tmp_path, capfd):
     run = trained(tmp_path / "run", steps=900, serial=True)
-    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way
-    assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
+    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way: two batches for each learner from each memory
+    assert owed - 16 <= run.summary["updates"] <= owed + 1
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
     assert first["version"] == sum(first["shards"]) // 2 == int(found.path.name), "the shards stood still"
