@@ -57,9 +57,10 @@ def measure(steps: int, seed: int, directory: Path) -> Row:
 
 HEAD = """# Priorities of R2D2
 
-`r2d2 paper` made small (bench/r2d2_priorities.py), Pong, one thread. "never sampled" is the share of sequences that left
-the replay without having been drawn; p10 to greatest are priorities in the replay at the end of the run. "not drawn yet"
-is the share of sequences in it that were not drawn so far, "their chance" the share of all chance that they have.
+`r2d2 paper` made small (bench/r2d2_priorities.py), Pong, one thread. "never sampled" is the share of sequences that
+left the replay without having been drawn; p10 to greatest are priorities in the replay at the end of the run. "not
+drawn yet" is the share of sequences in it that were not drawn so far, "their chance" the share of all chance that
+they have.
 """.splitlines()
 
 
@@ -76,7 +77,7 @@ def main() -> None:
         found = {"name": asked.name, **measure(asked.steps, asked.seed, Path(directory)), "about": about()}
     rows = [row for row in rows if row["name"] != asked.name] + [found]
     write_json(file, rows)
-    text = [*HEAD, *table([{k: v for k, v in row.items() if k != "about"} for row in rows])]
+    text = [*HEAD, "", *table([{k: v for k, v in row.items() if k != "about"} for row in rows])]
     for row in rows:
         text += ["", f"{row['name']}:", "", *lines_about(row["about"])]
     asked.out.with_suffix(".md").write_text("\n".join(text) + "\n")

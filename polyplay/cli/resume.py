@@ -20,6 +20,10 @@ class ResumeOptions:
     """stop after this many minutes of wall time, those before included"""
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
+    learning_rate: float | None = None
+    """learn at this rate from now on; where it falls over the run, it goes on falling from there"""
+    entropy_cost: float | None = None
+    """weigh the policy's entropy so from now on"""
     report_every: float | None = None
     """seconds between reports"""
     checkpoint_every: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class Hyperparameters(SharedObject):
     _values: np.ndarray
 
     def __init__(self, **values: float):
+        self.asked = values  # as configured, whatever they become
         self._names = {name: i for i, name in enumerate(values)}
         super().__init__(_values=(len(values), np.float64))
         self._values[:] = list(values.values())
@@ -32,6 +33,14 @@ class Hyperparameters(SharedObject):
     def set(self, name: str, value: float) -> None:
         getattr(self, name)
         self._values[self._names[name]] = value
+
+    def restore(self, values: Mapping[str, float], asked: Mapping[str, float]) -> None:
+        """Values of a checkpoint, of a run that was asked for `asked`: what was scheduled goes on, unless another value
+        is asked for now.
+        """
+        for name in values.keys() & self._names.keys():
+            if asked.get(name) == self.asked[name]:
+                self.set(name, values[name])
 
     def all(self) -> dict[str, float]:
         return {name: float(self._values[i]) for name, i in self._names.items()}

@@ -322,7 +322,8 @@ class Learner:
         if self.target_net is not None:
             part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
-        part.json(f"{agent}/learner", {**counts, "hyperparameters": self.spec.hyperparameters.all()})
+        hyper = self.spec.hyperparameters
+        part.json(f"{agent}/learner", {**counts, "hyperparameters": hyper.all(), "asked": hyper.asked})
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
@@ -334,8 +335,7 @@ class Learner:
         saved = found.json(f"{agent}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
-        for name in saved["hyperparameters"].keys() & self.spec.hyperparameters.all().keys():
-            self.spec.hyperparameters.set(name, saved["hyperparameters"][name])
+        self.spec.hyperparameters.restore(saved["hyperparameters"], saved["asked"])
 
 
 def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

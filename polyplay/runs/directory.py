@@ -122,10 +122,11 @@ def write_config(directory: Path, run: RunDescription) -> None:
     write_json(directory / "config.json", contents)
 
 
-def amend_config(directory: Path, options: Row, sources: Mapping[str, str]) -> None:
-    """Write down a resumption: the options that hold from now on, when, and on what machine and versions."""
+def amend_config(directory: Path, run: RunDescription) -> None:
+    """Write down a resumption: what holds from now on, when, and on what machine and versions."""
     contents = read_config(directory)
-    contents |= {"options": options, "sources": sources, "resumed": [*contents["resumed"], stamp()]}
+    contents |= {k: run[k] for k in ("config", "options", "sources")}
+    contents |= {"resumed": [*contents["resumed"], stamp()]}
     write_json(directory / "config.json", contents)
 
 

@@ -25,18 +25,9 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 
-# what may differ when a run goes on
-CHANGEABLE = (
-    "frames",
-    "steps",
-    "minutes",
-    "until_return",
-    "report_every",
-    "checkpoint_every",
-    "keep",
-    "device",
-    "chaos",
-)
+ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
+LIMITS = ("frames", "steps", "minutes", "until_return")
+CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos")  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
 
 
@@ -215,6 +206,20 @@ def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
     limits = any(changes.get(k) is not None for k in ("frames", "steps"))
     cleared = {"frames": None, "steps": None} if limits else {}
     return dataclasses.replace(options, **{**cleared, **changes})
+
+
+def adjust(page: Page, settings: Settings, changes: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
+    UserError: what its system does not have, or what cannot change any more.
+    """
+    types = flags.option_types(page.Config)
+    for name in changes:
+        if name in types and name not in ADJUSTABLE:
+            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(ADJUSTABLE)}")
+        if name in ADJUSTABLE and name not in types:
+            raise UserError(f"{flags.flag(name)}: {name_of(page)} has no such option")
+    own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
+    return _replace_known(settings, own), {k: v for k, v in changes.items() if k not in types}
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:

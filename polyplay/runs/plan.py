@@ -38,6 +38,7 @@ class Plan:
     checkpoint: int  # bytes of one
     frames: int  # in all
     left: float  # agent steps to go
+    warning: str = ""  # why nothing will be learnt
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -73,7 +74,8 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         from polyplay.buffers.replay import rng, row_kernels  # with numba
 
         lines += [] if rng.is_compiled(row_kernels.append) else [("once", COMPILES)]
-    return Plan(parts, limit, checkpoint, int(total * skip), max(0.0, total - done), lines)
+    left = max(0.0, total - done)
+    return Plan(parts, limit, checkpoint, int(total * skip), left, _warning(crew, total), lines)
 
 
 # ----------------------------------------------------------------------------------------------------- in words
@@ -129,16 +131,16 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
 
 def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     rows = rows_per_update(crew)
-    turns = math.ceil(total / rows)
     text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
     replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
     passes = next((r.spec.passes for r in crew.roles if r.spec), None)
     if any(replay.ratio is None for replay in replays):
         text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
     elif passes is None:
-        each = f", one every {rows:,}" if replays else f" of {rows:,}"
-        text += f"{turns:,} updates{each}"
+        each = f", one every {rows:,} after the first {first_sample(crew):,}" if replays else f" of {rows:,}"
+        text += f"{updates_of(crew, total):,} updates{each}"
     else:
+        turns = updates_of(crew, total)
         text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
         text += f"{passes.minibatches} updates: at most {turns * passes.epochs * passes.minibatches:,}"
     text += f"; {done * skip:,} frames are done" if done else ""
@@ -149,12 +151,35 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
 
 def rows_per_update(crew: Any) -> int:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
+    return max(1, round(_steps_per_update(crew)))
+
+
+def _steps_per_update(crew: Any) -> float:
     role = next(r for r in crew.roles if r.learner)
     together, replay = 1 if role.apart else role.n, role.drawn_replay
     if replay is not None:
-        rows = replay.batch * max(replay.sequence, 1) * together
-        return max(1, round(rows / (replay.ratio or 1.0)))
+        return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
     return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
+
+
+def first_sample(crew: Any) -> int:
+    """Agent steps before replays are drawn from, over all of them; 0: there is none."""
+    return sum(r.n * r.held_replay.start for r in crew.roles if r.held_replay)
+
+
+def updates_of(crew: Any, total: float) -> int:
+    """Updates, or rollouts with passes over each, in so many agent steps."""
+    first, each = first_sample(crew), _steps_per_update(crew)
+    return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
+
+
+def _warning(crew: Any, total: float) -> str:
+    first = first_sample(crew)
+    free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
+    if not first or (total > first if free else updates_of(crew, total)):
+        return ""
+    end = f"the run ends after {int(total):,} agent steps, the first update comes later than {first:,} (--start)"
+    return f"nothing will be learnt: {end}; lower --start, or give more --steps"
 
 
 def _repeats(crew: Any) -> str:

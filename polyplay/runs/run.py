@@ -18,7 +18,16 @@ from polyplay.runs.directory import amend_config, read_config, rewind, write_con
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run
 from polyplay.runs.lock import DirectoryLock
-from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override, refuse_begun
+from polyplay.runs.options import (
+    Page,
+    RunOptions,
+    Settings,
+    Sources,
+    adjust,
+    new_directory,
+    override,
+    refuse_begun,
+)
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
@@ -63,8 +72,8 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
 
 
 def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
-    """Go on with a run from its newest whole checkpoint; `changes` are options that now hold. trust: also where it was
-    made elsewhere and executes a module by name.
+    """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now
+    hold. trust: also where it was made elsewhere and executes a module by name.
     """
     directory = Path(directory)
     if changes.get("dry_run"):
@@ -76,7 +85,8 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
 
 def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: DirectoryLock | None) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
-    options = override(options, {"run": str(directory), **changes})
+    settings, others = adjust(page, settings, changes)
+    options = override(options, {"run": str(directory), **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)
     crew = crew_of(options)
@@ -97,7 +107,7 @@ def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: Dire
     elif lost := actor_checkpoint.lost_lanes(crew.resume, context.seed_of(crew.seed, 1000 * crew.resumes)):
         _warn(lost)
     rewind(directory, counters, _warn)
-    amend_config(directory, setup.description["options"], sources)
+    amend_config(directory, setup.description)
     return _go(setup)
 
 
@@ -122,6 +132,8 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
     plan = replace(plan, lines=plan.lines + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
+    if plan.warning:
+        _warn(plan.warning)
     return plan
 
 

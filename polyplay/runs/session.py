@@ -298,6 +298,8 @@ class Session:
         self.crew.stop()
         if self.ours:
             checkpoint.remove_partial(self.directory)
+        if self.reason == "done" and not self.metrics.updates:
+            self.reason = "done, but nothing was learnt: no update was made"
         if self.checkpoints.failure and not self.exit_code:
             self.exit_code, self.reason = 1, self.checkpoints.failure
         saved = checkpoint.everything(self.directory)

@@ -110,9 +110,12 @@ def test_write_json_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
+RUN: Any = {"system": "a2c", "config": {"env": "x"}, "options": {"seed": 3, "frames": 10}}
+RUN |= {"sources": {"env": "default"}, "environment": {"skip": "4"}}
+
+
 def write(directory: Path) -> dict[str, Any]:
-    told = {"config": {"env": "x"}, "options": {"seed": 3, "frames": 10}, "sources": {"env": "default"}}
-    write_config(directory, {"system": "a2c", **told, "environment": {"skip": "4"}})
+    write_config(directory, RUN)
     return read_config(directory)
 
 
@@ -131,13 +134,14 @@ def test_config_json_says_what_the_run_is(tmp_path: Path):
 
 def test_amend_config_keeps_the_beginning_and_notes_the_resumption(tmp_path: Path):
     before = write(tmp_path)
-    amend_config(tmp_path, {"seed": 3, "frames": 20}, {"frames": "resume"})
+    later = {"config": {"env": "x", "learning_rate": 0.5}, "options": {"seed": 3, "frames": 20}}
+    amend_config(tmp_path, {**RUN, **later, "sources": {"frames": "resume"}})
     after = read_config(tmp_path)
-    assert after["options"]["frames"] == 20
+    assert (after["options"]["frames"], after["config"]["learning_rate"]) == (20, 0.5)
     assert after["started"] == before["started"]
     assert len(after["resumed"]) == 1
     assert after["resumed"][0]["versions"] == before["versions"]
-    amend_config(tmp_path, {}, {})
+    amend_config(tmp_path, {**RUN, "options": {}, "sources": {}})
     assert len(read_config(tmp_path)["resumed"]) == 2
 
 

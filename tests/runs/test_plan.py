@@ -53,6 +53,42 @@ def test_how_long():
     assert (made.frames, made.left) == (400, 50.0)
 
 
+DRAWN: Any = {"lanes": 4, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 5_000, "start": 500}
+
+
+@pytest.mark.parametrize(
+    ("system", "more", "updates"),
+    [
+        ("dqn", {"replicas": 1}, 375),
+        ("dqn", {"replicas": 2}, 375),
+        ("apex", {"actors": 2, "memories": 2, "unroll": 10}, 375),
+        ("gorila", {"learners": 2}, 250),  # each bundle has its own start
+        ("r2d2", {"sequence": 8, "unroll": 4, "burn_in": 4, "actors": 1, "batch": 8}, 187),
+    ],
+)
+def test_updates_from_a_replay_are_predicted_from_its_start_on(system, more, updates):
+    text = line(make(system, options={"steps": 2_000}, **{**DRAWN, **more}), "length")
+    assert f"2,000 agent steps = {updates} updates, one every" in text
+
+
+def test_as_many_updates_are_made_as_were_predicted(tmp_path: Path):
+    """Games of 9 steps: rows that begin one are not counted."""
+    run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=2_000, replicas=1, tensorboard=False, **TOY, **DRAWN)
+    assert abs(run.summary["updates"] - 375) <= 1
+
+
+def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, capfd):
+    settings = {**TOY, **DRAWN, "capacity": 60_000, "start": 50_000, "replicas": 1}
+    made = make("dqn", options={"steps": 3_000}, **settings)
+    assert "= 0 updates" in line(made, "length")
+    assert made.warning.startswith("nothing will be learnt: the run ends after 3,000 agent steps")
+    run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=100, tensorboard=False, **settings)
+    assert run.summary["reason"] == "done, but nothing was learnt: no update was made"
+    assert "polyplay: nothing will be learnt: " in capfd.readouterr().err
+    assert make("dqn", options={"steps": 51_000}, **settings).warning == ""
+    assert make("apex", options={"steps": 501}, **{**DRAWN, "ratio": 0.0}).warning == ""
+
+
 @pytest.mark.parametrize(
     ("system", "settings", "options", "repeats"),
     [

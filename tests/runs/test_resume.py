@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import polyplay
+from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.workers.crew import Crew
 from tests.reports import rows
 
 BASE = {"trace": True, "seed": 5, "anneal": "constant", "network": "mlp", "tensorboard": False, "report_every": 0.5}
@@ -94,6 +96,36 @@ def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
     ) in err
     (part,) = actor_checkpoint.saved_counters(checkpoint.everything(run)[-1])
     assert part["partial_steps"] == 32  # since the resumption
+
+
+def test_what_is_asked_for_wins_over_the_checkpoint(tmp_path):
+    kw = {**BASE, "env": "toy:catch", "lanes": 4, "unroll": 5, "replicas": 1, "serial": True, "learning_rate": 1e-3}
+    run = polyplay.train("a2c", run=str(tmp_path / "run"), steps=200, **kw).directory
+    assert rows(run / "metrics.jsonl")[-1]["learning_rate"] == pytest.approx(1e-3)
+    polyplay.resume(str(run), steps=400, learning_rate=5e-5)
+    assert rows(run / "metrics.jsonl")[-1]["learning_rate"] == pytest.approx(5e-5)
+    config = json.loads((run / "config.json").read_text())
+    assert (config["config"]["learning_rate"], config["sources"]["learning_rate"]) == (5e-5, "resume")
+    polyplay.resume(str(run), steps=600)
+    assert rows(run / "metrics.jsonl")[-1]["learning_rate"] == pytest.approx(5e-5)
+    with pytest.raises(UserError, match="lanes: it cannot change when a run goes on; what can: learning_rate"):
+        polyplay.resume(str(run), lanes=8)
+
+
+def test_what_was_scheduled_goes_on(tmp_path):
+    """A hyperparameter that the run itself changed comes from the checkpoint."""
+    kw = {**BASE, "env": "toy:catch", "lanes": 4, "unroll": 5, "replicas": 1, "serial": True, "learning_rate": 1e-3}
+    run = polyplay.train("a2c", run=str(tmp_path / "run"), steps=200, **kw).directory
+    found = checkpoint.everything(run)[-1]
+    saved = json.loads((found / "agents/0/learner.json").read_text())
+    for asked, rate in ((2e-3, 1e-3), (1e-3, 7e-4)):
+        page = systems.load("a2c")
+        crew = Crew(0, steps=400, serial=True)
+        page.build(page.Config(**{k: v for k, v in kw.items() if k in page.Config.__dataclass_fields__}), crew)
+        hyper = next(r.spec.hyperparameters for r in crew.roles if r.spec)
+        hyper.restore({"learning_rate": 7e-4}, {"learning_rate": asked})
+        assert hyper.learning_rate == rate
+    assert saved["asked"]["learning_rate"] == 1e-3
 
 
 def test_resume_needs_a_run(tmp_path):

@@ -183,7 +183,7 @@ def test_its_plan_and_memory_count_the_server_once():
     told = plan.make_plan(crew, system, RunOptions(steps=1_000))
     lines = dict(told.lines)
     assert lines["workers"].startswith("2 bundle with 4 lanes each, 2 serve_parameters")
-    assert lines["length"].endswith("125 updates, one every 8")
+    assert lines["length"].endswith("62 updates, one every 8 after the first 500")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("weights, optimiser and counters, whole")
     assert system.resolved == {"learners": 2, "stale": 20}

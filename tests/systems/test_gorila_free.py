@@ -69,8 +69,8 @@ def test_it_learns_catch(how, tmp_path):
 
 def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_its_memories(tmp_path, capfd):
     run = trained(tmp_path / "run", steps=900, serial=True)
-    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way, and a row a game more
-    assert run.summary["updates"] == pytest.approx(owed, rel=0.25)
+    owed = (900 - 2 * 250) * 8.0 / 64  # but for what is under way: two batches for each learner from each memory
+    assert owed - 16 <= run.summary["updates"] <= owed + 1
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
     assert first["version"] == sum(first["shards"]) // 2 == int(found.path.name), "the shards stood still"
@@ -254,7 +254,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     made = plan.make_plan(crew, wired(crew), RunOptions(steps=1_000))
     lines = dict(made.lines)
     assert lines["workers"].startswith("2 act with 4 lanes each, 2 serve_replay, 2 learn, 2 serve_parameters")
-    assert lines["length"].endswith("125 updates, one every 8")
+    assert lines["length"].endswith("62 updates, one every 8 after the first 500")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("as it was, batches that were drawn ahead are drawn anew: environments")
     samples = roles(crew)["learn"].source
