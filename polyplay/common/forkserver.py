@@ -25,7 +25,8 @@ from typing import Any
 
 from polyplay.common import processes, signals
 
-CODE = "from polyplay.common.forkserver import main; main()"
+CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
+CODE += "from polyplay.common.forkserver import main; main(*given)"  # the same files as ours
 ROOM = " " * 256  # in the command, for a title
 MOST_FDS, MOST_BYTES = 250, 4096  # of one request
 LOST = 255  # the exit status of which nobody can tell any more
@@ -117,10 +118,10 @@ class ForkServer:
         """How it ended; empty: it runs."""
         with self._lock:
             ended = self._ended(0.5)
-        return exit_text(self.status) if ended and self.status is not None else ""
+        return ending_text(self.status) if ended and self.status is not None else ""
 
 
-def exit_text(code: int | None) -> str:
+def ending_text(code: int | None) -> str:
     """How a process ended, in words."""
     return f"was killed by {signals.name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
@@ -169,7 +170,7 @@ class ForkedProcess(process.BaseProcess):
     def ending(self) -> str:
         """How it ended, in words. Who was killed with its server, or unseen after that, says so."""
         lost = self.exitcode == LOST and self.server.fate()
-        return f"is lost, because the fork server {lost}" if lost else exit_text(self.exitcode)
+        return f"is lost, because the fork server {lost}" if lost else ending_text(self.exitcode)
 
     def end(self) -> None:
         """Kill it and everything it started; reap it."""
@@ -182,13 +183,11 @@ class ForkedProcess(process.BaseProcess):
 # ----------------------------------------------------------------------------------------------------- the server
 
 
-def main() -> None:
-    """Run a server; what it was given is in the command line."""
+def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
+    """Run a server."""
     signals.ignore()  # also those sent to the whole process group: the main process decides
-    channel, lifeline, preload, tied, path = json.loads(sys.argv[1])
     _end_with(lifeline)
     processes.set_title("fork server")
-    sys.path[:] = path
     with contextlib.suppress(ImportError):
         __import__(preload)
     util._close_stdin()  # type: ignore[attr-defined]

@@ -119,9 +119,10 @@ def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
 
 
 def _role(p: psutil.Process) -> str:
+    """The first word of its title."""
     try:
-        return Path(f"/proc/{p.pid}/comm").read_text().strip().removeprefix("pp-")
-    except OSError:
+        return Path(f"/proc/{p.pid}/cmdline").read_text().removeprefix("polyplay: ").split()[0]
+    except (OSError, IndexError):
         return ""
 
 

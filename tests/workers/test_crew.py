@@ -193,6 +193,9 @@ class Gone:
     def close(self):
         pass
 
+    def ending(self):
+        return "was killed by SIGKILL"
+
 
 def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
     crew = Crew(serial=True, say=lambda kind, text: None)
