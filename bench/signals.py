@@ -238,7 +238,9 @@ def per_system(rows: list[Row]) -> list[Row]:
 def text(report: Row) -> list[str]:
     lines = ["# Signals at every moment of a run's start", "", *lines_about(report), ""]
     lines += [*table([*report["by_system"], {"system": "all", **report["totals"]}]), ""]
-    wrong = [{k: r[k] for k in ("system", "signal", "to", "times", "at", "phase", "status", "last")} for r in report["wrong"]]
+    wrong = [
+        {k: r[k] for k in ("system", "signal", "to", "times", "at", "phase", "status", "last")} for r in report["wrong"]
+    ]
     return lines + (table(wrong) if wrong else ["Nothing was wrong."])
 
 

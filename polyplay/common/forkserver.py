@@ -9,6 +9,7 @@ cloudpickle.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -57,12 +58,13 @@ class ForkServer:
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()  # we hold the other end, and nobody else does
-        given = [theirs.fileno(), lifeline, self.preload, self.tied, sys.path]
+        passed = [theirs.fileno(), lifeline]
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [spawn.get_executable(), *flags, "-c", CODE, json.dumps(given), ROOM]
+        given = json.dumps([*passed, self.preload, self.tied, sys.path])
+        command = [spawn.get_executable(), *flags, "-c", CODE, given, ROOM]
         try:
             with signals.held():
-                self._pid = util.spawnv_passfds(command[0], command, given[:2])  # type: ignore[attr-defined]
+                self._pid = util.spawnv_passfds(command[0], command, passed)
         finally:
             theirs.close()
             os.close(lifeline)
@@ -77,27 +79,33 @@ class ForkServer:
         status, their_status = os.pipe()
         their_data, data = os.pipe()
         try:
-            request = json.dumps([title, processes.label]).encode()[:MOST_BYTES]
+            request = json.dumps([len(fds), title, processes.label]).encode()[:MOST_BYTES]
             with self._lock:
                 socket.send_fds(self._channel, [request], [their_data, their_status, *fds])
                 os.close(their_status)
                 their_status = -1
                 while not select.select([status], [], [], TICK)[0]:
                     check()
-                pid = forkserver.read_signed(status)  # type: ignore[attr-defined]
+                pid = forkserver.read_signed(status)
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
         except BaseException as e:
             os.close(status)
             os.close(data)
-            if isinstance(e, (EOFError, BrokenPipeError, ConnectionError)):
-                raise OSError(f"the fork server {self.fate()}") from None
+            if isinstance(e, (EOFError, ConnectionError)):
+                raise self._refusal() from None
             raise
         finally:
             os.close(their_data)
             if their_status >= 0:
                 os.close(their_status)
         return pid, status, data
+
+    def _refusal(self) -> OSError:
+        """Why it did not answer: it is dead, or could not take what it was sent."""
+        if fate := self.fate():
+            return OSError(f"the fork server {fate}")
+        return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def _ended(self, seconds: float) -> bool:
         """Whether it has ended, within so many seconds."""
@@ -129,7 +137,7 @@ def ending_text(code: int | None) -> str:
 class _Popen(popen_forkserver.Popen):
     """multiprocessing's own, with our server and without the way back to `__main__`."""
 
-    def _launch(self, process_obj: ForkedProcess) -> None:  # type: ignore[override]
+    def _launch(self, process_obj: ForkedProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)
         for key in ("init_main_from_name", "init_main_from_path"):
             preparation.pop(key, None)
@@ -219,15 +227,15 @@ class _Server:
 
     def serve(self) -> None:
         while True:
-            ready = select.select([self.channel, self.woken], [], [])[0]
+            ready = select.select([self.channel.fileno(), self.woken], [], [])[0]
             if self.woken in ready:
                 os.read(self.woken, 1 << 16)
                 self._reap()
-            if self.channel in ready:
+            if self.channel.fileno() in ready:
                 request, fds, _, _ = socket.recv_fds(self.channel, MOST_BYTES, MOST_FDS)
                 if not request:
                     return
-                self._fork(*json.loads(request), fds)
+                self._take(fds, *json.loads(request))
 
     def _reap(self) -> None:
         while self.statuses:
@@ -240,18 +248,24 @@ class _Server:
 
     def _tell(self, end: int, number: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
-            forkserver.write_signed(end, number)  # type: ignore[attr-defined]
+            forkserver.write_signed(end, number)
 
-    def _fork(self, title: str, label: str, fds: list[int]) -> None:
+    def _take(self, fds: list[int], others: int, title: str, label: str) -> None:
         processes.set_title(f"fork server{label}")
-        data, status, *others = fds
+        if len(fds) == 2 + others:
+            self._fork(title, *fds)
+            return
+        for fd in fds:  # some were lost: too many files are open here
+            os.close(fd)
+
+    def _fork(self, title: str, data: int, status: int, *others: int) -> None:
         mine = os.getpid()
         try:
             pid = os.fork()
         except OSError as e:
             pid = -(e.errno or 1)
         if pid == 0:
-            self._become(mine, title, data, status, others)
+            self._become(mine, title, data, status, [*others])
         self._tell(status, pid)
         if pid > 0:
             self.statuses[pid] = status
@@ -273,7 +287,7 @@ class _Server:
             self.channel.close()
             processes.set_title(title)
             forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
-            code = spawn._main(data, sentinel)  # type: ignore[attr-defined]
+            code = spawn._main(data, sentinel)
         except Exception:
             if not select.select([sentinel], [], [], 0)[0]:  # else the other side went, in the midst of a sentence
                 sys.excepthook(*sys.exc_info())

@@ -207,7 +207,7 @@ class Session:
     def _overdue(self, seconds: float) -> bool:
         """Whether learners have had their time to save and end. Who has not even begun has nothing to save."""
         stamps = self.metrics.counters.column("stamp")[self.metrics.crew.savers()]
-        if not stamps.any():
+        if not stamps.any() and self.metrics.updates == self.metrics.before["updates"]:
             self.reason += " before anything was learnt"
             return True
         if seconds > PATIENCE:

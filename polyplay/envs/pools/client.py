@@ -22,6 +22,11 @@ from polyplay.envs.pools.lane import START, LaneJob
 from polyplay.envs.pools.saved_state import StateMail
 from polyplay.envs.pools.worker import TRACE, probe, serve
 
+FEWER = (
+    "let there be fewer (ga3c: --agents, others: --lanes, --actors or --replicas), or allow more open files and "
+    "processes (ulimit -n, ulimit -u)"
+)
+
 
 def pickled_factory(envs: Envs) -> bytes:
     """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
@@ -83,10 +88,11 @@ class EnvProcessHandle:
         self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(
-            serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}"
-        )
-        self.process.start()
+        self.process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        try:
+            self.process.start()
+        except OSError as e:  # too many open files or processes
+            raise UserError(f"{self} could not be started: {e}; {FEWER}") from None
         there.close()
         back.close()
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import polyplay.envs.pools.forkserver
-import polyplay.envs.pools.worker  # noqa: F401
+import polyplay.envs.pools.worker
 
 with contextlib.suppress(ImportError):
     import ale_py  # noqa: F401
