@@ -36,7 +36,7 @@ from polyplay.common.files import read_lines
 STEP = 0.05  # seconds between two moments
 GAPS = (0.1, 1.3)  # seconds between the first and the second signal
 RESUMED = 10  # of so many runs that have to resume one is resumed, for some updates
-LIMIT = 120.0  # seconds that a command may take to end
+LIMIT = 60.0  # seconds that a command may take to end
 SYSTEMS = {
     "a2c": "--env toy:catch --lanes 8",
     "impala": "--env CartPole-v1 --actors 2 --lanes 4 --batch 8 --unroll 5",
@@ -50,6 +50,7 @@ Case = tuple[str, str, str, str, int]  # system, signal, target, times, number o
 
 def main() -> int:
     asked = arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and what it starts
     if not asked.report:
         for number, case in enumerate(missing(asked)):
             if asked.most is not None and number >= asked.most:

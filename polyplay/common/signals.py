@@ -40,7 +40,9 @@ def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
 
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """`handler` gets them meanwhile; elsewhere than in the main thread nothing changes."""
+    """`handler` gets them meanwhile; elsewhere than in the main thread nothing changes. A command that would have ended
+    at once before ignores them after: it has done its work, and its status stands.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -49,7 +51,7 @@ def handled(handler: Handler) -> Iterator[None]:
         yield
     finally:
         for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+            signal.signal(number, signal.SIG_IGN if handler_before is end_at_once else handler_before)
 
 
 @contextlib.contextmanager
