@@ -76,8 +76,11 @@ def test_processes_are_called_what_they_are(server, monkeypatch):
     monkeypatch.setattr(processes, "label", " [run]")
     process = ForkedProcess(server, time.sleep, (1000,), f"act 1{processes.label}")
     process.start()
-    titles = [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in (server._pid, process.pid)]
-    assert titles == [b"polyplay: fork server [run]", b"polyplay: act 1 [run]"]
+    until, titles = time.monotonic() + 30, []
+    while titles != [b"polyplay: fork server [run]", b"polyplay: act 1 [run]"]:
+        assert time.monotonic() < until, titles
+        time.sleep(0.01)
+        titles = [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in (server._pid, process.pid)]
     assert Path(f"/proc/{process.pid}/comm").read_text() == "polyplay: act 1\n"
     process.end()
 
