@@ -79,12 +79,12 @@ class ForkServer:
         status, their_status = os.pipe()
         their_data, data = os.pipe()
         try:
-            request = json.dumps([len(fds), title, processes.label]).encode()[:MOST_BYTES]
+            request = json.dumps([len(fds), title, processes.label]).encode()
             with self._lock:
                 socket.send_fds(self._channel, [request], [their_data, their_status, *fds])
                 os.close(their_status)
                 their_status = -1
-                while not select.select([status], [], [], TICK)[0]:
+                while not readable([status], TICK):
                     check()
                 pid = forkserver.read_signed(status)
             if pid < 0:
@@ -111,7 +111,10 @@ class ForkServer:
         """Whether it has ended, within so many seconds."""
         until = time.monotonic() + seconds
         while self._pid:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has reaped it, or it is our parent's
+                pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
                 self._channel.close()
@@ -127,6 +130,14 @@ class ForkServer:
         with self._lock:
             ended = self._ended(0.5)
         return ending_text(self.status) if ended and self.status is not None else ""
+
+
+def readable(fds: list[int], seconds: float | None = None) -> set[int]:
+    """Those that can be read or whose other end is closed, within so many seconds. Numbers may be large."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if seconds is None else 1000 * seconds)}
 
 
 def ending_text(code: int | None) -> str:
@@ -210,7 +221,7 @@ def _end_with(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-        if select.select([lifeline], [], [], 0)[0]:  # it was closed before
+        if readable([lifeline], 0.0):  # it was closed before
             os._exit(1)
 
 
@@ -227,7 +238,7 @@ class _Server:
 
     def serve(self) -> None:
         while True:
-            ready = select.select([self.channel.fileno(), self.woken], [], [])[0]
+            ready = readable([self.channel.fileno(), self.woken])
             if self.woken in ready:
                 os.read(self.woken, 1 << 16)
                 self._reap()
@@ -289,7 +300,7 @@ class _Server:
             forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
             code = spawn._main(data, sentinel)
         except Exception:
-            if not select.select([sentinel], [], [], 0)[0]:  # else the other side went, in the midst of a sentence
+            if not readable([sentinel], 0.0):  # else the other side went, in the midst of a sentence
                 sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()

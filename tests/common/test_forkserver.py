@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -117,3 +118,15 @@ def test_a_system_that_lets_no_more_be_started_gives_its_own_error(monkeypatch):
     there, status = os.pipe()
     inside._take([os.open(os.devnull, os.O_RDONLY), status], 3, "act 0", "")
     assert os.read(there, 1) == b""
+
+
+def test_descriptors_may_have_large_numbers():
+    """ga3c holds six for each of its agents."""
+    processes.raise_open_files()
+    there, here = os.pipe()
+    high = fcntl.fcntl(there, fcntl.F_DUPFD, 1200)
+    assert forkserver.readable([high], 0.01) == set()
+    os.write(here, b"x")
+    assert forkserver.readable([high], 1.0) == {high}
+    for fd in (there, here, high):
+        os.close(fd)
