@@ -27,7 +27,18 @@ from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, Wor
 from polyplay.common.forkserver import LOST, ForkedProcess
 from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
-from polyplay.workers.process import KINDS, SERVER, Call, CloudPickled, Work, as_process, as_thread, prepare, tune
+from polyplay.workers.process import (
+    FEWER,
+    KINDS,
+    SERVER,
+    Call,
+    CloudPickled,
+    Work,
+    as_process,
+    as_thread,
+    prepare,
+    tune,
+)
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
@@ -367,8 +378,7 @@ class Crew:
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
     """The system lets no more be started, which fewer workers cure."""
-    cure = "fewer workers, or more of what `ulimit -n` (open files) and `ulimit -u` (processes) allow"
-    return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {cure}")
+    return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {FEWER}")
 
 
 def _lost(worker: WorkerHandle, text: str) -> str:

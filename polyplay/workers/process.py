@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
 import os
 import sys
@@ -27,6 +28,8 @@ from polyplay.common.forkserver import ForkServer
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
 Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
 Call = tuple[WorkerContext, Work, dict[str, object]]
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
+FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
@@ -72,6 +75,8 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
     except Closed:
         return "closed", ""
     except Exception as e:
+        if isinstance(e, OSError) and e.errno in REFUSED:
+            return "user", f"worker {ctx.role} {ctx.index}: {e}; {FEWER}"
         known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
         return (known[0], str(e)) if known else ("error", traceback.format_exc())
     return "done", ""

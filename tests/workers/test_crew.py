@@ -321,7 +321,9 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
     monkeypatch.setattr(ForkedProcess, "start", start)
     crew = Crew()
     crew.add(count, 3, name="act", learner=True, block=SharedBlock(512), until=5)
-    with pytest.raises(UserError, match=r"^--actors: starting act 1 of 3 failed: .*Too many open files; fewer workers"):
+    with pytest.raises(
+        UserError, match=r"^--actors: starting act 1 of 3 failed: .*Too many open files; let there be fewer workers"
+    ):
         crew.start()
     crew.stop()
 

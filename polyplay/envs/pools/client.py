@@ -23,8 +23,8 @@ from polyplay.envs.pools.saved_state import StateMail
 from polyplay.envs.pools.worker import TRACE, probe, serve
 
 FEWER = (
-    "let there be fewer (ga3c: --agents, others: --lanes, --actors or --replicas), or allow more open files and "
-    "processes (ulimit -n, ulimit -u)"
+    "let there be fewer (ga3c: --agents; others: --lanes, --actors or --replicas), or allow more open files "
+    "(`ulimit -n`) and processes (`ulimit -u`)"
 )
 
 
