@@ -39,6 +39,7 @@ from polyplay.workers.process import (
     prepare,
     tune,
 )
+
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
@@ -240,7 +241,6 @@ class Crew:
         )
         role.past[index] = ctx
         call: Call = ctx, role.work, role.arguments(index)
-        role.workers.pop(index, None)
         if self.serial:
             ctx.say = self.say
             role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
@@ -256,6 +256,7 @@ class Crew:
                 runs.start(check)
                 theirs.close()
         except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
+            role.workers.pop(index, None)
             raise _refused(role, index, e) from None
         role.workers[index] = WorkerHandle(ctx, role, runs, pipe)
 
