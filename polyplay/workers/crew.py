@@ -39,7 +39,6 @@ from polyplay.workers.process import (
     prepare,
     tune,
 )
-
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
