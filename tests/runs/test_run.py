@@ -282,6 +282,20 @@ def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
     assert len(checkpoint.everything(run)) == 1
 
 
+def test_nothing_is_left_once_a_run_has_returned_whose_learner_was_killed(tmp_path):
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    more = {"env": {**os.environ, "TMPDIR": str(temporary)}}
+    process = start(training("impala", run, *ENDLESS, "--env", "CartPole-v1"), **more)
+    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
+    everybody = family(process.pid)
+    next(p for p in everybody if _role(p) == "learn").kill()
+    code, _, err = end(process)
+    left = [p for p in everybody if p.is_running()]
+    assert (code, left, list(temporary.iterdir())) == (1, [], [])
+    assert err == "polyplay: failed: worker learn 0 was killed by SIGKILL; the run cannot go on without it\n"
+
+
 def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):
     run, workers = tmp_path / "run", []
 
