@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,17 @@ def main() -> int:
     asked = arguments()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and what it starts
     if not asked.report:
+        commit = about()["commit"]
         for number, case in enumerate(missing(asked)):
             if asked.most is not None and number >= asked.most:
                 break
-            line = json.dumps(harm(case))
+            line = json.dumps({"commit": commit, **harm(case)})
             with asked.out.with_suffix(".jsonl").open("a") as file:
                 file.write(line + "\n")
     rows = list(read_lines(asked.out.with_suffix(".jsonl")))
-    report = {**about(), "totals": count(rows), "by_system": per_system(rows), "wrong": [r for r in rows if r["wrong"]]}
+    commits = Counter(r.get("commit") for r in rows)
+    report = {**about(), "commits": commits, "totals": count(rows), "by_system": per_system(rows)}
+    report["wrong"] = [r for r in rows if r["wrong"]]
     publish(asked.out, report, text(report))
     return 1 if report["wrong"] else 0
 
@@ -237,7 +241,8 @@ def per_system(rows: list[Row]) -> list[Row]:
 
 
 def text(report: Row) -> list[str]:
-    lines = ["# Signals at every moment of a run's start", "", *lines_about(report), ""]
+    lines = ["# Signals at every moment of a run's start", "", *lines_about(report)]
+    lines += [f"- runs by commit: {', '.join(f'{k} {v}' for k, v in report['commits'].items())}", ""]
     lines += [*table([*report["by_system"], {"system": "all", **report["totals"]}]), ""]
     wrong = [
         {k: r[k] for k in ("system", "signal", "to", "times", "at", "phase", "status", "last")} for r in report["wrong"]

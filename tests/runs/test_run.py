@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -280,6 +281,28 @@ def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
     assert code == 143, err
     assert gone(workers)
     assert len(checkpoint.everything(run)) == 1
+
+
+def test_a_closed_terminal_ends_a_run_that_saves(tmp_path):
+    run = tmp_path / "run"
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    code = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, "-m", "polyplay", *training("a2c", run, *ENDLESS)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+
+    def learnt() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ours, 1 << 16)  # the panel goes on
+        return run.exists() and any(row["updates"] for row in rows(run / "metrics.jsonl"))
+
+    wait_for(learnt)
+    everybody = family(process.pid)
+    os.close(ours)
+    assert process.wait(150) == 129
+    assert len(checkpoint.everything(run)) == 1
+    assert gone(everybody)
 
 
 def test_nothing_is_left_once_a_run_has_returned_whose_learner_was_killed(tmp_path):
