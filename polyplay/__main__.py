@@ -1,10 +1,23 @@
-"""`python -m polyplay` is `polyplay`."""
+"""The command `polyplay`, and `python -m polyplay`: from the first instruction on it knows how to end."""
 
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
-from polyplay.cli.main import main
+from polyplay.common import processes, signals
+
+
+def main() -> NoReturn:
+    """Run the command line; nothing is left once it has returned."""
+    signals.install(signals.end_at_once)
+    from polyplay.cli.main import main as run
+
+    status = run()
+    signals.ignore()  # it has ended, and its status stands
+    processes.end_descendants(ours=True)
+    sys.exit(status)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

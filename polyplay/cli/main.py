@@ -1,6 +1,6 @@
 """The command `polyplay`: finds the verb's file, and turns what it raises into an exit status.
 
-0 done, 1 the run failed, 2 a mistake in what was typed, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is imported
+0 done, 1 the run failed, 2 a mistake in what was typed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. Nothing heavy is imported
 before a verb needs it.
 """
 
@@ -10,10 +10,12 @@ import contextlib
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from polyplay import __version__
+from polyplay.common import signals
 from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
@@ -48,6 +50,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "diagram": ("SYSTEM [--OPTION VALUE …]", "draw a system from its real wiring"),
 }
 COMING = ("play",)
+RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns before what a verb does
 
 
@@ -58,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as e:
         return _complain(f"error: {' '.join(str(e).split())}", 2)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as e:
+        number = e.number if isinstance(e, signals.Stopped) else signal.SIGINT
+        return _complain(f"ended by {signals.name(number)}", 128 + number)
     except BrokenPipeError:  # `polyplay systems | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,7 +94,9 @@ def _dispatch(words: list[str]) -> int:
         near = difflib.get_close_matches(verb, [*VERBS, *COMING], 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
         raise UserError(f"unknown verb {verb}; {hint}")
-    return importlib.import_module(f"polyplay.cli.{verb}").command(rest) or 0
+    command = importlib.import_module(f"polyplay.cli.{verb}").command
+    with contextlib.nullcontext() if verb in RUNNING else signals.handled(signals.stop):
+        return command(rest) or 0
 
 
 def usage() -> str:

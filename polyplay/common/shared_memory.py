@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from functools import cached_property
 from multiprocessing import reduction, resource_sharer
 
 import numpy as np
@@ -32,10 +33,11 @@ class SharedBlock:
             self.fd, path = tempfile.mkstemp()
             os.unlink(path)
         os.ftruncate(self.fd, self.nbytes)
-        self._map()
 
-    def _map(self) -> None:
-        self.memory = mmap.mmap(self.fd, self.nbytes)
+    @cached_property
+    def memory(self) -> mmap.mmap:
+        """Mapped when it is first used: a mapping holds a second descriptor."""
+        return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
         """The array of `shape` and `dtype` at byte `offset`."""
@@ -54,7 +56,6 @@ class SharedBlock:
 def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
     block = SharedBlock.__new__(SharedBlock)
     block.fd, block.nbytes = fd.detach(), nbytes
-    block._map()
     return block
 
 

@@ -7,18 +7,17 @@ import json
 import math
 import shlex
 import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.common import checkpoint, signals
+from polyplay.common.errors import Closed, UserError
 from polyplay.common.files import LogWrites, Row, read_lines, write_json
 from polyplay.runs.directory import GAME, RunDescription, origin, read_config
 from polyplay.runs.going_on import BEGINNING
@@ -35,6 +34,7 @@ from polyplay.workers.autoscale.worker import describe_decision
 from polyplay.workers.crew import Crew
 
 TICK = 0.25  # seconds between two polls of the workers
+AGAIN = 1.0  # seconds after a signal was told from which on another one counts
 PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
 POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
@@ -151,9 +151,11 @@ class Session:
 
     def __init__(self, setup: RunSetup):
         self.setup, self.options, self.crew, self.directory = setup, setup.options, setup.crew, setup.directory
-        self.exit_code, self.reason = 0, "done"
+        self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
         self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
+        self.asked, self.told = False, 0.0  # by a signal to end; when that was told, 0: it is not yet
+        self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
         self.remarked = False
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
@@ -184,12 +186,16 @@ class Session:
 
     def go(self) -> Row:
         """Returns the summary. Raises what ended the run, after all has been saved and closed."""
-        with self._signals():
+        with signals.handled(self._receive):
             try:
                 self._run()
-            except KeyboardInterrupt:
-                self.reason += ", at once"
+            except Closed:
+                self.reason += " while it was starting"
+            except signals.Stopped:
+                self._look()
+                self.reason += ", at once: what was learnt since the last checkpoint is lost"
             except Exception as e:
+                self.failed = True
                 self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
                 self._rescue()
                 if self.ours and checkpoint.everything(self.directory):
@@ -206,20 +212,44 @@ class Session:
         if self.options.chaos is not None:
             rules = fault_rules.parse_faults(self.options.chaos)
             self.faults = fault_injection.FaultInjector(rules, self.crew, self.directory)
-        while not self.crew.poll(fault_injection.PACE if self.faults else TICK):
+        while not self._poll():
             self._tick()
-            if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
-                self.exit_code = self.exit_code or 1
-                self.reason += f"; learners did not end within {PATIENCE:.0f} s, their last updates are lost"
+            if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
                 break
         self._look()  # all learners have ended: their last parts are there, or never will be
+
+    def _poll(self) -> bool:
+        """Whether the learners are done. Raises Stopped: they are not to be waited for."""
+        self.waiting = True
+        try:
+            if self.dropping:
+                raise signals.Stopped(signal.SIGTERM)
+            return self.crew.poll(fault_injection.PACE if self.faults else TICK)
+        finally:
+            self.waiting = False
+
+    def _overdue(self, seconds: float) -> bool:
+        """Whether learners have had their time to save and end. Who has not even begun has nothing to save."""
+        stamps = self.metrics.counters.column("stamp")[self.metrics.crew.savers()]
+        if not stamps.any() and self.metrics.updates == self.metrics.before["updates"]:
+            self.reason += " before anything was learnt"
+            return True
+        if seconds > PATIENCE:
+            self.exit_code = 1
+            self.reason += f"; not saved: learners did not end within {PATIENCE:.0f} s, their last updates are lost"
+        return seconds > PATIENCE
 
     def _look(self) -> None:
         """Pass on what has happened since the last time."""
         if self.home is not None and not self.home.held:
             self._restore_directory(self.home)
         while self.signals:
-            self._warn(f"{self.signals.pop(0)}: saving a checkpoint; once more to drop everything")
+            name = self.signals.pop(0)
+            if self.told:
+                self._warn(f"{name} again: everything is dropped")
+            else:
+                self._warn(f"{name}: saving a checkpoint; once more, a second from now or later, drops everything")
+                self.told = time.monotonic()
         self.metrics.report_games(self.reporter, self._warn)
         self.checkpoints.complete()
 
@@ -300,8 +330,9 @@ class Session:
             checkpoint.remove_partial(self.directory)
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"
-        if self.checkpoints.failure and not self.exit_code:
-            self.exit_code, self.reason = 1, self.checkpoints.failure
+        if self.checkpoints.failure:
+            ended = f"{self.reason}; " * bool(self.exit_code)
+            self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
         saved = checkpoint.everything(self.directory)
         last = saved[-1].name if saved else None
         faults = self._describe_faults(saved)
@@ -310,31 +341,22 @@ class Session:
         self.terminal.end(summary)
         return summary
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM saves and ends the run, the second drops everything. A run that has ended for
-        another reason is closed as it would be without them.
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """The first signal saves and ends the run; another one drops everything, if it comes a second or more after
+        the first was told: schedulers send several at once. A run that has ended for another reason is closed as it
+        would be without them. A line written here could wait for a lock that this thread holds.
         """
-
-        def receive(number: int, frame: FrameType | None) -> None:
-            if self.closing:
-                return
-            code = 128 + number
-            if self.finishing_since and self.exit_code == code:
-                raise KeyboardInterrupt
-            name = signal.Signals(number).name
-            self._finish(f"stopped by {name}", code)
-            self.signals.append(name)  # a line written here could wait for a lock that this thread holds
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
+        if self.closing or self.dropping:
             return
-        handlers = {s: signal.signal(s, receive) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for s, handler in handlers.items():
-                signal.signal(s, handler)
+        if not self.asked:
+            self.asked = True
+            self._finish(f"stopped by {signals.name(number)}", 128 + number)
+            self.signals.append(signals.name(number))
+        elif self.told and time.monotonic() - self.told >= AGAIN:
+            self.dropping = True
+            self.signals.append(signals.name(number))
+            if self.waiting:
+                raise signals.Stopped(number)
 
     # -------------------------------------------------------------------------------------------- reporting
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import signal
 import sys
 import threading
 import time
@@ -20,20 +19,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from polyplay.common import processes
 from polyplay.common.context import SEATS, RoleSize, WorkerContext, next_incarnation
 from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.common.forkserver import LOST, ForkedProcess
 from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
 from polyplay.workers.process import (
+    FEWER,
     KINDS,
+    SERVER,
     Call,
     CloudPickled,
     Work,
     as_process,
     as_thread,
-    no_main,
     prepare,
     rescue,
     tune,
@@ -121,8 +123,9 @@ class Crew:
 
     def _reserve(self, role: Role, n: int) -> None:
         """Places for up to `n` workers of a role."""
-        if sum(r.most for r in self.roles if r is not role) + n > ROWS:
-            raise UserError(f"a crew has at most {ROWS} workers; {n} of {role.name} are too many: lower their number")
+        left = ROWS - sum(r.most for r in self.roles if r is not role)
+        if n > left:
+            raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {ROWS} workers")
         role.most = max(role.most, n)
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
@@ -135,6 +138,11 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
+        """Raises Closed where the run is to end before all have started, and UserError where the system lets no more
+        workers start.
+        """
+        if self.directory is not None:
+            processes.label = f" [{self.directory.name}]"
         self.counters = Counters(ROWS, metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         prepare()
@@ -143,7 +151,8 @@ class Crew:
             tune(1)  # workers are threads already
         for role in self.roles:
             for index in range(role.n):
-                self._start(role, index)
+                self._heed()
+                self._start(role, index, self._heed)
 
     def poll(self, timeout: float) -> bool:
         """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
@@ -240,7 +249,7 @@ class Crew:
             elif what != "close" and hasattr(thing, what):
                 setattr(thing, what, value)
 
-    def _start(self, role: Role, index: int) -> None:
+    def _start(self, role: Role, index: int, check: Callable[[], None] = lambda: None) -> None:
         assert self.counters is not None
         old = role.past.get(index)
         role.size.dismissed[index] = False
@@ -260,22 +269,29 @@ class Crew:
         )
         role.past[index] = ctx
         call: Call = ctx, role.work, role.arguments(index)
-        worker = role.workers[index] = WorkerHandle(ctx, role, None)
         if self.serial:
             ctx.say = self.say
-            worker.runs = role.work(ctx, **call[2])
+            role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
             return
-        worker.pipe, theirs = multiprocessing.Pipe(duplex=False)
-        if role.on == "thread":
-            worker.runs = threading.Thread(target=as_thread, args=(call, theirs), daemon=True)
-            worker.runs.start()
-            return
-        with no_main():
-            process = multiprocessing.get_context("forkserver").Process
-            name = f"polyplay {role.name} {index}"
-            worker.runs = process(target=as_process, args=(CloudPickled(call), theirs), name=name)
-            worker.runs.start()
-        theirs.close()
+        try:
+            pipe, theirs = multiprocessing.Pipe(duplex=False)
+            runs: Any = threading.Thread(target=as_thread, args=(call, theirs), daemon=True)
+            if role.on == "thread":
+                runs.start()
+            else:
+                title = f"{role.name} {index}{processes.label}"
+                runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), title)
+                runs.start(check)
+                theirs.close()
+        except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
+            role.workers.pop(index, None)
+            raise _refused(role, index, e) from None
+        role.workers[index] = WorkerHandle(ctx, role, runs, pipe)
+
+    def _heed(self) -> None:
+        """While the first workers start: the run may have to end."""
+        if self.control.finishing:
+            raise Closed
 
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -338,8 +354,9 @@ class Crew:
         if worker.done or worker.ctx.index in worker.role.leaving:
             worker.done = True
             return
-        code = worker.runs.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit status {code}"
+        if worker.runs.exitcode == LOST and (fate := SERVER.fate()):
+            raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
+        how = worker.runs.ending()
         role, now = worker.role, time.monotonic()
         role.falls = [t for t in role.falls if t > now - HOUR] + [now] * (not worker.spared)
         if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
@@ -386,6 +403,11 @@ class Crew:
         from polyplay.workers.diagram import draw_diagram
 
         return draw_diagram(self)
+
+
+def _refused(role: Role, index: int, why: Exception) -> UserError:
+    """The system lets no more be started, which fewer workers cure."""
+    return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {FEWER}")
 
 
 def _lost(worker: WorkerHandle, text: str) -> str:

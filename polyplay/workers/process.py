@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import cast
 
+from polyplay.common import processes
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError
+from polyplay.common.forkserver import ForkServer
 
-_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent dies
+SERVER = ForkServer("polyplay.workers.preload", tied=True)
 Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
 Call = tuple[WorkerContext, Work, dict[str, object]]
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
+FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
 
 
@@ -54,11 +57,11 @@ def no_main() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """What the fork server must find: passive OpenMP waits, and torch imported once for all."""
+    """What the fork server must find: passive OpenMP waits, and leave to hold as many open files as there may be."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # what is forked must find CUDA untouched
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["polyplay.workers.preload"])
+    processes.raise_open_files()
 
 
 def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tuple[str, str]:
@@ -76,6 +79,8 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
     except Exception as e:
         if ctx.index == 0:
             rescue(ctx)
+        if isinstance(e, OSError) and e.errno in REFUSED:
+            return "user", f"worker {ctx.role} {ctx.index}: {e}; {FEWER}"
         known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
         return (known[0], str(e)) if known else ("error", traceback.format_exc())
     return "done", ""
@@ -96,13 +101,9 @@ def as_thread(call: Call, pipe: Connection) -> None:
 
 
 def as_process(call: Call, pipe: Connection) -> None:
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # the main process decides
-        signal.signal(ignored, signal.SIG_IGN)
     _end_with_parent()
-    ctx = call[0]
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(f"pp-{ctx.role}"[:15])  # what `top` and `ps` call this process
-    tune(ctx.threads)
+    processes.label = f" of {multiprocessing.current_process().name}"
+    tune(call[0].threads)
     as_thread(call, pipe)
     pipe.close()
 
@@ -138,31 +139,16 @@ def start_early(given: Iterable[str]) -> None:
     """
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()
-        forkserver.ensure_running()
+        SERVER.ensure_running()
 
 
 def _end_with_parent() -> None:
-    """If the main process dies, however, so do we."""
-    _end_though_stopped()
+    """If the main process dies, however, so do we: on Linux the fork server is killed with it, and we with that."""
     parent = multiprocessing.parent_process()
 
     def watch(parent: multiprocessing.process.BaseProcess) -> None:
         connection.wait([parent.sentinel])
         os._exit(1)
 
-    if parent is not None:
+    if parent is not None and not processes.LINUX:
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
-
-
-def _end_though_stopped() -> None:
-    """A stopped process sees nothing: the system has to end it. Our parent is the fork server, which ends with the last
-    holder of its lifeline; every worker is given that too, and lets go of it here.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    server = vars(forkserver._forkserver)
-    held = server["_forkserver_alive_fd"]
-    server |= {"_forkserver_alive_fd": None, "_forkserver_address": None}
-    if held is not None:
-        os.close(held)

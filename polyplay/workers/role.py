@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 OnLoss = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
+OPTIONS = {  # by role, what tells its number
+    "act": "actors",
+    "bundle": "learners",
+    "episodic_replica": "workers",
+    "learn": "learners",
+    "replica": "replicas",
+    "serve_parameters": "shards",
+    "serve_replay": "memories",
+}
+SERVING = {"act": "predictors", "learn": "trainers"}  # the same where they serve agents
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,12 @@ class Role:
             "server": self.server,
         }
         return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+
+    @property
+    def option(self) -> str:
+        """What tells the number of its workers on the command line."""
+        known = OPTIONS | SERVING if self.drain else OPTIONS
+        return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
     def apart(self) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -13,6 +14,7 @@ import polyplay
 from polyplay import systems
 from polyplay.cli import evaluate, export, main, output
 from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.common.signals import Stopped
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory
 from polyplay.runs import run as runs
@@ -205,7 +207,8 @@ def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
         (WorkerLost("actor 0: signal 9"), 1, "polyplay: failed: actor 0: signal 9\n"),
         (NotFinite("loss is NaN"), 1, "polyplay: failed: loss is NaN\n"),
         (OSError(28, "No space left on device"), 1, "polyplay: failed: [Errno 28] No space left on device\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "polyplay: ended by SIGINT\n"),
+        (Stopped(signal.SIGHUP), 129, "polyplay: ended by SIGHUP\n"),
         (SystemExit(5), 5, ""),
     ],
 )

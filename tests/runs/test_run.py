@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -119,9 +120,10 @@ def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
 
 
 def _role(p: psutil.Process) -> str:
+    """The first word of its title."""
     try:
-        return Path(f"/proc/{p.pid}/comm").read_text().strip().removeprefix("pp-")
-    except OSError:
+        return Path(f"/proc/{p.pid}/cmdline").read_text().removeprefix("polyplay: ").split()[0]
+    except (OSError, IndexError):
         return ""
 
 
@@ -251,17 +253,19 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, capfd):
 # ------------------------------------------------------------------------------------------------------- ending
 
 
-def test_ctrl_c_saves_and_ends_and_twice_drops_everything(tmp_path):
+def test_ctrl_c_saves_and_ends_and_two_at_once_are_one(tmp_path):
     run = tmp_path / "run"
     assert stopped(training("impala", run, *ENDLESS, "--trace"), run, 60, signal.SIGINT) == 130
     assert not family(also="act") + family(also="learn")
     assert len(checkpoint.everything(run)) == 1
+    updates = rows(run / "metrics.jsonl")[-1]["updates"]
     again = start(["resume", str(run)])
-    reported(run, len(rows(run / "metrics.jsonl")) + 2)
+    wait_for(lambda: rows(run / "metrics.jsonl")[-1]["updates"] > updates)
     workers = family(again.pid)
     os.kill(again.pid, signal.SIGINT)
     os.kill(again.pid, signal.SIGINT)
     assert end(again)[0] == 130
+    assert len(checkpoint.everything(run)) == 2
     assert gone(workers)
 
 
@@ -270,13 +274,49 @@ def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
     """As timeout, systemd and Slurm send it: to the fork server and to every worker as well."""
     run = tmp_path / "run"
     process = start(training(system, run, *ENDLESS, "--env", "CartPole-v1"), start_new_session=True)
-    reported(run)
+    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
     workers = family(process.pid)
     os.killpg(process.pid, signal.SIGTERM)
     code, _, err = end(process)
     assert code == 143, err
     assert gone(workers)
     assert len(checkpoint.everything(run)) == 1
+
+
+def test_a_closed_terminal_ends_a_run_that_saves(tmp_path):
+    run = tmp_path / "run"
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    code = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, "-m", "polyplay", *training("a2c", run, *ENDLESS)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+
+    def learnt() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ours, 1 << 16)  # the panel goes on
+        return run.exists() and any(row["updates"] for row in rows(run / "metrics.jsonl"))
+
+    wait_for(learnt)
+    everybody = family(process.pid)
+    os.close(ours)
+    assert process.wait(150) == 129
+    assert len(checkpoint.everything(run)) == 1
+    assert gone(everybody)
+
+
+def test_nothing_is_left_once_a_run_has_returned_whose_learner_was_killed(tmp_path):
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    more = {"env": {**os.environ, "TMPDIR": str(temporary)}}
+    process = start(training("impala", run, *ENDLESS, "--env", "CartPole-v1"), **more)
+    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
+    everybody = family(process.pid)
+    next(p for p in everybody if _role(p) == "learn").kill()
+    code, _, err = end(process)
+    left = [p for p in everybody if p.is_running()]
+    assert (code, left, list(temporary.iterdir())) == (1, [], [])
+    assert err == "polyplay: failed: worker learn 0 was killed by SIGKILL; the run cannot go on without it\n"
 
 
 def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import time
+from typing import Any
 
 import pytest
 
 from polyplay.cli import main
 from polyplay.common import checkpoint
+from polyplay.common.control import RunControl
 from polyplay.common.errors import WorkerLost
+from polyplay.runs import session
 from polyplay.runs.reports.nonblocking import NonBlockingWriter
 from polyplay.workers.crew import Crew
 
@@ -30,7 +35,9 @@ def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, c
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1
-    assert "SIGTERM: saving a checkpoint; once more to drop everything" in "".join(capfd.readouterr())
+    assert "SIGTERM: saving a checkpoint; once more, a second from now or later, drops everything" in "".join(
+        capfd.readouterr()
+    )
     assert len(checkpoint.everything(tmp_path / "run")) == 1
 
 
@@ -61,3 +68,73 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
     assert summary["exit_code"] == 1
     assert summary["reason"].startswith("worker learn 0 was killed by SIGKILL")
     assert "saving a checkpoint" not in "".join(capfd.readouterr())
+
+
+ENDLESS = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
+
+
+def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
+    """A run whose learners never end gets SIGTERM, and once more so many seconds after the first was told."""
+    real = session.Session._tick
+
+    def tick(self: session.Session) -> None:
+        real(self)
+        if not self.asked or (self.told and time.monotonic() - self.told >= gap):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(session.Session, "_tick", tick)
+    monkeypatch.setattr(RunControl, "finish", lambda self: None)
+
+
+@pytest.mark.timeout(60)
+def test_another_signal_a_second_later_drops_everything_and_says_so(tmp_path, monkeypatch, capfd):
+    asked_twice(monkeypatch, 0.0)
+    monkeypatch.setattr(session, "AGAIN", 0.5)
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
+    said = "".join(capfd.readouterr())
+    assert said.count("SIGTERM again: everything is dropped") == 1
+    assert "stopped by SIGTERM, at once: what was learnt since the last checkpoint is lost" in said
+
+
+@pytest.mark.timeout(60)
+def test_signals_that_come_together_are_one(tmp_path, monkeypatch, capfd):
+    asked_twice(monkeypatch, 0.0)
+    monkeypatch.setattr(session, "PATIENCE", 0.5)  # it would not end otherwise
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
+    said = "".join(capfd.readouterr())
+    assert "again" not in said
+    assert "stopped by SIGTERM; not saved: learners did not end within 0 s" in said
+
+
+@pytest.mark.timeout(60)
+def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeypatch, capfd):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def send(self: session.Session, real: Any = session.Session._tick) -> None:
+        real(self)
+        if self.metrics.updates and not self.asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(session.checkpoint, "complete", full)
+    monkeypatch.setattr(session.Session, "_tick", send)
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
+    last = capfd.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("stopped by SIGTERM; not saved: checkpoint of update ")
+    assert "No space left on device" in last
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monkeypatch, capfd):
+    def start(self: Crew, role: Any, index: int, check: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        check()
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(Crew, "_start", start)
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 129
+    said = "".join(capfd.readouterr())
+    assert "stopped by SIGHUP while it was starting" in said
+    assert "Traceback" not in said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 129

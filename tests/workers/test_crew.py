@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import signal
@@ -17,8 +18,10 @@ import psutil
 import pytest
 
 from polyplay.common.context import next_incarnation
-from polyplay.common.errors import Closed, EnvFailure, WorkerLost
+from polyplay.common.errors import Closed, EnvFailure, UserError, WorkerLost
+from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.shared_memory import SharedBlock
+from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import each
 from tests import leftovers
@@ -193,6 +196,9 @@ class Gone:
     def close(self):
         pass
 
+    def ending(self):
+        return "was killed by SIGKILL"
+
 
 def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
     crew = Crew(serial=True, say=lambda kind, text: None)
@@ -299,3 +305,43 @@ def test_workers_end_when_the_main_process_is_killed():
 def test_environments_are_stepped_as_the_run_wants():
     assert Crew(serial=True, step_timeout=3.0).stepping == {"inline": True, "step_timeout": 3.0}
     assert Crew().stepping == {"inline": False, "step_timeout": 60.0}
+
+
+def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeypatch):
+    """And nobody joins it."""
+    started = []
+
+    def start(self, check):
+        if started:
+            raise OSError(errno.EMFILE, "Too many open files")
+        started.append(self)
+        self.join = self.kill = self.close = lambda timeout=None: None
+        self.is_alive = lambda: False
+
+    monkeypatch.setattr(ForkedProcess, "start", start)
+    crew = Crew()
+    crew.add(count, 3, name="act", learner=True, block=SharedBlock(512), until=5)
+    with pytest.raises(
+        UserError, match=r"^--actors: starting act 1 of 3 failed: .*Too many open files; let there be fewer workers"
+    ):
+        crew.start()
+    crew.stop()
+
+
+def test_more_workers_than_there_is_room_for_name_the_option():
+    crew = Crew()
+    crew.add(count, 4, name="learn")
+    with pytest.raises(UserError, match=r"^--actors: 200 given, allowed: at most 60; a run has at most 64 workers"):
+        crew.add(count, 200, name="act")
+    with pytest.raises(UserError, match=r"^--predictors: 61 given"):
+        crew.add(count, 61, name="act", drain=True)
+
+
+def test_the_death_of_the_fork_server_is_told_as_what_it_is():
+    crew = Crew(say=lambda kind, text: None)
+    crew.add(count, 2, learner=True, on_loss="replace", block=SharedBlock(512), until=10**9)
+    crew.start()
+    os.kill(process.SERVER._pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):
+        ends(crew)
+    crew.stop()

@@ -36,6 +36,6 @@ def test_cores_are_those_asked_for(tmp_path):
 )
 def test_the_fork_server_starts_early_unless_it_is_not_needed(monkeypatch, given, starts):
     started = []
-    monkeypatch.setattr(process.forkserver, "ensure_running", lambda: started.append(True))
+    monkeypatch.setattr(process.SERVER, "ensure_running", lambda: started.append(True))
     process.start_early(given)
     assert bool(started) is starts

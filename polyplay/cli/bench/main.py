@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -84,9 +82,6 @@ def _measure(names: list[str], options: BenchOptions, means: Measures | None) ->
     keep_to(options.cores)  # and so do all that are started from here
     from polyplay.cli.bench.measure import Bench, Measures
 
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):  # end what was started, remove what was written
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     return Bench(chosen, options, means).run()
 

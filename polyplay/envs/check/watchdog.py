@@ -41,7 +41,7 @@ def run_watched(play: Play, *args: object) -> TrialResult:
     times = clock.array(trial.CLOCK, np.float64)
     trial.allow(times, 0, 0, START)
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(_run, (play, there, clock, trace, *args), "polyplay-check")
+    process = EnvProcess(_run, (play, there, clock, trace, *args), "env check")
     process.start()
     there.close()
     tried = TrialResult()

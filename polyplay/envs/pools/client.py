@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from polyplay.common.errors import UserError
+from polyplay.common.forkserver import LOST
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs import rules
 from polyplay.envs.pool import Envs, EnvSpec
@@ -20,6 +21,11 @@ from polyplay.envs.pools.forkserver import EnvProcess
 from polyplay.envs.pools.lane import START, LaneJob
 from polyplay.envs.pools.saved_state import StateMail
 from polyplay.envs.pools.worker import TRACE, probe, serve
+
+FEWER = (
+    "let there be fewer (ga3c: --agents; others: --lanes, --actors or --replicas), or allow more open files "
+    "(`ulimit -n`) and processes (`ulimit -u`)"
+)
 
 
 def pickled_factory(envs: Envs) -> bytes:
@@ -36,7 +42,7 @@ def pickled_factory(envs: Envs) -> bytes:
 def describe(envs: Envs) -> EnvSpec:
     """Build one environment in a process of its own and get its description. Raises UserError."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "polyplay-env-probe")
+    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
     there.close()
     limit = max(START, envs.step_timeout)
@@ -59,6 +65,8 @@ def describe(envs: Envs) -> EnvSpec:
 
 def exit_text(process: EnvProcess) -> str:
     code = process.exitcode
+    if code == LOST and (fate := process.server.fate()):
+        return f"the fork server {fate}"
     if code is None or code >= 0:
         return f"exit status {code}"
     names = {number.value: f", {number.name}" for number in signal.Signals}
@@ -80,10 +88,11 @@ class EnvProcessHandle:
         self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(
-            serve, (there, back, *self._args, self.trace, self.mail), f"polyplay-env-{self.index}"
-        )
-        self.process.start()
+        self.process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        try:
+            self.process.start()
+        except OSError as e:  # too many open files or processes
+            raise UserError(f"{self} could not be started: {e}; {FEWER}") from None
         there.close()
         back.close()
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()

@@ -171,7 +171,7 @@ class StateMail:
 
         data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
         os.pwrite(self.block.fd, data, 0)
-        os.ftruncate(self.block.fd, len(data))  # never to 0: a process that begins may be mapping the block now
+        os.ftruncate(self.block.fd, len(data))
 
     def take(self) -> Batch:
         from safetensors.numpy import load as unpack

@@ -131,13 +131,9 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Become a well-behaved environment process: its own group, ended with its parent, ignoring Ctrl-C
-    and SIGTERM.
-    """
+    """Become a well-behaved environment process: its own group, ended with its parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when the run ends
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # so that what an environment starts can be killed with it
     faulthandler.enable(trace.fd, all_threads=False)

@@ -1,6 +1,7 @@
 """A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
 
-Nothing here waits: if the terminal takes no output (Ctrl-S, a pager) or is closed, the run goes on.
+Nothing here waits: if the terminal takes no output (Ctrl-S, a pager), the run goes on. If it is closed, the run gets
+SIGHUP and ends as with SIGTERM; under nohup it goes on.
 Imports no torch.
 """
 

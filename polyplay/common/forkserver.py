@@ -1,0 +1,307 @@
+"""Processes are forked from servers: what they need is imported there once.
+
+multiprocessing has one such server, of which every child knows; it listens on a file that a killed main process leaves
+behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is killed
+with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories travel by
+cloudpickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import forkserver, popen_forkserver, process, reduction, spawn, util
+from multiprocessing.context import set_spawning_popen
+from typing import Any
+
+from polyplay.common import processes, signals
+
+CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
+CODE += "from polyplay.common.forkserver import main; main(*given)"  # the same files as ours
+ROOM = " " * 256  # in the command, for a title
+MOST_FDS, MOST_BYTES = 250, 4096  # of one request
+LOST = 255  # the exit status of which nobody can tell any more
+TICK = 0.1  # seconds between two calls of `check` while a server gets ready
+
+
+def _nothing() -> None:
+    """A `check` that lets everything go on."""
+
+
+class ForkServer:
+    """The main process's side. Started when it is first needed, or by `ensure_running`.
+
+    tied: its children are killed when it dies.
+    """
+
+    def __init__(self, preload: str, tied: bool = False):
+        self.preload, self.tied = preload, tied
+        self.status: int | None = None  # how the last one ended; None: it runs, or never did
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    def ensure_running(self) -> None:
+        with self._lock:
+            if not self._pid or self._ended(0.0):
+                self._start()
+
+    def _start(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()  # we hold the other end, and nobody else does
+        passed = [theirs.fileno(), lifeline]
+        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        given = json.dumps([*passed, self.preload, self.tied, sys.path])
+        command = [spawn.get_executable(), *flags, "-c", CODE, given, ROOM]
+        try:
+            with signals.held():
+                self._pid = util.spawnv_passfds(command[0], command, passed)
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.status = None
+
+    def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int]:
+        """A new process that waits for its data: its number, where its exit status comes from, where its data go to.
+
+        check: called every now and then while the server gets ready; what it raises ends the wait. Raises OSError.
+        """
+        self.ensure_running()
+        status, their_status = os.pipe()
+        their_data, data = os.pipe()
+        try:
+            request = json.dumps([len(fds), title, processes.label]).encode()
+            with self._lock:
+                socket.send_fds(self._channel, [request], [their_data, their_status, *fds])
+                os.close(their_status)
+                their_status = -1
+                while not readable([status], TICK):
+                    check()
+                pid = forkserver.read_signed(status)
+            if pid < 0:
+                raise OSError(-pid, os.strerror(-pid))
+        except BaseException as e:
+            os.close(status)
+            os.close(data)
+            if isinstance(e, (EOFError, ConnectionError)):
+                raise self._refusal() from None
+            raise
+        finally:
+            os.close(their_data)
+            if their_status >= 0:
+                os.close(their_status)
+        return pid, status, data
+
+    def _refusal(self) -> OSError:
+        """Why it did not answer: it is dead, or could not take what it was sent."""
+        if fate := self.fate():
+            return OSError(f"the fork server {fate}")
+        return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def _ended(self, seconds: float) -> bool:
+        """Whether it has ended, within so many seconds."""
+        until = time.monotonic() + seconds
+        while self._pid:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has reaped it, or it is our parent's
+                pid, status = self._pid, 0
+            if pid:
+                self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
+                self._channel.close()
+                os.close(self._lifeline)
+            elif time.monotonic() >= until:
+                return False
+            else:
+                time.sleep(0.005)
+        return True
+
+    def fate(self) -> str:
+        """How it ended; empty: it runs."""
+        with self._lock:
+            ended = self._ended(0.5)
+        return ending_text(self.status) if ended and self.status is not None else ""
+
+
+def readable(fds: list[int], seconds: float | None = None) -> set[int]:
+    """Those that can be read or whose other end is closed, within so many seconds. Numbers may be large."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if seconds is None else 1000 * seconds)}
+
+
+def ending_text(code: int | None) -> str:
+    """How a process ended, in words."""
+    return f"was killed by {signals.name(-code)}" if code and code < 0 else f"ended with exit status {code}"
+
+
+class _Popen(popen_forkserver.Popen):
+    """multiprocessing's own, with our server and without the way back to `__main__`."""
+
+    def _launch(self, process_obj: ForkedProcess) -> None:
+        preparation = spawn.get_preparation_data(process_obj.name)
+        for key in ("init_main_from_name", "init_main_from_path"):
+            preparation.pop(key, None)
+        buffer = io.BytesIO()
+        set_spawning_popen(self)
+        try:
+            reduction.dump(preparation, buffer)
+            reduction.dump(process_obj, buffer)
+        finally:
+            set_spawning_popen(None)
+        fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)  # type: ignore[attr-defined]
+        self.pid, self.sentinel, end = fork
+        ours = os.dup(end)  # closed when we end: the child notices by that
+        self.finalizer = util.Finalize(self, util.close_fds, (ours, self.sentinel))  # type: ignore[attr-defined]
+        with open(end, "wb", closefd=True) as pipe:
+            pipe.write(buffer.getbuffer())
+
+
+class ForkedProcess(process.BaseProcess):
+    """A process forked from a server. It ends with its parent, also when that is daemonic."""
+
+    _start_method = None  # what it starts itself it starts in the platform's way
+
+    def __init__(self, server: ForkServer, target: Callable[..., None], args: tuple, title: str):
+        super().__init__(target=target, args=args, name=title, daemon=False)
+        self.server, self.check = server, _nothing
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
+
+    def start(self, check: Callable[[], None] = _nothing) -> None:
+        """check: see ForkServer.fork. Raises OSError."""
+        self.check = check
+        self._popen = _Popen(self)
+        self._sentinel = self._popen.sentinel
+        del self._target, self._args, self._kwargs  # type: ignore[attr-defined]
+
+    def ending(self) -> str:
+        """How it ended, in words. Who was killed with its server, or unseen after that, says so."""
+        lost = self.exitcode == LOST and self.server.fate()
+        return f"is lost, because the fork server {lost}" if lost else ending_text(self.exitcode)
+
+    def end(self) -> None:
+        """Kill it and everything it started; reap it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)  # its group, where it has one
+        self.kill()
+        self.join(5.0)
+
+
+# ----------------------------------------------------------------------------------------------------- the server
+
+
+def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
+    """Run a server."""
+    signals.ignore()  # also those sent to the whole process group: the main process decides
+    _end_with(lifeline)
+    processes.set_title("fork server")
+    with contextlib.suppress(ImportError):
+        __import__(preload)
+    util._close_stdin()  # type: ignore[attr-defined]
+    _Server(socket.socket(fileno=channel), tied).serve()
+
+
+def _end_with(lifeline: int) -> None:
+    """Be killed when the other end closes, also in the midst of an import. Elsewhere the channel's end says it."""
+    if processes.LINUX:
+        import fcntl
+
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+        if readable([lifeline], 0.0):  # it was closed before
+            os._exit(1)
+
+
+class _Server:
+    def __init__(self, channel: socket.socket, tied: bool):
+        self.channel, self.tied = channel, tied
+        self.statuses: dict[int, int] = {}  # by process: where its exit status goes
+        self.woken, wake = os.pipe()
+        for end in (self.woken, wake):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake)
+        self.wake = wake
+
+    def serve(self) -> None:
+        while True:
+            ready = readable([self.channel.fileno(), self.woken])
+            if self.woken in ready:
+                os.read(self.woken, 1 << 16)
+                self._reap()
+            if self.channel.fileno() in ready:
+                request, fds, _, _ = socket.recv_fds(self.channel, MOST_BYTES, MOST_FDS)
+                if not request:
+                    return
+                self._take(fds, *json.loads(request))
+
+    def _reap(self) -> None:
+        while self.statuses:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            if pid in self.statuses:
+                self._tell(self.statuses[pid], os.waitstatus_to_exitcode(status))
+                os.close(self.statuses.pop(pid))
+
+    def _tell(self, end: int, number: int) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to know any more
+            forkserver.write_signed(end, number)
+
+    def _take(self, fds: list[int], others: int, title: str, label: str) -> None:
+        processes.set_title(f"fork server{label}")
+        if len(fds) == 2 + others:
+            self._fork(title, *fds)
+            return
+        for fd in fds:  # some were lost: too many files are open here
+            os.close(fd)
+
+    def _fork(self, title: str, data: int, status: int, *others: int) -> None:
+        mine = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as e:
+            pid = -(e.errno or 1)
+        if pid == 0:
+            self._become(mine, title, data, status, [*others])
+        self._tell(status, pid)
+        if pid > 0:
+            self.statuses[pid] = status
+        for fd in (data, *others, *[status] * (pid < 0)):
+            os.close(fd)
+
+    def _become(self, server: int, title: str, data: int, status: int, fds: list[int]) -> None:
+        """The new process, which never returns."""
+        code, sentinel = 1, os.dup(data)
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if self.tied and processes.LINUX:
+                processes.prctl(processes.PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != server:
+                    os._exit(1)
+            for fd in (self.woken, self.wake, status, *self.statuses.values()):
+                os.close(fd)
+            self.channel.close()
+            processes.set_title(title)
+            forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
+            code = spawn._main(data, sentinel)
+        except Exception:
+            if not readable([sentinel], 0.0):  # else the other side went, in the midst of a sentence
+                sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(code)

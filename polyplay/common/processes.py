@@ -1,0 +1,84 @@
+"""This process and those below it, as the system sees them: titles, open files, who is left at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+LINUX = sys.platform.startswith("linux")
+PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
+PREFIX = "polyplay: "
+label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
+
+
+def prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)
+
+
+def set_title(text: str) -> None:
+    """What `ps` and `top` show instead of the command, which has to be at least as long. In the names of the kernel
+    there is room for 15 letters.
+    """
+    if not LINUX:
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        Path("/proc/self/comm").write_text((PREFIX + text)[:15])
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # of the arguments in memory; 0: not told
+        if 0 < start < end:
+            title = (PREFIX + text).encode()[: end - start - 1]
+            ctypes.memset(start, 0, end - start)
+            ctypes.memmove(start, title, len(title))
+
+
+def raise_open_files() -> int:
+    """As many files may be open as the system lets this process ask for; how many that is."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS does not allow all that it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def end_descendants(ours: bool = False, seconds: float = 2.0) -> None:
+    """Kill every process below this one and see it gone, so that nothing is left once the command has returned. ours:
+    only those that bear our title, and what is below them.
+    """
+    if not LINUX:
+        return
+    prctl(SUBREAPER, 1)  # orphans come to us from now on
+    until = time.monotonic() + seconds
+    while (left := _below(os.getpid(), ours)) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _below(pid: int, ours: bool) -> list[int]:
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, file.read_text().split()):
+                if not ours or _titled(child):
+                    found += [child, *_below(child, False)]
+    return found
+
+
+def _titled(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().startswith(PREFIX.strip())
+    return False

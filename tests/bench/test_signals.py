@@ -1,0 +1,41 @@
+"""The sweep of bench/signals.py in short: a few moments of a run's start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+import signals as sweep
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("a2c", "SIGINT", "group", "twice", 6),
+        ("impala", "SIGTERM", "group", "once", 20),
+        ("apex", "SIGINT", "main", "once", 40),
+        ("impala", "SIGINT", "group", "twice", 60),
+        ("ga3c", "SIGTERM", "main", "twice", 81),
+    ],
+    ids=lambda case: "-".join(map(str, case)),
+)
+def test_a_signal_leaves_one_line_its_status_and_nothing_else(case):
+    row = sweep.harm(case)
+    assert row["wrong"] == [], row
+    assert row["last"] or row["phase"] == "interpreter"
+
+
+def test_what_is_wrong_is_seen(tmp_path):
+    row = {"signal": "SIGTERM", "phase": "run", "number": 1, "updates": 3, "status": 0}
+    row |= {"processes": {1: "x"}, "shared": [], "files": []}
+    assert sweep.judge(row, "Traceback", tmp_path)["wrong"] == ["status", "traceback", "leftover", "checkpoint"]
+
+
+def test_every_case_comes_once_coarse_before_fine(tmp_path):
+    asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c"]})
+    first = [case for case, _ in zip(sweep.missing(asked), range(24), strict=False)]
+    assert len(set(first)) == 24
+    assert [case[4] for case in first] == [0] * 8 + [8] * 8 + [16] * 8

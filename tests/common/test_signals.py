@@ -1,0 +1,63 @@
+"""What ends a command before a run has begun, and what does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from polyplay.common import signals
+from tests.envs.faulty import gone
+
+EARLY = """
+import subprocess, sys, time
+from polyplay.common import signals
+signals.install(signals.end_at_once)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+print(child.pid, flush=True)
+try:
+    time.sleep(1000)
+finally:
+    print("not reached")
+"""
+
+
+@pytest.mark.parametrize("number", signals.ENDING)
+def test_before_a_run_begins_a_command_ends_at_once_with_all_it_started(number):
+    main = subprocess.Popen([sys.executable, "-c", EARLY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert main.stdout is not None
+    child = int(main.stdout.readline())
+    main.send_signal(number)
+    out, err = main.communicate(timeout=30)
+    assert (main.returncode, out, err) == (
+        128 + number,
+        "",
+        f"polyplay: {number.name}: ended before anything had begun\n",
+    )
+    assert gone([child])
+
+
+def test_under_nohup_a_hangup_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.handled(signals.stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(signals.Stopped) as raised:
+                signal.raise_signal(signal.SIGTERM)
+        assert raised.value.number == signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_held_signals_come_later():
+    came = []
+    with signals.handled(lambda number, frame: came.append(number)):
+        with signals.held():
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            assert came == []
+        assert came == [signal.SIGTERM]
