@@ -51,7 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rainbow": {**less(DRAWN, "optimizer"), "bound": 2.0, "replicas": 1, "steps": 1_200},
     "r2d2": {
         **{**less(DRAWN, "optimizer"), "env": "toy:memory", "unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2},
-        **{"core_size": 16, "actors": 1, "ratio": 2.0, "batch": 8, "steps": 2_000},
+        **{"core_size": 16, "actors": 1, "pull": 8, "ratio": 2.0, "batch": 8, "steps": 2_000},
     },
     "apex": {**FREE, "epsilon": 0.2, "steps": 1_200},
     "apex_dpg": {**less(FREE, "network", "optimizer", "eps"), "env": "Pendulum-v1", "width": 32, "steps": 1_200},

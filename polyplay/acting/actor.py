@@ -27,6 +27,7 @@ from polyplay.envs.pool import Pool
 from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.device import to_host
 from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.weights.params import HeldWeights
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Actor:
         self.version = -1  # of the weights that act; -1: none yet
         self.restored = False
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
+        self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
 
     def rollouts(self, pull: Callable[[int], int | None]) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group, before they are given away; None: nothing yet.
@@ -163,6 +165,8 @@ class Actor:
             for i, g in enumerate(self.groups)
         }
         own = {"acts": self.acts, "groups": groups, "incarnation": np.array(self.ctx.incarnation)}
+        if self.held is not None and (held := self.held.save()):
+            own["held"] = held
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
@@ -170,6 +174,8 @@ class Actor:
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         self.acts[:] = saved["acts"]
+        if self.held is not None and "held" in saved:
+            self.held.load(saved["held"])
         for i, group in enumerate(self.groups):
             found = saved["groups"][str(i)]
             group.step = row_to_device(self.pool, tree.map(np.array, found["step"]))

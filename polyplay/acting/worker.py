@@ -24,7 +24,7 @@ from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.params import Params
+from polyplay.weights.params import HeldWeights, Params
 
 
 def act(
@@ -38,10 +38,11 @@ def act(
     lag: int | None = None,
     explore: Exploration | None = None,
     nice: int = 0,
+    keep: int = 1,
 ) -> Iterator[None]:
     """An actor: its own environments, its own copy of the weights, rollouts into a queue. With `agents` a predictor:
     one of those that serve these lanes, with the weights that the trainers change. nice: how far other processes of
-    the machine go first, as os.nice has it.
+    the machine go first, as os.nice has it. keep: rollouts between two pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
@@ -53,23 +54,28 @@ def act(
     assert isinstance(out, RolloutQueue)
     assert not isinstance(params, Hogwild)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    flat = FlatParams(net)
+    held = HeldWeights(FlatParams(net), keep)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
         actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
-        actor.explore = explore
+        actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
 
         def pull(k: int) -> int | None:
             """The weights of round k - lag or later ones, the newest where acting runs free."""
+            if held.age:
+                return held.version
             if not params.wait(0 if lag is None else max(k - lag, 0), ctx.index, out.patience):
                 return None
-            return params.pull(flat, actor.version)
+            held.version = params.pull(held.vector, held.version)
+            return held.version
 
         for slots in actor.rollouts(pull):
+            if slots:
+                held.used()
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)

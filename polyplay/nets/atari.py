@@ -127,7 +127,9 @@ class Impala(nn.Module):
     parameters.
     """
 
-    def __init__(self, spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "torch"):
+    def __init__(
+        self, spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "sonnet"
+    ):
         super().__init__()
         inputs, *sides = image("impala", spec.obs, 1)
         self.sections = nn.Sequential()
@@ -152,7 +154,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     "nature": (NATURE, 512, "orthogonal", ()),
     # A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters
     "a3c": (SMALL, 256, "torch", ()),
-    # Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there; rlpyt's with hidden=512
+    # Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there
     "accel": (SMALL, 256, "orthogonal", (0, 1)),
     # Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there
     "accel_large": (NATURE, 512, "orthogonal", (0, 1, 1)),
@@ -168,6 +170,10 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
     # as DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
     "dqn": (NATURE, 512, "torch", (1, 0, 0)),
+    # Dopamine's, SAME padding: 84 → 21 → 11 → 11. 4,047,015 parameters
+    "dopamine": (NATURE, 512, "dopamine", "same"),
+    # rlpyt's feed-forward policies, for 104×80: 25×19 → 12×9. 1,785,911 parameters there
+    "rlpyt": (SMALL, 512, "torch", (0, 1)),
 }
 
 

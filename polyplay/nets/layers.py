@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
 
-INITS = ("orthogonal", "torch")
+INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
 _NARROW = 16
 
@@ -64,21 +64,27 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
-    torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C); `gain` is ignored.
+    torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
+    sonnet: weights normal with deviation 1/√fan_in, drawn anew beyond twice that, zero bias (Sonnet's, as in IMPALA).
+    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Of these three none has a `gain`.
     """
     if style not in INITS:
         raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
             continue
+        scale = layer.weight[0].numel() ** -0.5
         if style == "orthogonal":
             nn.init.orthogonal_(layer.weight, gain)
+        elif style == "sonnet":
+            nn.init.trunc_normal_(layer.weight, 0.0, scale, -2.0 * scale, 2.0 * scale)
         else:
-            nn.init.uniform_(layer.weight, -(bound := layer.weight[0].numel() ** -0.5), bound)
-        if layer.bias is not None and style == "orthogonal":
-            nn.init.zeros_(layer.bias)
+            bound = scale if style == "torch" else 3**0.25 * scale
+            nn.init.uniform_(layer.weight, -bound, bound)
+        if layer.bias is not None and style == "torch":
+            nn.init.uniform_(layer.bias, -scale, scale)
         elif layer.bias is not None:
-            nn.init.uniform_(layer.bias, -bound, bound)
+            nn.init.zeros_(layer.bias)
 
 
 def pixels(obs: Tensor) -> Tensor:

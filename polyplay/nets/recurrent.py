@@ -7,6 +7,7 @@ episode begins, before that row is consumed. Acting is an unroll of one row, so 
 from __future__ import annotations
 
 import contextlib
+import math
 from contextlib import AbstractContextManager
 
 import torch
@@ -73,6 +74,10 @@ class Core(nn.Module):
         self.input = Linear(inputs, cell.gates * cell.size)
         self.cell = cell
         initialise(self, init, gain=1.0)
+        if init == "sonnet":  # IMPALA's is TensorFlow's LSTM: one matrix of input and state, as Glorot & Bengio 2010
+            bound = math.sqrt(6.0 / (inputs + cell.size + cell.gates * cell.size))
+            for layer in (self.input, cell.recurrent):
+                nn.init.uniform_(layer.weight, -bound, bound)
         if cell.gates == 4:  # remember at first: forget bias 1, as TensorFlow's BasicLSTMCell and so IMPALA
             with torch.no_grad():
                 self.input.bias[cell.size : 2 * cell.size] += 1.0

@@ -32,7 +32,7 @@ class Config:
     unroll: int = 5  # agent steps per lane in a rollout (horizon)
     epochs: int = 4  # ppo: passes over a rollout
     minibatches: int = 4  # ppo: parts of a pass, an update each; with a core parts of the lanes
-    clip_range: float = 0.2  # ppo: ε, times the part of the run that is left
+    clip_range: float = 0.2  # ppo: ε; falls with the learning rate
     gamma: float = 0.99  # discount
     lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
@@ -55,22 +55,22 @@ def chunked() -> Config:
 
 
 def ppo() -> Config:
-    """accel_rl's PPO, table 2's 8 environments a replica. Its horizon is ours: then a rollout is a minibatch of 512."""
-    optim = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=0.0, anneal="linear")
+    """accel_rl's PPO and its example's horizon, with table 2's 8 environments a replica: a rollout is one minibatch."""
+    optim = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=0.0)
     loss = replace(optim, algo="ppo", lam=0.95, value_cost=1.0, minibatches=1)
-    return replace(loss, lanes=8, replicas=1, unroll=64)
+    return replace(loss, lanes=8, replicas=1)
 
 
 def ppo_chunked() -> Config:
-    """The same asynchronously, which the paper calls APPO: two replicas of 8."""
-    return replace(ppo(), sync="chunked", lanes=16, replicas=2)
+    """The same asynchronously, which the paper calls APPO: two replicas of 8, and λ of its example."""
+    return replace(ppo(), sync="chunked", lanes=16, replicas=2, lam=1.0)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
     passes = replace(ppo(), epochs=3, minibatches=4, clip_range=0.1, normalize_advantage=True, value_cost=0.5)
     inputs = replace(passes, atari="baselines", network="a3c", inputs="centre", lanes=16, replicas=0, unroll=32)
-    return replace(inputs, learning_rate=7e-4, clip=0.5, budget=4_000_000)
+    return replace(inputs, learning_rate=7e-4, anneal="linear", clip=0.5, budget=4_000_000)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}

@@ -23,54 +23,65 @@ from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's categorical DQN (table 2; accel_rl algos/dqn), 16 environments a replica."""
+    """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
-    lanes: int = 16  # environments over all replicas
+    lanes: int = 64  # environments over all replicas
     replicas: int = 0  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
     groups: int = 2  # of a replica's lanes, served in turn
     unroll: int = 4  # agent steps per lane between updates (horizon)
     ratio: float = 8.0  # draws per agent step (training intensity)
-    batch: int = 256  # transitions in one update, over all replicas
+    batch: int = 2_048  # transitions in one update, over all replicas
     capacity: int = 1_000_000  # transitions kept, over all replicas
     start: int = 50_000  # agent steps before the first update
-    target: int = 312  # updates between two copies to the target network: 10,000 agent steps at batch 256
+    target: int = 39  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
     gamma: float = 0.99  # discount
     n_step: int = 1  # rewards summed before the value of the state after them counts
-    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
     bound: float = 10.0  # the largest return that a distribution knows; the least is minus that
     epsilon: float = 0.01  # how often to play at random, in the end
     epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
     learning_rate: float = 2.5e-4  # constant
-    eps: float = 0.01 / 256  # Adam's ε
+    optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
+    eps: float = 0.01 / 2_048  # the optimiser's ε
     clip: float = 0.0  # bound of the gradient's global norm, 0 is off
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
+def released() -> Config:
+    """accel_rl's scripts/example for categorical DQN: batch 512, 32 environments, 10M steps."""
+    return Config(lanes=32, batch=512, target=156, eps=0.01 / 512, budget=40_000_000)
+
+
+def dqn() -> Config:
+    """Table 2's DQN, batch 512, as accel_rl has it: RMSProp, ε to 0.1."""
+    return replace(released(), algo="dqn", optimizer="rmsprop_a3c", eps=1e-6, epsilon=0.1, budget=Config.budget)
+
+
 def rainbow() -> Config:
-    """accel_rl's ε-Rainbow: double, dueling, categorical, 3 steps, priorities; target every 8,000 agent steps."""
-    pace = Config(start=20_000, target=250, epsilon_over=62_500)
-    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, clip=10.0)
+    """Table 2's ε-Rainbow, batch 512: double, dueling, categorical, 3 steps, priorities; target every 8,000 steps."""
+    pace = replace(released(), start=20_000, target=125, epsilon_over=62_500, budget=Config.budget)
+    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, eps=0.005 / 512, clip=10.0)
 
 
 def chunked() -> Config:
-    """The paper's asynchronous categorical DQN, two replicas at least. Everyone's batches of 128 count for `target`."""
-    return Config(sync="chunked", lanes=32, replicas=2, target=625, eps=0.01 / 128)
+    """The same categorical DQN asynchronously, by two replicas. Everyone's batches of 1,024 count for `target`."""
+    return Config(sync="chunked", replicas=2, target=78, eps=0.01 / 1_024)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
+    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
     learner = replace(pace, epsilon_over=40_000, epsilon=0.02, learning_rate=1e-3, clip=10.0, n_step=10, bound=4.0)
-    return replace(learner, atari="baselines", network="a3c", inputs="centre")
+    return replace(learner, eps=0.01 / 256, atari="baselines", network="a3c", inputs="centre")
 
 
-PRESETS = {"paper": Config, "rainbow": rainbow, "chunked": chunked, "quick": quick}
+PRESETS = {"paper": Config, "released": released, "dqn": dqn, "rainbow": rainbow, "chunked": chunked, "quick": quick}
 ROW = {"envs": "one pool per replica, 2 groups in turn", "policy runs": "learner's own"}
 ROW |= {"between": "Replay per replica", "pace": "inline, ratio 8", "update": "AllReduce of replicas, or Chunked"}
 ROW |= {"weights travel": "same object; chunked: with each update", "source": "Stooke & Abbeel 2018; astooke/accel_rl"}
@@ -82,13 +93,13 @@ def build(c: Config, crew: Crew) -> System:
     each = share_of(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "start")
     envs = replica_envs(c, crew, replicas, atari_options(c))
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
-    head = {"dueling": c.dueling or rainbow, "scale": 2**-0.5, "atoms": atoms, "support": (-c.bound, c.bound)}
-    policy = q_network_of(c, envs, **head)
+    head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
+    policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.bound, c.bound))
     net = policy()
     sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward="sign", ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
-    optim = OptimizerSpec("adam", c.eps, clip=c.clip)
+    optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     outputs, steps = partial(q_outputs, double=rainbow), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
@@ -96,4 +107,4 @@ def build(c: Config, crew: Crew) -> System:
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
     learner.T, learner.spec, learner.replay, learner.explore = c.unroll, spec, replay, explore
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

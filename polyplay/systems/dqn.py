@@ -32,7 +32,7 @@ class Config:
     unroll: int = 4  # agent steps per lane between updates
     gamma: float = 0.99  # discount
     n_step: int = 1  # rewards summed before the value of the state after them counts
-    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
@@ -53,8 +53,8 @@ class Config:
 
 
 def released() -> Config:
-    """google-deepmind/dqn, the paper's Lua code: the target network every 10,000 agent steps, so 2,500 updates."""
-    return Config(target=2_500)
+    """google-deepmind/dqn: the target network every 10,000 agent steps, so 2,500 updates; padded pictures."""
+    return Config(target=2_500, network="dqn")
 
 
 def double() -> Config:

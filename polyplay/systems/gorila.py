@@ -32,18 +32,20 @@ class Config:
     learners: int = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: int = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int = 1  # environments of each actor
-    unroll: int = 4  # agent steps per lane between two pulls of the weights
+    unroll: int = 1  # agent steps per lane between two pulls of the weights
     gamma: float = 0.99  # discount
     n_step: int = 1  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     batch: int = 32  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: float = 8.0  # draws per agent step: 32 every 4 steps; as in DQN (free mode, 0: neither side waits)
+    ratio: float = (
+        32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (free mode, 0: neither side waits)
+    )
     capacity: int = 1_000_000  # transitions kept in each memory
     start: int = 50_000  # agent steps in each memory before it is drawn from; as in DQN
     target: int = 60_000  # updates of the server between two pulls of the target network
     epsilon: float = 0.1  # how often to play at random, in the end
-    epsilon_over: int = 4_000_000  # agent steps of all actors over which it falls to that, from 1
+    epsilon_over: int = 1_000_000  # agent steps of all actors over which it falls to that, from 1
     learning_rate: float = 0.01  # constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     eps: float = 0.01  # the optimiser's ε; not published
@@ -54,7 +56,7 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, batch=128, n_step=10)
+    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, batch=128, ratio=8.0, n_step=10)
     pace = replace(learner, learners=2, lanes=8, unroll=1, capacity=50_000, start=2_000, target=200, budget=8_000_000)
     return replace(pace, epsilon=0.02, epsilon_over=40_000, atari="baselines", network="a3c", inputs="centre")
 
@@ -62,7 +64,7 @@ def quick() -> Config:
 PRESETS = {"paper": Config, "quick": quick}
 ROW = {"envs": "1 lane per bundle, or actor", "policy runs": "learner's own; free: own copy, CPU"}
 ROW |= {"between": "Replay per bundle; free: Replays in workers of their own"}
-ROW |= {"pace": "inline, ratio 8; free: a ratio, or none", "update": "ParameterServer of shards, AdaGrad"}
+ROW |= {"pace": "inline, ratio 32; free: a ratio, or none", "update": "ParameterServer of shards, AdaGrad"}
 ROW |= {"weights travel": "pulled in parts before rollouts and gradients", "source": "Nair et al. 2015"}
 
 

@@ -37,7 +37,9 @@ class Config:
     rho: float = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
+    init: Literal["auto", "orthogonal", "torch", "sonnet"] = (
+        "auto"  # initial weights (auto: as the network was published)
+    )
     learning_rate: float = 6e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     eps: float = 0.01  # the optimiser's ε
@@ -52,6 +54,12 @@ class Config:
     budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
+def released() -> Config:
+    """deepmind/scalable_agent's flags, for DMLab: its recurrent agent, without an instruction."""
+    learner = Config(unroll=100, batch=2, learning_rate=4.8e-4, eps=0.1, clip=0.0, entropy_cost=2.5e-4)
+    return replace(learner, core="lstm", actors=4, lanes=1, budget=1_000_000_000)
+
+
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
     learner = Config(optimizer="adam", learning_rate=7e-4, eps=1e-5, clip=0.5, reduction="mean")
@@ -59,7 +67,7 @@ def quick() -> Config:
     return replace(network, lanes=8, unroll=10, batch=16, budget=20_000_000)
 
 
-PRESETS = {"paper": Config, "quick": quick}
+PRESETS = {"paper": Config, "released": released, "quick": quick}
 ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
 ROW |= {"pace": "free + V-trace", "update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
 ROW |= {"source": "Espeholt et al. 2018"}

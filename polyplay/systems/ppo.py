@@ -32,7 +32,7 @@ class Config:
     target_kl: float = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
     gamma: float = 0.99  # discount
     lam: float = 0.95  # λ of generalised advantage estimation
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: int = 256  # width of the recurrent core
     learning_rate: float = 2.5e-4  # at the start; see --anneal
@@ -53,8 +53,9 @@ def baselines() -> Config:
 
 
 def rlpyt() -> Config:
-    """rlpyt's configs/atari/pg PPO, feed-forward: value loss ½ (R − V)²."""
-    return Config(lanes=32, unroll=64, epochs=4, lam=0.98, learning_rate=1e-3, eps=1e-8, clip=1.0, value_cost=0.5)
+    """rlpyt's configs/atari/pg PPO, feed-forward: value loss ½ (R − V)²; its network, pictures and 50M steps."""
+    loss = Config(lanes=32, unroll=64, epochs=4, lam=0.98, learning_rate=1e-3, eps=1e-8, clip=1.0, value_cost=0.5)
+    return replace(loss, reward="sign", atari="rlpyt", network="rlpyt", budget=200_000_000)
 
 
 def quick() -> Config:
@@ -72,7 +73,8 @@ ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew, c.minibatches if c.core != "none" else 1)
     envs = replica_envs(c, crew, replicas, atari_options(c))
-    policy = actor_critic_of(c, envs, core_size=c.core_size)
+    init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
+    policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())

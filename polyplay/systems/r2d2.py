@@ -2,7 +2,7 @@
 
 act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts ─► RolloutQueue ─► Replay of sequences ┐
                           ▲                                                                            ▼
-                          └────────── Params, pulled once per rollout ◄── update ◄── learn: burn in, then rows
+                          └────────── Params, pulled now and then ◄── update ◄── learn: burn in, then rows
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Config:
     actors: int = 2  # acting workers, each with its own copy of the weights
     lanes: int = 4  # environments of one actor
     unroll: int = 40  # agent steps per lane in a rollout, and between the starts of two sequences
+    pull: int = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
     sequence: int = 80  # rows of a sequence that are learnt from
     burn_in: int = 40  # rows before them that only bring the recurrent state up to date
     gamma: float = 0.997  # discount
@@ -53,7 +54,7 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
-    learner = Config(unroll=20, sequence=20, burn_in=10, core_size=256, batch=16, learning_rate=1e-3, eps=1e-5)
+    learner = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256, batch=16, learning_rate=1e-3, eps=1e-5)
     pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, start=5_000, target=200)
     return replace(pace, gamma=0.99, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
@@ -61,7 +62,7 @@ def quick() -> Config:
 PRESETS = {"paper": Config, "quick": quick}
 ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; ε by lane"}
 ROW |= {"between": "Replay of sequences, prioritized", "pace": "ratio 0.4 of rows", "update": "Local"}
-ROW |= {"weights travel": "pull each rollout", "source": "Kapturowski et al. 2019"}
+ROW |= {"weights travel": "pull every 400 steps", "source": "Kapturowski et al. 2019"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -77,6 +78,8 @@ def build(c: Config, crew: Crew) -> System:
     update, hyper = Local(OptimizerSpec("adam", c.eps, clip=c.clip)), Hyperparameters(learning_rate=c.learning_rate)
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target, outputs=outputs)
-    crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, params=params, explore=explore)
+    keep = max(c.pull // c.unroll, 1)
+    actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
+    actor.params, actor.explore = params, explore
     crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES))

@@ -32,7 +32,7 @@ class Config:
     unroll: int = 4  # agent steps per lane between updates
     gamma: float = 0.99  # discount
     n_step: int = 3  # rewards summed before the value of the state after them counts
-    network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
+    network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     code: Literal["paper", "zoo", "dopamine"] = "paper"  # whose details: see CODES; dopamine's is not double
     bound: float = 10.0  # the largest return that it knows; the least is minus that
@@ -54,7 +54,8 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    return Config(atari="dopamine", code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
+    learner = Config(code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
+    return replace(learner, atari="dopamine", network="dopamine")
 
 
 def zoo() -> Config:
@@ -72,7 +73,7 @@ def quick() -> Config:
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
     "paper": ({"last": 1.0}, "kl", {"dueling": True}),
     "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
-    "dopamine": ({"stratified": True}, "ce", {}),
+    "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
 }
 PRESETS = {"paper": Config, "dopamine": dopamine, "zoo": zoo, "quick": quick}
 ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own, noisy", "between": "Replay, prioritized, n-step"}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import torch
 from torch import nn
 
 from polyplay.common.edges import Arrow
-from polyplay.nets.device import page_lock
+from polyplay.common.tree import Batch
+from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier, shared_array
@@ -92,3 +94,24 @@ class Params(SharedArrays):
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
         return have if self.version == have else self._newest.read(vector.flat, self.check)
+
+
+class HeldWeights:
+    """A reader's copy of the weights, which it keeps for `rollouts` rollouts before it pulls newer ones."""
+
+    def __init__(self, vector: FlatParams, rollouts: int = 1):
+        self.vector, self.rollouts = vector, rollouts
+        self.version = -1
+        self.age = 0  # rollouts made with them; 0: newer ones are due
+
+    def used(self) -> None:
+        self.age = (self.age + 1) % self.rollouts
+
+    def save(self) -> Batch:
+        """Empty where newer ones are due."""
+        kept = {"age": np.array(self.age), "version": np.array(self.version)}
+        return {**kept, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
+
+    def load(self, saved: Batch) -> None:
+        self.age, self.version = int(saved["age"]), int(saved["version"])
+        self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))

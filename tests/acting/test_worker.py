@@ -16,7 +16,9 @@ from polyplay import nets
 from polyplay.acting import actor
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.control import Hyperparameters
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import Counters
 from polyplay.envs import Envs
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.replica import replica
@@ -24,8 +26,8 @@ from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn
 from polyplay.nets.factory import build_network
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.params import Params
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.params import HeldWeights, Params
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.envs.toys.traits import NAME as TRAITS
@@ -272,3 +274,28 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         found[reuse] = [float(x) for x in loss.losses]
     close = 1e-4 if precision == "float32" else 5e-2
     assert np.allclose(found[True][:6], found[False][:6], atol=close), "later, small differences may choose otherwise"
+
+
+@pytest.mark.parametrize(("keep", "versions"), [(1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 0, 0, 3, 3, 3, 6])])
+def test_weights_are_kept_for_so_many_rollouts(keep, versions):
+    """A learner that publishes after every rollout; what an actor saves goes on with what it has."""
+    envs = Envs("toy:catch", 2, inline=True)
+    policy = nets.NetworkFactory("mlp", envs.spec)
+    queue, params, seen = RolloutQueue.of(envs, policy(), 4, 1, slots=8), Params.of(policy), []
+    vector = FlatParams(policy())
+    params.publish(vector, 0, 0)
+    ctx = WorkerContext("act", 0, 1, 0, 3, Counters(1), RunControl(), patience=0.0)
+    for _ in act(ctx, policy=policy, out=queue, params=params, envs=envs, keep=keep):
+        seen.append(int(queue.rows["version"][len(seen), 1, 0]))
+        params.publish(vector, len(seen), len(seen))
+        if len(seen) == len(versions):
+            break
+    assert seen == versions
+    held = HeldWeights(vector, 3)
+    assert held.save() == {}
+    held.used()
+    saved = held.save()
+    other = HeldWeights(FlatParams(policy()), 3)
+    other.load(saved)
+    assert (other.age, other.version) == (1, -1)
+    assert torch.equal(other.vector.flat, vector.flat)

@@ -21,6 +21,7 @@ COUNTS = {
     "ga3c_large2": 2_041_991,
     "ga3c_large1": 7_284_871,
     "impala": 1_091_031,
+    "dopamine": 4_047_015,
 }
 
 
@@ -41,6 +42,7 @@ def test_parameters_with_heads_for_six_actions(name, count):
 ACCEL = {
     "accel": (899_127, 256, [(16, 25, 19), (32, 12, 9)]),
     "accel_large": (3_621_031, 512, [(32, 25, 19), (64, 12, 9), (64, 12, 9)]),
+    "rlpyt": (1_785_911, 512, [(16, 25, 19), (32, 12, 9)]),
 }
 SCREEN = image()._replace(shape=(4, 104, 80))
 
@@ -89,7 +91,7 @@ def test_sides_of_ga3cs_large_networks(stride, sides):
     assert torso.fc.in_features == {4: 2304, 3: 3136, 2: 7744, 1: 28224}[stride]
 
 
-@pytest.mark.parametrize("name", ["ga3c", *(f"ga3c_large{s}" for s in LARGE)])
+@pytest.mark.parametrize("name", ["ga3c", "dopamine", *(f"ga3c_large{s}" for s in LARGE)])
 @pytest.mark.parametrize("side", [84, 41])
 def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
     """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
@@ -187,3 +189,30 @@ def test_published_initialisations():
     ):
         assert 0.8 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
         assert 0 < layer.bias.abs().max() <= fan_in**-0.5
+
+
+def test_sonnets_and_dopamines_initial_weights():
+    """Of IMPALA's code: normal, cut off at two deviations of 1/√fan_in. Of Dopamine's: uniform in ±(√3/fan_in)^½."""
+    torch.manual_seed(0)
+    net = nets.make("impala", discrete(image()), "lstm", 256, previous=True)
+    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    core = {net.core.input, net.core.cell.recurrent}
+    assert len(layers) == 15 + 1 + 2 + 2
+    for layer in layers:
+        deviation = layer.weight[0].numel() ** -0.5
+        if layer in core:  # TensorFlow's LSTM: Glorot's bounds for the matrix of input, reward, action and state
+            bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5
+            assert 0.99 * bound < layer.weight.abs().max() <= bound
+            continue
+        assert layer.weight.abs().max() <= 2 * deviation
+        if layer.weight.numel() > 4000:
+            assert layer.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.03)
+    biases = {name: p for name, p in net.named_parameters() if name.endswith("bias")}
+    assert biases.pop("core.input.bias").tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
+    assert all((p == 0).all() for p in biases.values())
+    net = nets.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
+    assert parameters(net) == 4_200_402
+    for layer in (*net.torso.convs, net.head.advantage.hidden, net.head.advantage.last):
+        bound = (3**0.5 / layer.weight[0].numel()) ** 0.5
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()

@@ -7,7 +7,7 @@ from torch import nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets import layers
-from polyplay.nets.layers import CentredImages, Linear, SignedImages, initialise, pixels
+from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, initialise, pixels
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -45,9 +45,9 @@ def test_initialisation_is_by_torchs_seed():
         initialise(net := nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(5, 6)), style)
         return torch.cat([p.detach().flatten() for p in net.parameters()])
 
-    for style in ("orthogonal", "torch"):
+    for style in INITS:
         assert torch.equal(filled(style), filled(style))
-    with pytest.raises(UserError, match="init: 'xavier' is not one of orthogonal, torch"):
+    with pytest.raises(UserError, match="init: 'xavier' is not one of orthogonal, torch, sonnet, dopamine"):
         filled("xavier")
 
 

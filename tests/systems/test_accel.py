@@ -206,22 +206,6 @@ def of(preset: str) -> dict[str, Any]:
     return vars(systems.load("accel").PRESETS[preset]())
 
 
-def test_presets_have_the_released_codes_numbers():
-    a2c, both = of("paper"), {"gamma": 0.99, "entropy_cost": 0.01, "atari": "accel", "network": "accel", "groups": 2}
-    both |= {"normalize_advantage": False}
-    pg = {"algo": "a2c", "unroll": 5, "lanes": 16, "lam": 1.0, "value_cost": 0.25, "learning_rate": 7e-4, "clip": 0.5}
-    pg |= {"optimizer": "rmsprop_a3c", "eps": 1e-6, "anneal": "constant", "sync": "allreduce"}
-    assert a2c.items() >= {**both, **pg}.items()
-    assert of("chunked").items() >= {**both, **pg, "sync": "chunked", "lanes": 32, "replicas": 2}.items()
-    ppo = {"algo": "ppo", "learning_rate": 1e-3, "optimizer": "adam", "eps": 1e-5, "epochs": 4, "clip_range": 0.2}
-    ppo |= {"lam": 0.95, "value_cost": 1.0, "clip": 0.0}
-    assert of("ppo").items() >= {**both, **ppo, "lanes": 8, "replicas": 1, "sync": "allreduce"}.items()
-    assert of("ppo_chunked").items() >= {**both, **ppo, "lanes": 16, "replicas": 2, "sync": "chunked"}.items()
-    for name in ("ppo", "ppo_chunked"):
-        c = of(name)
-        assert c["lanes"] // c["replicas"] * c["unroll"] // c["minibatches"] == 512
-
-
 def test_a_run_plays_the_pages_own_screen_unless_another_is_asked_for(tmp_path):
     settings = dict(env="ALE/Breakout-v5", serial=True, lanes=2, replicas=1, unroll=2, steps=8, tensorboard=False)
     run = polyplay.train("accel", run=str(tmp_path / "run"), **settings)

@@ -147,19 +147,19 @@ def test_a_killed_learner_is_replaced_and_a_killed_shard_ends_the_run_in_one_lin
 
 
 FIGURE = """\
-┌─ bundle × 2 ──────────────────────────────────────┐
-│ envs    ALE/Pong-v5 × 1 lanes                     │
-│ policy  nature                                    │
-│ rollout 4 steps, free                             │
-│ replay  1,000,000 agent steps                     │
-│ draws   32 transitions: 8 per agent step, uniform │
-│ ε       LinearEpsilon to 0.1                      │
-│ loss    QLoss                                     │
-│ update  ParameterServer(adagrad), 2 shards        │
-│ drops   losses beyond mean + 4 deviations         │
-│ target  copied every 60,000 updates               │
-│ if lost replace                                   │
-└───────────────────────────────────────────────────┘
+┌─ bundle × 2 ───────────────────────────────────────┐
+│ envs    ALE/Pong-v5 × 1 lanes                      │
+│ policy  nature                                     │
+│ rollout 1 steps, free                              │
+│ replay  1,000,000 agent steps                      │
+│ draws   32 transitions: 32 per agent step, uniform │
+│ ε       LinearEpsilon to 0.1                       │
+│ loss    QLoss                                      │
+│ update  ParameterServer(adagrad), 2 shards         │
+│ drops   losses beyond mean + 4 deviations          │
+│ target  copied every 60,000 updates                │
+│ if lost replace                                    │
+└────────────────────────────────────────────────────┘
 
 ┌─ serve_parameters × 2 ────────────────────────────┐
 │ part    843,603 weights, adagrad's square         │

@@ -211,15 +211,15 @@ FIGURE = """\
 │ envs    ALE/Pong-v5 × 1 lanes │
 │ policy  nature                │
 │ ε       LinearEpsilon to 0.1  │
-│ rollout 4 steps, free         │
+│ rollout 1 steps, free         │
 │ if lost replace               │
 └───────────────────────────────┘
 
-┌─ serve_replay × 1 ────────────────────────────────┐
-│ replay  1,000,000 agent steps                     │
-│ draws   32 transitions: 8 per agent step, uniform │
-│ if lost replace                                   │
-└───────────────────────────────────────────────────┘
+┌─ serve_replay × 1 ─────────────────────────────────┐
+│ replay  1,000,000 agent steps                      │
+│ draws   32 transitions: 32 per agent step, uniform │
+│ if lost replace                                    │
+└────────────────────────────────────────────────────┘
 
 ┌─ learn × 3 ────────────────────────────────┐
 │ policy  nature                             │
@@ -237,7 +237,7 @@ FIGURE = """\
 │ if lost fail                                      │
 └───────────────────────────────────────────────────┘
 
-act ──► RolloutQueue: 16 slots × 5 rows × 1 lanes ──► serve_replay
+act ──► RolloutQueue: 16 slots × 2 rows × 1 lanes ──► serve_replay
 learn ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters
 serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► act + learn
 serve_replay ──► SampleQueue: 6 batches of 32 ──► learn

@@ -18,8 +18,8 @@ from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 
-SHORT: Any = {"unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97, "lanes": 8}
-PACE: Any = {"actors": 1, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
+SHORT: Any = {"unroll": 8, "pull": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97}
+PACE: Any = {"actors": 1, "lanes": 8, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
 MEMORY: Any = {**SHORT, **PACE, "env": "toy:memory", "network": "mlp", "learning_rate": 3e-3, "eps": 1e-5}
 MEMORY |= {"tensorboard": False, "report_every": 0.5}
 
@@ -68,8 +68,10 @@ def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
     assert run.summary["updates"] == pytest.approx((6_000 - 2_000) * 2.0 / (16 * 8), rel=0.15)
 
 
-def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(tmp_path):
-    settings = {"serial": True, "trace": True, "start": 500}
+@pytest.mark.parametrize("pull", [8, 40])
+def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(pull, tmp_path):
+    """Also where actors hold older weights than the learner has."""
+    settings = {"serial": True, "trace": True, "start": 500, "pull": pull}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     trained(whole, steps=1_600, **settings)
     trained(parts, steps=1_000, **settings)
@@ -77,6 +79,14 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(tmp_path):
     losses = [[row["loss"] for row in read_lines(run / "updates.jsonl")] for run in (whole, parts)]
     assert len(losses[0]) > 8
     assert losses[0] == losses[1]
+
+
+def test_actors_pull_after_so_many_steps_in_whole_rollouts():
+    page = systems.load("r2d2")
+    for pull, rollouts in ((400, 50), (8, 1), (30, 3), (4, 1)):
+        crew = Crew(0)
+        page.build(page.Config(env="toy:memory", network="mlp", unroll=8, pull=pull), crew)
+        assert crew.roles[0].arguments(0)["keep"] == rollouts
 
 
 def test_its_picture_shows_stream_replay_and_ladder():

@@ -153,38 +153,6 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
 
 
-# γ, n, batch, memory, start; learning rate, the optimiser's ε, clip; last ε of play, its steps (0: noisy layers); α,
-# β at the end; the target network's period in agent steps of all replicas.
-PUBLISHED = {
-    ("dqn", "paper"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.1, 1e6, 0, 1, 40_000),
-    ("dqn", "released"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.1, 1e6, 0, 1, 10_000),
-    ("dqn", "double"): (0.99, 1, 32, 1e6, 50_000, 2.5e-4, 0.01, 0, 0.01, 1e6, 0, 1, 30_000),
-    ("dqn", "prioritized"): (0.99, 1, 32, 1e6, 50_000, 6.25e-5, 0.01 / 16, 0, 0.01, 1e6, 0.6, 1, 30_000),
-    ("accel_dqn", "paper"): (0.99, 1, 256, 1e6, 50_000, 2.5e-4, 0.01 / 256, 0, 0.01, 1e6, 0, 1, 10_000),
-    ("accel_dqn", "chunked"): (0.99, 1, 256, 1e6, 50_000, 2.5e-4, 0.01 / 128, 0, 0.01, 1e6, 0, 1, 10_000),
-    ("accel_dqn", "rainbow"): (0.99, 3, 256, 1e6, 20_000, 6.25e-5, 0.01 / 256, 10, 0.01, 62_500, 0.5, 1, 8_000),
-    ("rainbow", "paper"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 1.5e-4, 10, 0, 0, 0.5, 1, 8_000),
-    ("rainbow", "dopamine"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 1.5e-4, 0, 0.01, 250_000, 0.5, 0.5, 8_000),
-    ("rainbow", "zoo"): (0.99, 3, 32, 1e6, 20_000, 6.25e-5, 0.005 / 32, 10, 0, 0, 0.5, 1, 8_000),
-}
-
-
-@pytest.mark.parametrize(("system", "preset"), PUBLISHED)
-def test_presets_have_the_published_numbers(system, preset):
-    """As wired: every replica's share together."""
-    page, crew = systems.load(system), Crew(0)
-    page.build(page.PRESETS[preset](), crew)
-    role = next(r for r in crew.roles if r.replay)
-    learner, replay, explore, n = role.spec, role.replay, role.explore, role.n
-    optim, sampler = learner.update.optim, replay.sampler
-    chance = (explore.end, explore.over) if explore is not None else (0, 0)
-    weights = (getattr(sampler, "alpha", 0), getattr(sampler, "last", 1) or sampler.beta)
-    period = learner.target * replay.batch / replay.ratio * (1 if learner.update.apart else n)
-    whole = (replay.gamma, replay.n_step, n * replay.batch, n * replay.capacity, n * replay.start)
-    step = (learner.hyperparameters.learning_rate, optim.eps, optim.clip)
-    assert (*whole, *step, *chance, *weights, period) == pytest.approx(PUBLISHED[system, preset], rel=0.002)
-
-
 def test_tuned_double_dqn_has_one_bias_and_dqn_zoo_s_rainbow_none():
     heads = {}
     for system, name in (("dqn", "paper"), ("dqn", "double"), ("rainbow", "zoo")):

@@ -116,6 +116,8 @@ PRESETS: dict[str, dict[str, object]] = {  # options of Atari; what is not named
     "accel": _ACCEL,
     # astooke/accel_rl atari_env.py as it reads
     "accel_nearest": _ACCEL | {"resize": "nearest"},
+    # astooke/rlpyt atari_env.py; it cuts a row at the top and one at the bottom instead of two there
+    "rlpyt": _ACCEL | {"start": "NOOP noops", "life_start": "NOOP"},
     # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment does it; system impala
     "impala": _DEEPMIND | {"stack_reset": "repeat"},
     # Horgan et al. 2018, by what Kapturowski et al. 2019 and reproductions say of it; resizing is ours

@@ -21,6 +21,7 @@ FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed act
     "wrap_deepmind": "cf2fb9ce4b132cc9",
     "accel": "0ac1812664b8bdfe",
     "accel_nearest": "50648582bed38b0b",
+    "rlpyt": "554e9742b31eb688",
     "impala": "b172642fab01e075",
     "apex": "6bd4b73606c1ef3a",
     "r2d2": "8b3b91fafb568219",
