@@ -1,0 +1,107 @@
+"""The gradient of a batch by several threads of a learner, each of its part of the batch.
+
+Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores busy,
+each meeting waits for the scheduler. These meet once. The parts' gradients are added in fixed order, so a run repeats
+to the bit; from one thread's gradient theirs differs by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from polyplay.buffers.replay.spec import BOTH
+from polyplay.common import tree
+from polyplay.common.tree import Batch, Tree
+from polyplay.learning.losses import CategoricalLoss, QLoss
+from polyplay.learning.losses.base import LazyMetrics, LossOutput
+from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy
+from polyplay.weights.flat import FlatParams
+
+if TYPE_CHECKING:
+    from polyplay.learning.learner import Learner
+
+LEAST = 8  # rows of a part: below, what each part costs whatever its size is most of it
+TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
+
+
+def parts_of(learner: Learner, batch: Batch) -> int:
+    """Into how many parts a batch of transitions is divided: one where the run can be repeated by a single thread."""
+    ctx, loss = learner.ctx, learner.spec.loss
+    simple = isinstance(loss, QLoss | CategoricalLoss) and learner.update.gate is None and not learner.policy.state_spec()
+    if not simple or ctx.trace or torch.get_num_threads() < 2 or learner.device.type != "cpu":
+        return 1
+    rows = len(batch["action"])
+    return next((n for n in range(min(ctx.threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
+
+
+class GradientParts:
+    """`n` threads, the caller's among them, with a network each on the learner's weights."""
+
+    def __init__(self, learner: Learner, n: int):
+        self.learner, self.n = learner, n
+        self.nets = [self._beside(learner.policy, learner.vector) for _ in range(n)]
+        torch.set_num_threads(1)  # of an operation
+        self.pool = ThreadPoolExecutor(n - 1, "gradient", torch.set_num_threads, (1,))
+        self.views = [p.grad for p in learner.policy.parameters()]
+
+    def _beside(self, net: Policy, vector: FlatParams) -> Policy:
+        """Another module on the same weights, with gradients of its own."""
+        made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
+        FlatParams(made, memory=vector.flat.detach(), write=False)
+        for p in made.parameters():
+            p.grad = None
+        return made
+
+    def score(self, batch: Batch, key: int) -> LossOutput:
+        """The loss of the batch, whose gradient is in the learner's vector then."""
+        parts = self._split(batch)
+        others = [self.pool.submit(self._one, net, part, key) for net, part in zip(self.nets[1:], parts[1:], strict=True)]
+        scored = [self._one(self.nets[0], parts[0], key), *(f.result() for f in others)]
+        summed = self.learner.spec.loss.reduction == "sum"  # type: ignore[attr-defined]
+        for view, *grads in zip(self.views, *(net.parameters() for net in self.nets), strict=True):
+            _combine(view, grads, 1.0 if summed else 1.0 / self.n)
+        loss = sum(s.loss.detach() for s in scored) / (1 if summed else self.n)
+        assert isinstance(loss, Tensor)
+        priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
+
+        def metrics() -> dict[str, Tensor]:
+            means = {k: torch.stack([s.metrics[k] for s in scored]).mean() for k in scored[0].metrics}
+            return {**means, "loss": loss}
+
+        return LossOutput(loss, LazyMetrics(metrics), priority)
+
+    def _split(self, batch: Batch) -> list[Batch]:
+        """Its parts, in order."""
+        rows = len(batch["action"]) // self.n
+        def part(x: Tree, i: int, dim: int) -> Tree:
+            return tree.map(lambda t: t.narrow(dim, i * rows, rows), x)
+
+        return [{k: part(v, i, int(k in TWO)) for k, v in batch.items()} for i in range(self.n)]
+
+    def _one(self, net: Policy, batch: Batch, key: int) -> LossOutput:
+        spec, target = self.learner.spec, self.learner.target_net
+        assert spec.outputs is not None
+        scored = spec.loss(spec.outputs(net, target, batch, None, key=key), batch, spec.hyperparameters)
+        for p in net.parameters():
+            p.grad = None  # what backward makes is kept as it is, nothing is added up
+        scored.loss.backward()
+        return scored
+
+
+def _combine(out: Tensor, parts: Sequence[nn.Parameter], scale: float) -> None:
+    """The sum of the parts' gradients, times scale."""
+    grads = [p.grad for p in parts if p.grad is not None]
+    if not grads:
+        out.zero_()
+        return
+    torch.add(grads[0], grads[1], out=out)
+    for grad in grads[2:]:
+        out.add_(grad)
+    if scale != 1.0:
+        out.mul_(scale)
