@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, said, spread, table, verdict
-from contests import Contender, flags, missing, words
+from contests import Contender, missing, words
 from measure import measure
 
 from polyplay.common.files import write_json

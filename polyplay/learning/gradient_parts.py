@@ -7,21 +7,22 @@ to the bit; from one thread's gradient theirs differs by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyplay.buffers.replay.spec import BOTH
 from polyplay.common import tree
+from polyplay.common.team import Team
 from polyplay.common.tree import Batch, Tree
 from polyplay.learning.losses import CategoricalLoss, QLoss
 from polyplay.learning.losses.base import LazyMetrics, LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
 from polyplay.weights.flat import FlatParams
+from polyplay.weights.optimizers import RMSProp
 
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
@@ -33,7 +34,9 @@ TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
 def parts_of(learner: Learner, batch: Batch) -> int:
     """Into how many parts a batch of transitions is divided: one where the run can be repeated by a single thread."""
     ctx, loss = learner.ctx, learner.spec.loss
-    simple = isinstance(loss, QLoss | CategoricalLoss) and learner.update.gate is None and not learner.policy.state_spec()
+    simple = (
+        isinstance(loss, QLoss | CategoricalLoss) and learner.update.gate is None and not learner.policy.state_spec()
+    )
     if not simple or ctx.trace or torch.get_num_threads() < 2 or learner.device.type != "cpu":
         return 1
     rows = len(batch["action"])
@@ -47,7 +50,9 @@ class GradientParts:
         self.learner, self.n = learner, n
         self.nets = [self._beside(learner.policy, learner.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
-        self.pool = ThreadPoolExecutor(n - 1, "gradient", torch.set_num_threads, (1,))
+        self.team = Team(n, partial(torch.set_num_threads, 1))
+        if isinstance(learner.update.optimizer, RMSProp):
+            learner.update.optimizer.team = self.team
         self.views = [p.grad for p in learner.policy.parameters()]
 
     def _beside(self, net: Policy, vector: FlatParams) -> Policy:
@@ -61,11 +66,9 @@ class GradientParts:
     def score(self, batch: Batch, key: int) -> LossOutput:
         """The loss of the batch, whose gradient is in the learner's vector then."""
         parts = self._split(batch)
-        others = [self.pool.submit(self._one, net, part, key) for net, part in zip(self.nets[1:], parts[1:], strict=True)]
-        scored = [self._one(self.nets[0], parts[0], key), *(f.result() for f in others)]
+        scored = self.team.each(lambda i: self._one(self.nets[i], parts[i], key))
         summed = self.learner.spec.loss.reduction == "sum"  # type: ignore[attr-defined]
-        for view, *grads in zip(self.views, *(net.parameters() for net in self.nets), strict=True):
-            _combine(view, grads, 1.0 if summed else 1.0 / self.n)
+        self.team.each(lambda i: self._add_up(i, 1.0 if summed else 1.0 / self.n))
         loss = sum(s.loss.detach() for s in scored) / (1 if summed else self.n)
         assert isinstance(loss, Tensor)
         priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
@@ -79,6 +82,7 @@ class GradientParts:
     def _split(self, batch: Batch) -> list[Batch]:
         """Its parts, in order."""
         rows = len(batch["action"]) // self.n
+
         def part(x: Tree, i: int, dim: int) -> Tree:
             return tree.map(lambda t: t.narrow(dim, i * rows, rows), x)
 
@@ -93,15 +97,14 @@ class GradientParts:
         scored.loss.backward()
         return scored
 
-
-def _combine(out: Tensor, parts: Sequence[nn.Parameter], scale: float) -> None:
-    """The sum of the parts' gradients, times scale."""
-    grads = [p.grad for p in parts if p.grad is not None]
-    if not grads:
-        out.zero_()
-        return
-    torch.add(grads[0], grads[1], out=out)
-    for grad in grads[2:]:
-        out.add_(grad)
-    if scale != 1.0:
-        out.mul_(scale)
+    @torch.no_grad()
+    def _add_up(self, i: int, scale: float) -> None:
+        """The sum of all parts' gradients, times scale, for thread i's rows of every parameter."""
+        for out, *parts in zip(self.views, *(net.parameters() for net in self.nets), strict=True):
+            rows = self.team.part(i, len(out)) if out.dim() else ...
+            first, *others = [p.grad[rows] for p in parts if p.grad is not None] or [torch.zeros_like(out[rows])]
+            total = torch.add(first, others[0], out=out[rows]) if others else out[rows].copy_(first)
+            for more in others[1:]:
+                total.add_(more)
+            if scale != 1.0:
+                total.mul_(scale)
