@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyplay.buffers.replay.spec import BOTH
 from polyplay.common import tree
-from polyplay.common.team import Team
+from polyplay.common.team import Team, members
 from polyplay.common.tree import Batch, Tree
 from polyplay.learning.losses import CategoricalLoss, QLoss
 from polyplay.learning.losses.base import LazyMetrics, LossOutput
@@ -27,20 +27,16 @@ from polyplay.weights.optimizers import RMSProp
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
 
-LEAST = 8  # rows of a part: below, what each part costs whatever its size is most of it
 TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
 
 
 def parts_of(learner: Learner, batch: Batch) -> int:
-    """Into how many parts a batch of transitions is divided: one where the run can be repeated by a single thread."""
-    ctx, loss = learner.ctx, learner.spec.loss
-    simple = (
-        isinstance(loss, QLoss | CategoricalLoss) and learner.update.gate is None and not learner.policy.state_spec()
-    )
-    if not simple or ctx.trace or torch.get_num_threads() < 2 or learner.device.type != "cpu":
+    """Into how many parts a batch is divided: one where a single thread shall be able to repeat the run to the bit."""
+    ctx, spec = learner.ctx, learner.spec
+    simple = isinstance(spec.loss, QLoss | CategoricalLoss) and not learner.policy.state_spec()
+    if not simple or learner.update.gate is not None or ctx.trace or learner.device.type != "cpu":
         return 1
-    rows = len(batch["action"])
-    return next((n for n in range(min(ctx.threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
+    return members(len(batch["action"]), min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
 
 
 class GradientParts:
