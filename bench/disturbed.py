@@ -97,10 +97,10 @@ def rows_of(asked: argparse.Namespace, save: list[Row]) -> None:
     for seed in range(asked.rounds):
         for c in who:
             save.extend(one(c, busy, asked, seed) for busy in ((0,) if asked.duel else asked.busy))
-            yield_rows(asked, save)
+            keep_rows(asked, save)
 
 
-def yield_rows(asked: argparse.Namespace, rows: list[Row]) -> None:
+def keep_rows(asked: argparse.Namespace, rows: list[Row]) -> None:
     """What there is so far."""
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(asked.out.with_suffix(".json"), {**asked.about, "rows": rows})
