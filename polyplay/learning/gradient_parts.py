@@ -1,8 +1,8 @@
 """The gradient of a batch by several threads of a learner, each of its part of the batch.
 
 Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores busy,
-each meeting waits for the scheduler. These meet once. The parts' gradients are added in fixed order, so a run repeats
-to the bit; from one thread's gradient theirs differs by rounding.
+each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order, so a
+run repeats to the bit; from one thread's gradient theirs differs by rounding.
 """
 
 from __future__ import annotations

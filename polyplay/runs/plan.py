@@ -112,7 +112,7 @@ def _gradient(crew: Any, net: Any) -> str:
             n = 1 if alone else members(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
             if n > 1:
                 each = replay.batch // n
-                return f"{n} threads, each of {each} of a batch's {replay.batch} transitions: they meet once an update"
+                return f"{n} threads, each of {each} of a batch's {replay.batch} transitions"
     return ""
 
 
