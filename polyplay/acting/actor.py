@@ -63,6 +63,7 @@ class Actor:
         self.restored = False
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
+        self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
 
     def rollouts(self, pull: Callable[[int], int | None]) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group, before they are given away; None: nothing yet.
@@ -85,8 +86,8 @@ class Actor:
             again = (yield from self._pull(pull, k)) or self.restored
             k, self.restored = k + 1, False
             for group, slot in zip(self.groups, slots, strict=True):  # row 0 is the parked row
-                if again:
-                    self.acts[group.lanes] -= 1  # the same noise as the first time
+                if again or not self.bootstrap:
+                    self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
                     group.outputs, group.after = self._act(group, group.step)
                 tree.write(self.out.state, slot, tree.map(lambda x: x.numpy(), group.state))
                 write_row(self.out.rows, (slot, 0), group.step, group.outputs, self.version)
@@ -121,10 +122,11 @@ class Actor:
             self.games.count(self.ctx, lanes, step, self.first_lane)
             assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
             group = self.groups[lanes.start // self.width]
-            outputs, after = self._act(group, step)
+            last = group.slot is None or group.at == self.out.T
+            outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
             if group.slot is not None:
                 write_row(self.out.rows, (group.slot, group.at), step, outputs, self.version)
-            if group.slot is None or group.at == self.out.T:
+            if last:
                 group.step, group.outputs, group.after, group.parked = step, outputs, after, True
                 waiting -= 1
             else:

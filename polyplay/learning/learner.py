@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from polyplay.common.errors import NotFinite
 from polyplay.common.files import JsonLines, LogWrites
 from polyplay.common.tree import Batch
 from polyplay.learning.epochs import run_epochs
+from polyplay.learning.gradient_parts import GradientParts, parts_of
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.activation_reuse import Tape
@@ -62,6 +63,7 @@ class Learner:
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
+        self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
         self.beside: WritePart | None = lambda part: None  # what is saved with a run that failed; None: that is not
@@ -136,13 +138,23 @@ class Learner:
 
         assert self.spec.outputs is not None
         with self.ctx.counters.timed("learn"):
-            out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
-            scored = self.spec.loss(out, batch, self.spec.hyperparameters)
+            scored = self._score_sample(batch)
         self.priority = scored.priority
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
         if self._copies_due() > self.target_copies:
             self.target_copies = self._copies_due()
             self._set_target()
+
+    def _score_sample(self, batch: Batch) -> LossOutput:
+        """The loss of a sample; by several threads, it comes with its gradient."""
+        if self.parts is None:
+            n = parts_of(self, batch)
+            self.parts = GradientParts(self, n) if n > 1 else False
+        if self.parts:
+            return self.parts.score(batch, self.version)
+        assert self.spec.outputs is not None
+        out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
+        return self.spec.loss(out, batch, self.spec.hyperparameters)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -185,8 +197,9 @@ class Learner:
             yield from self.rest(learnt)
             return 0.0
         with self.ctx.counters.timed("learn"):
-            self.vector.zero_grad()
-            scored.loss.backward()
+            if scored.loss.requires_grad:  # else its gradient is there already
+                self.vector.zero_grad()
+                scored.loss.backward()
             if observe is not None and hasattr(self.policy, "observe"):
                 self.policy.observe(observe)
             rate = self.rate(self.now)

@@ -55,7 +55,7 @@ def replica(
             recorder = TapeRecorder(policy, envs.groups, T)
             policy = cast("Policy", recorder)
         actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
-        actor.explore = explore
+        actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
         if "pool" in saved:
             actor.load(saved)
         elif explore is not None:  # ε is where the run is

@@ -17,7 +17,7 @@ from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
-from polyplay.nets.layers import Linear, initialise, pixels
+from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
 Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or as TensorFlow's SAME
@@ -50,7 +50,7 @@ class Conv(nn.Module):
             left, right, top, bottom = sided = _around(sides, kernel, stride) if same else (evenly,) * 4
             even = left == right and top == bottom  # then the convolution pads by itself, without a copy
             self.pads.append((0, 0, 0, 0) if even else sided)
-            self.convs.append(nn.Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
+            self.convs.append(Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
             spare = top + bottom - kernel, left + right - kernel
             channels, sides = out, [(n + more) // stride + 1 for n, more in zip(sides, spare, strict=True)]
         flat = channels * math.prod(sides)
@@ -101,8 +101,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.one = nn.Conv2d(channels, channels, 3, padding=1)
-        self.two = nn.Conv2d(channels, channels, 3, padding=1)
+        self.one = Conv2d(channels, channels, 3, padding=1)
+        self.two = Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.two(F.relu(self.one(F.relu(x)), inplace=True))
@@ -113,7 +113,7 @@ class Section(nn.Module):
 
     def __init__(self, inputs: int, channels: int):
         super().__init__()
-        self.conv = nn.Conv2d(inputs, channels, 3, padding=1)
+        self.conv = Conv2d(inputs, channels, 3, padding=1)
         self.one, self.two = Residual(channels), Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -42,10 +42,21 @@ class Linear(nn.Linear):
         return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[: len(x)]
 
 
+class Conv2d(nn.Conv2d):
+    """A convolution that may keep its weight in bfloat16."""
+
+    half_weight: Tensor | None = None  # as Linear's
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
+            return self._conv_forward(x, self.half_weight, self.bias)
+        return super().forward(x)
+
+
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Every Linear among them computes with a copy of its weight in bfloat16 while acting in that precision."""
+    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision."""
     for layer in layers:
-        if isinstance(layer, Linear):
+        if isinstance(layer, Linear | Conv2d):
             layer.half_weight = layer.weight.detach().to(torch.bfloat16)
 
 

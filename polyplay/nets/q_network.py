@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field
 from polyplay.nets import noisy, q_values
-from polyplay.nets.layers import Linear, torso_features
+from polyplay.nets.layers import Conv2d, Linear, torso_features
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
@@ -116,8 +116,8 @@ class QNetwork(TorsoPolicy):
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         return self._behind_core(self._features(self.torso, obs), batch, state)
 
-    def _halves(self) -> Iterator[Linear]:
-        yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear))
+    def _halves(self) -> Iterator[Linear | Conv2d]:
+        yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear | Conv2d))
         yield from self.head.halves()
         if self.core is not None:
             yield self.core.input

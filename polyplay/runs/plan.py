@@ -15,6 +15,7 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
+from polyplay.common.team import members
 from polyplay.runs import memory_estimate
 from polyplay.runs.flags import flag
 from polyplay.runs.load import compute_threads
@@ -63,6 +64,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     lines = [
         ("workers", _workers(crew)),
         *([("cores", crew.divided)] if crew.divided else []),
+        *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
         ("disk", f"{size_text(checkpoint)} a checkpoint without its environments, {kept}"),
         ("length", _length(crew, options, total, done, skip)),
@@ -101,6 +103,19 @@ def _workers(crew: Any) -> str:
     numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
     numbers += _places(crew)
     return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
+
+
+def _gradient(crew: Any, net: Any) -> str:
+    """How a replica's threads divide a batch, where they do (learning.gradient_parts); "" elsewhere."""
+    for role in crew.roles:
+        replay = role.held_replay
+        if role.learner and replay is not None and not replay.sequence:
+            alone = crew.serial or crew.trace or role.on == "thread" or not crew.where.on_cpu
+            n = 1 if alone else members(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
+            if n > 1:
+                each = replay.batch // n
+                return f"{n} threads, each of {each} of a batch's {replay.batch} transitions"
+    return ""
 
 
 def _places(crew: Any) -> str:

@@ -77,8 +77,9 @@ def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any
 
 
 def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """A network of the values of actions, as c says."""
-    return NetworkFactory(c.network, envs.spec, {"inputs": c.inputs, **options}, values=True)
+    """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch."""
+    given = {"inputs": c.inputs, "exact": envs.lanes > 1}
+    return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 
 
 def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes: int = 0) -> Replay:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from polyplay.common.errors import UserError
+from polyplay.common.team import Team
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class RMSProp(WithoutCompiler):
     it is one pass over memory (rmsprop_kernels). Raises UserError for settings out of range.
     """
 
+    team: Team | None = None  # threads that share that pass
+
     def __init__(
         self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
@@ -97,16 +100,16 @@ class RMSProp(WithoutCompiler):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    _update(p, p.grad, self.state[p], group)
+                    _update(p, p.grad, self.state[p], group, self.team)
         return loss
 
 
 FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
 
 
-def _update(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+def _update(p: Tensor, grad: Tensor, state: State, group: Group, team: Team | None) -> None:
     if _simple(p, grad, state["square"]):
-        _in_one_pass(p, grad, state, group)
+        _in_one_pass(p, grad, state, group, team=team)
         return
     variance = _variance(grad, state, group)
     if group["eps_inside"]:  # a sixth faster than a root to divide by
@@ -136,8 +139,10 @@ def _simple(*tensors: Tensor) -> bool:
     return tensors[0].numel() > FEW and all(plain)
 
 
-def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None) -> None:
-    """out: other memory for the new weights."""
+def _in_one_pass(
+    p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: Team | None = None
+) -> None:
+    """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
     from polyplay.weights import rmsprop_kernels
 
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
@@ -148,7 +153,10 @@ def _in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, out: Tenso
     in_place = rmsprop_kernels.rmsprop, rmsprop_kernels.rmsprop_centred
     into = rmsprop_kernels.rmsprop_into, rmsprop_kernels.rmsprop_centred_into
     loops: tuple[Callable[..., None], ...] = in_place if out is None else into
-    loops[group["centred"]](*arrays, rule)
+    if team is None:
+        loops[group["centred"]](*arrays, rule)
+    else:
+        team.each(lambda i: loops[group["centred"]](*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
 def make_optimizer(

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.common.errors import UserError
+from polyplay.common.team import Team
 from polyplay.weights import optimizers
 from tests import twins
 
@@ -309,3 +310,14 @@ def test_no_optimizer_imports_torchs_compiler() -> None:
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["rmsprop_dqn", "rmsprop_tf"])
+def test_threads_that_share_a_step_make_the_same_bits(name: str):
+    paths = []
+    for n in (1, 3):
+        optimizer = optimizers.make_optimizer(name, vector(10_001, 1, torch.float32), lr=1e-2, eps=1e-2)
+        assert isinstance(optimizer, optimizers.RMSProp)
+        optimizer.team = Team(n, lambda: None) if n > 1 else None
+        paths.append(run(optimizer, gradients(3, 10_001, 2).float()))
+    assert torch.equal(*paths)

@@ -1,0 +1,177 @@
+"""What systems keep of their speed when something else keeps one core busy: each as it starts, beside a peer.
+
+    python bench/disturbed.py --peers PEERS                            # every system, 0 and 1 busy cores: 20 minutes
+    python bench/disturbed.py dqn sb3-dqn --peers PEERS --rounds 2     # a few
+    python bench/disturbed.py dqn sb3-dqn --peers PEERS --duel         # undisturbed, in turn, dqn in both precisions
+
+Pong, no option of speed given. Only what would keep a run from learning within seconds is: a short --start, a replay
+that fits, and for r2d2 and apex a batch that ends within the window. A foreign core is a process that computes for
+ever, bound to one core, at the same priority; runs with and without it follow one another. Rates are agent steps learnt
+from per second, after the first updates and a warm-up. PEERS: see bench/peers/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, said, spread, table, verdict
+from contests import Contender, missing, words
+from measure import measure
+
+from polyplay.common.files import write_json
+from polyplay.systems import names
+
+REPLAY = "start=1000 capacity=100000"
+PLAYED = f"{REPLAY} epsilon=0.05 epsilon_over=1"  # as the peer plays
+OPTIONS = {
+    "dqn": PLAYED,
+    "rainbow": REPLAY,
+    "accel_dqn": PLAYED,
+    "apex": f"{REPLAY} batch=64",
+    "r2d2": "start=1000 capacity=100000 batch=4",
+    "gorila": PLAYED,
+    "apex_dpg": "start=1000 capacity=100000",
+}
+ELSEWHERE = {"apex_dpg": "Pendulum-v1"}  # its actions are real numbers
+PEERS = {"sb3-dqn": "n_envs=1 vec=dummy", "sb3": "algo=ppo n_envs=8"}  # DQN and PPO; two compute threads, torch's own
+LEAST, FASTER = 0.4, {"float32": 1.6, "auto": 2.0}  # of the undisturbed rate; times the peer's
+
+
+@contextlib.contextmanager
+def busy_cores(n: int) -> Iterator[None]:
+    """So many cores, from the first, each with a process that does nothing but compute."""
+    cores = sorted(os.sched_getaffinity(0))[:n]
+    others = [multiprocessing.get_context("spawn").Process(target=_spin, args=(c,), daemon=True) for c in cores]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.join()
+
+
+def _spin(core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    while True:
+        pass
+
+
+def contender(name: str, precision: str) -> Contender:
+    if name in PEERS:
+        return Contender(name, name, PEERS[name])
+    return Contender(name, name, f"{OPTIONS.get(name, '')} precision={precision}".strip())
+
+
+def one(who: Contender, busy: int, asked: argparse.Namespace, seed: int) -> Row:
+    """A window; a run that does not come that far is a row without a rate."""
+    row: Row = {"who": who.name, "options": who.fixed, "busy": busy}
+    with tempfile.TemporaryDirectory() as place, busy_cores(busy):
+        line, log = words(who, "", Path(place), seed, asked.peers, 0.25)
+        if who.name in ELSEWHERE:
+            line[line.index("ALE/Pong-v5")] = ELSEWHERE[who.name]
+        try:
+            row |= measure(line, log, asked.warm, asked.window, ROOT, True)
+            del row["lines"]
+        except RuntimeError as e:
+            row["failed"] = str(e).splitlines()[0]
+            print(f"disturbed: {e}", file=sys.stderr)
+    told = f"{row['sps']:8.1f} steps/s, {row['own_cores']:.2f} cores" if "sps" in row else "FAILED"
+    print(f"  {who.name:<12} {who.fixed[-18:]:<18} {busy} busy  {told}", flush=True)
+    return row
+
+
+def rows_of(asked: argparse.Namespace, save: list[Row]) -> None:
+    """Every system without and with busy cores, then again; --duel: only without, each of ours in both precisions."""
+    precisions = ("auto", "float32") if asked.duel else (asked.precision,)
+    who = [contender(name, p) for name in asked.systems for p in precisions[: 1 if name in PEERS else None]]
+    for seed in range(asked.rounds):
+        for c in who:
+            save.extend(one(c, busy, asked, seed) for busy in ((0,) if asked.duel else asked.busy))
+            keep_rows(asked, save)
+
+
+def keep_rows(asked: argparse.Namespace, rows: list[Row]) -> None:
+    """What there is so far."""
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(asked.out.with_suffix(".json"), {**asked.about, "rows": rows})
+
+
+def median(rows: list[Row], who: str, options: str, busy: int) -> float | None:
+    found = [r["sps"] for r in rows if (r["who"], r["options"], r["busy"]) == (who, options, busy) and "sps" in r]
+    return statistics.median(found) if found else None
+
+
+def summary(rows: list[Row]) -> list[Row]:
+    """A line for each who: rates, and what is kept."""
+    lines = []
+    for who, options in dict.fromkeys((r["who"], r["options"]) for r in rows):
+        line: Row = {"who": who, "options": options}
+        quiet = median(rows, who, options, 0)
+        for busy in sorted({r["busy"] for r in rows}):
+            rate = median(rows, who, options, busy)
+            line[f"{busy} busy, steps/s"] = rate
+            if busy and rate and quiet:
+                line["kept"] = rate / quiet
+        lines.append(line)
+    return lines
+
+
+def verdicts(lines: list[Row], rows: list[Row]) -> list[str]:
+    answer = [verdict(f"{r['who']} keeps", r["kept"], least=LEAST) for r in lines if "kept" in r]
+    peer = spread(r["sps"] for r in rows if r["who"] == "sb3-dqn" and not r["busy"] and "sps" in r)
+    for r in lines:
+        if r["who"] == "dqn" and peer["n"] and r.get("0 busy, steps/s"):
+            precision = r["options"].rsplit("=", 1)[1]
+            name = f"dqn, {precision}, × sb3-dqn ({said(peer, 0)} steps/s)"
+            answer.append(verdict(name, r["0 busy, steps/s"] / peer["median"], least=FASTER[precision]))
+    return answer
+
+
+def arguments() -> argparse.Namespace:
+    parser = command_line(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("systems", nargs="*", help="systems, and peers (default: all)")
+    parser.add_argument("--peers", type=Path, default=Path("peers"), help="directory of the peers' environments")
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1], help="foreign busy cores")
+    parser.add_argument("--precision", choices=("auto", "float32"), default="auto")
+    parser.add_argument("--duel", action="store_true", help="undisturbed only, ours in both precisions, in turn")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--warm", type=float, default=3.0, help="seconds after the first steps that do not count")
+    parser.add_argument("--window", type=float, default=8.0, help="seconds that do")
+    parser.add_argument("--out", type=Path, default=None, help="without suffix")
+    asked = parser.parse_args()
+    there = [*names(), *PEERS]
+    if unknown := [s for s in asked.systems if s not in there]:
+        parser.error(f"SYSTEM: {' '.join(unknown)} given, allowed: {', '.join(there)}")
+    asked.systems = asked.systems or there
+    for name in [s for s in asked.systems if s in PEERS]:
+        if why := missing(contender(name, "auto"), asked.peers, there):
+            print(f"disturbed: {name} is left out: {why}", file=sys.stderr)
+            asked.systems.remove(name)
+    asked.out = asked.out or RESULTS / "disturbed" / ("duel" if asked.duel else asked.precision)
+    asked.about = about()
+    return asked
+
+
+def main() -> None:
+    asked, rows = arguments(), list[Row]()
+    try:
+        rows_of(asked, rows)
+    finally:
+        lines = summary(rows)
+        text = ["# Speed beside a foreign busy core", "", *lines_about(asked.about), f"- precision: {asked.precision}"]
+        publish(asked.out, {**asked.about, "rows": rows}, [*text, "", *table(lines), "", *verdicts(lines, rows)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A batch's gradient by several threads is that of one, but for rounding, and the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import Counters
+from polyplay.common.tree import Field
+from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning.gradient_parts import parts_of
+from polyplay.learning.learner import Learner
+from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.learning.spec import LearnerSpec
+from polyplay.weights.update import Local, OptimizerSpec
+
+SPEC = EnvSpec(obs=Field((20,), "float32"), action=Discrete(3))
+LOSSES: Any = {"sum": QLoss("sum"), "mean": QLoss("mean"), "atoms": CategoricalLoss()}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def learner(threads: int, loss: str, optimizer: str = "rmsprop_dqn", trace: bool = False) -> Learner:
+    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), threads=threads, trace=trace)
+    options: Any = {"hidden": (400, 300), **({"atoms": 11, "noisy": "zoo", "sigma": 0.5} if loss == "atoms" else {})}
+    policy = nets.NetworkFactory("mlp", SPEC, options, values=True)
+    update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
+    return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", outputs=q_outputs, target=5))
+
+
+def item(seed: int, B: int = 32) -> Any:
+    rng = np.random.default_rng(seed)
+    each = {"return": rng.normal(size=B), "discount": np.full(B, 0.9), "weight": rng.uniform(0.5, 1.0, B)}
+    numbers = {k: v.astype(np.float32) for k, v in each.items()}
+    obs = rng.normal(size=(2, B, 20)).astype(np.float32)
+    whole = {"action": rng.integers(0, 3, B), "version": np.zeros(B, np.int64), "first": np.zeros((2, B), bool)}
+    return {"obs": obs, **numbers, **whole}
+
+
+def learnt(who: Learner, updates: int = 7) -> tuple[torch.Tensor, list[np.ndarray]]:
+    """Weights after some updates, and each update's priorities."""
+    priorities = []
+    for i in range(updates):
+        list(who.step_on_sample(item(i), 4.0))
+        found = who.priorities()
+        assert found is not None
+        priorities.append(found)
+    return who.vector.flat.clone(), priorities
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("optimizer", ["rmsprop_dqn", "adam"])
+def test_two_threads_learn_what_one_does(loss: str, optimizer: str):
+    alone, together = learner(1, loss, optimizer), learner(2, loss, optimizer)
+    (one, first), (two, second) = learnt(alone), learnt(together)
+    assert not alone.parts
+    assert together.parts
+    torch.testing.assert_close(two, one, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(np.stack(second), np.stack(first), rtol=1e-3, atol=1e-4)
+
+
+def test_what_they_learn_is_the_same_every_time():
+    paths = []
+    for _ in range(3):
+        torch.set_num_threads(2)  # once in parts, a learner leaves one for each operation
+        who = learner(2, "sum")
+        paths.append(learnt(who)[0])
+        assert who.parts
+    assert torch.equal(paths[0], paths[1])
+    assert torch.equal(paths[0], paths[2])
+
+
+def test_the_gradient_and_the_loss_are_the_whole_batch_s():
+    one, two = learner(1, "sum"), learner(2, "sum")
+    batch = {k: torch.as_tensor(v) for k, v in item(3).items()}
+    alone, together = one._score_sample(batch), two._score_sample(batch)
+    alone.loss.backward()
+    assert alone.loss.requires_grad
+    assert not together.loss.requires_grad
+    torch.testing.assert_close(two.vector.grad, one.vector.grad, rtol=1e-4, atol=1e-6)
+    for name in alone.metrics:
+        torch.testing.assert_close(together.metrics[name], alone.metrics[name], rtol=1e-4, atol=1e-6)
+
+
+def test_one_thread_makes_it_where_that_shall_repeat_the_run():
+    batch = item(0)
+    assert parts_of(learner(2, "sum"), batch) == 2
+    assert parts_of(learner(2, "sum", trace=True), batch) == 1
+    torch.set_num_threads(1)  # as in a serial run, and where workers are threads
+    assert parts_of(learner(2, "sum"), batch) == 1
