@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from polyplay.common import checkpoint, machine
-from polyplay.common.bounds import at_least, fraction
+from polyplay.common.bounds import Count, Fraction, Seed
 from polyplay.common.files import Row, write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
@@ -44,11 +44,11 @@ class EvaluateOptions:
     """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,
     null-op-30min the same with 108,000, null-op-1-30 with 1-30 no-ops; human-starts a file's start states; sticky
     actions of 0.25"""
-    episodes: int | None = None
+    episodes: Count | None = None
     """how many full games (none: the protocol's number, 30 or 100)"""
-    seed: int = 0
+    seed: Seed = 0
     """seed of environments and actions"""
-    epsilon: float | None = None
+    epsilon: Fraction | None = None
     """the chance of a uniform random action instead of the policy's own (none: the system's, mostly 0)"""
     starts: str | None = None
     """the file of start states, for human-starts"""
@@ -60,10 +60,6 @@ class EvaluateOptions:
     """take the likeliest action instead of drawing one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network computes (auto: on CUDA where there is a GPU)"""
-
-    def __post_init__(self) -> None:
-        at_least(self, episodes=1, seed=0)
-        fraction(self, "epsilon")
 
 
 def evaluate(directory: Path, options: EvaluateOptions | None = None, settings: Settings | None = None) -> Row:

@@ -20,6 +20,7 @@ from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import checkpoint
+from polyplay.common.bounds import SEATS
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
@@ -29,7 +30,7 @@ from polyplay.learning.worker import learn
 from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import ROWS, Crew, Role
+from polyplay.workers.crew import Crew, Role
 
 Worker = Generator[None, None, None]
 
@@ -130,7 +131,7 @@ def reproduce(directory: Path, updates: int | None = None) -> dict[str, int]:
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
-    control, counters = RunControl(), Counters(ROWS, wired.metrics)
+    control, counters = RunControl(), Counters(SEATS, wired.metrics)
     ctx = WorkerContext(
         "", 0, 1, 0, options.seed, counters, control, trace=True, precision=options.precision, patience=0.0
     )
