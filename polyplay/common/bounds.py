@@ -22,19 +22,21 @@ class Range:
         return above and (value < self.high if self.but == "high" else value <= self.high)
 
     def __str__(self) -> str:
-        first = f"above {self.low}" if self.but == "low" else f"from {self.low}"
-        if self.high == math.inf:
-            return first if self.but == "low" else f"{first} up"
-        return f"{first}, at most {self.high}" if self.but == "low" else f"{first} to {'below ' if self.but == 'high' else ''}{self.high}"
+        high = f"{self.high:g}".replace("e+0", "e").replace("e+", "e")
+        high = high if float(high) == self.high else str(self.high)  # 1e12, but every digit of 2**63 - 1
+        if self.but == "low":
+            return f"above {self.low}" + (f", at most {high}" if self.high < math.inf else "")
+        return f"from {self.low} " + ("up" if self.high == math.inf else f"to {'below ' * (self.but == 'high')}{high}")
 
 
 SEATS = 64  # workers at once: of a role, and of a run
+MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
-Count = Annotated[int, Range(1)]
-Whole = Annotated[int, Range(0)]  # where 0 says: none, or chosen
+Count = Annotated[int, Range(1, MOST)]
+Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
 SomeWorkers = Annotated[int, Range(1, SEATS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
-Lag = Annotated[int, Range(-1)]  # -1: any
+Lag = Annotated[int, Range(-1, MOST)]  # -1: any
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 
