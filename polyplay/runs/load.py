@@ -68,7 +68,7 @@ def crew_of(options: RunOptions) -> Crew:
     )
 
 
-def wire(page: Page, settings: Settings, crew: Crew) -> System:
+def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where the crew's shared memory cannot be had."""
     try:
         return page.build(settings, crew)

@@ -14,7 +14,7 @@ from polyplay.common import checkpoint, context
 from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, rewind, write_config
-from polyplay.runs.load import crew_of, load_run, wire
+from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
@@ -43,7 +43,7 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
-    wired = wire(page, settings, crew)
+    wired = wire_system(page, settings, crew)
     plan = _plan(page, crew, wired, settings, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
@@ -65,7 +65,7 @@ def resume(directory: Path, changes: Mapping[str, Any]) -> RunResult:
     counters = checkpoint.manifest(found)["counters"]
     crew = crew_of(options)
     crew.resume, crew.resumes = found, len(config["resumed"]) + 1
-    wired = wire(page, settings, crew)
+    wired = wire_system(page, settings, crew)
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters)
     if options.dry_run:
@@ -93,7 +93,7 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
 
     def plan_of(other: Settings) -> Plan:
         crew = crew_of(options)
-        return make_plan(crew, wire(page, other, crew), options, steps)
+        return make_plan(crew, wire_system(page, other, crew), options, steps)
 
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
