@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, atari_options, epochs_of, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -88,7 +88,7 @@ def build(c: Config, crew: Crew) -> System:
     passes = None
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
-        passes = Epochs(c.epochs, c.minibatches)
+        passes = epochs_of(c, replicas)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, epochs_of, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = Epochs(c.epochs, c.minibatches, c.target_kl)
+    passes = epochs_of(c, replicas, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
