@@ -18,7 +18,7 @@ import numpy as np
 
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
-from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.bounds import SEATS
 from polyplay.common.context import WorkerContext
@@ -172,6 +172,8 @@ def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
         raise UserError(f"RUN: {system} is synchronous: training with the same seed does it again")
     if len(acting) > 1 or len(learning) > 1:
         raise UserError(f"RUN: {system} has several roles of actors or learners; only one of each can be done again")
+    if not isinstance(learning[0].source, RolloutBatches):
+        raise UserError(f"RUN: {system} learns from a memory, and no log has what was drawn: it cannot be done again")
     return acting[0], learning[0]
 
 
