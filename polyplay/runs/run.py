@@ -15,7 +15,7 @@ from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, rewind, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
-from polyplay.runs.options import Page, RunOptions, Settings, Sources, new_directory, override
+from polyplay.runs.options import Page, RunOptions, Settings, Sources, name_of, new_directory, override
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
@@ -40,6 +40,7 @@ class RunResult:
 def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     page = systems.load(system)
+    system = name_of(page)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
