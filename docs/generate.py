@@ -20,7 +20,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,14 +117,14 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def describe(hint: Any, text: str, page: Path) -> str:
-    """What a field is, and which values it takes where that is a list."""
-    allowed = ", ".join(map(code, choices(hint)))
+    """What a field is, and which values it takes: a list, or a range of numbers."""
+    allowed = ", ".join(map(code, choices(hint))) or str(flags.range_of(hint) or "")
     return "; ".join(part for part in (prose(text, page), allowed) if part)
 
 
 def of_dataclass(value: Any, page: Path, spell: Callable[[str], str], head: str) -> str:
     """The table of a dataclass's fields; the defaults are those of the instance `value`."""
-    hints, texts = get_type_hints(type(value)), meanings(type(value))
+    hints, texts = flags.option_types(type(value)), meanings(type(value))
     rows = (
         (code(spell(f.name)), code(shown(getattr(value, f.name))), describe(hints[f.name], texts[f.name], page))
         for f in fields(value)

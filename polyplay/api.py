@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.common.files import Row
-from polyplay.runs import options, run
+from polyplay.runs import flags, options, run
 from polyplay.runs.run import RunResult
 from polyplay.workers import process
 
@@ -51,7 +51,8 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
 def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
-    return evaluate(directory, EvaluateOptions(**options), settings)
+    given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
+    return evaluate(directory, EvaluateOptions(**given), settings)
 
 
 def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:

@@ -14,8 +14,6 @@ from typing import Protocol
 
 import numpy as np
 
-from polyplay.common.errors import UserError
-
 
 class Exploration(Protocol):
     @property
@@ -37,10 +35,6 @@ class LinearEpsilon:
     over: int = 1_000_000
     after: int = 50_000
     lanes: int = 1
-
-    def __post_init__(self) -> None:
-        _probability("--epsilon", self.start)
-        _probability("--epsilon", self.end)
 
     def label(self) -> str:
         return f"ε       {type(self).__name__} to {np.float32(self.end):.3g}"
@@ -86,9 +80,6 @@ class EpsilonLadder:
     base: float = 0.4
     alpha: float = 7.0
 
-    def __post_init__(self) -> None:
-        _probability("--epsilon", self.base)
-
     def label(self) -> str:
         return f"ε       {type(self).__name__} to {self.base ** (1.0 + self.alpha * (self.lanes > 1)):.3g}"
 
@@ -103,17 +94,8 @@ class GaussianNoise:
 
     deviation: float = 0.3
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.deviation < np.inf:
-            raise UserError(f"--noise: {self.deviation:g} given, allowed: a number from 0 up")
-
     def label(self) -> str:
         return f"noise   normal, deviation {self.deviation:g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.full(np.shape(lanes), self.deviation, np.float32)
-
-
-def _probability(option: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise UserError(f"{option}: {value:g} given, allowed: a probability from 0 to 1")

@@ -25,8 +25,6 @@ UNWRITTEN = -1  # in a row's version: nothing was written there yet
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
     """Slots in one learner's part of a batch of `batch` trajectories. Raises UserError: all would wait for all."""
-    if learners < 1:
-        raise UserError(f"--learners: {learners} given, allowed: a whole number from 1 up")
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")

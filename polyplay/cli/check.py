@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from polyplay.cli.arguments import parse_words
 from polyplay.cli.output import print_findings
-from polyplay.common.bounds import above_zero, at_least
+from polyplay.common.bounds import Count, Seconds, Seed
 from polyplay.common.errors import UserError
 from polyplay.common.findings import as_json
 from polyplay.envs.check.report import CheckReport, check_env
@@ -17,18 +17,14 @@ from polyplay.envs.check.report import CheckReport, check_env
 class CheckOptions:
     """Random actions; nothing is learnt, nothing is written."""
 
-    steps: int | None = None
+    steps: Count | None = None
     """how many steps of a trial (none: 1,000, or 10 seconds)"""
-    step_timeout: float = 60.0
+    step_timeout: Seconds = 60.0
     """seconds that a step or a reset may take"""
-    seed: int = 0
+    seed: Seed = 0
     """seed of environment and actions"""
     json: bool = False
     """print JSON"""
-
-    def __post_init__(self) -> None:
-        at_least(self, steps=1, seed=0)
-        above_zero(self, "step_timeout")
 
 
 def command(words: list[str]) -> int:

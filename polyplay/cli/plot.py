@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from polyplay.cli.arguments import parse_words
-from polyplay.common.bounds import at_least
+from polyplay.common.bounds import Count
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_lines
 from polyplay.runs.directory import read_config
@@ -32,11 +32,10 @@ class PlotOptions:
     """the picture to write: .png, .svg or .pdf"""
     title: str | None = None
     """above the picture (none: the environment's name)"""
-    games: int = 100
+    games: Count = 100
     """how many of the last full games a mean is of"""
 
     def __post_init__(self) -> None:
-        at_least(self, games=1)
         if not self.out.endswith(PICTURES):
             raise UserError(f"--out: {self.out} given, allowed: a file {', '.join(PICTURES)}")
 

@@ -6,20 +6,17 @@ from dataclasses import dataclass
 
 from polyplay.cli.arguments import run_and_options
 from polyplay.cli.output import print_result
-from polyplay.common.bounds import at_least
+from polyplay.common.bounds import Count
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
     """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
 
-    updates: int | None = None
+    updates: Count | None = None
     """stop after this many updates (none: all that were logged)"""
     trust: bool = False
     """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
-
-    def __post_init__(self) -> None:
-        at_least(self, updates=1)
 
 
 def command(words: list[str]) -> None:

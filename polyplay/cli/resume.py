@@ -6,29 +6,30 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.cli.arguments import run_and_options
+from polyplay.common.bounds import Count, NonNegative, Positive, Seconds
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
     """What may change when a run goes on; what is not given stays as it was."""
 
-    frames: int | None = None
+    frames: Count | None = None
     """stop after this many frames, those before included"""
-    steps: int | None = None
+    steps: Count | None = None
     """stop after this many agent steps, those before included (also --total-timesteps, -n)"""
-    minutes: float | None = None
+    minutes: Seconds | None = None
     """stop after this many minutes of wall time, those before included"""
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """learn at this rate from now on; where it falls over the run, it goes on falling from there"""
-    entropy_cost: float | None = None
+    entropy_cost: NonNegative | None = None
     """weigh the policy's entropy so from now on"""
-    report_every: float | None = None
+    report_every: Seconds | None = None
     """seconds between reports"""
-    checkpoint_every: float | None = None
+    checkpoint_every: Seconds | None = None
     """seconds between checkpoints"""
-    keep: int | None = None
+    keep: Count | None = None
     """how many of the newest checkpoints to keep, besides the best"""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """where learners and replicas compute from now on"""

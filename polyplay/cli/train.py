@@ -11,7 +11,7 @@ def command(words: list[str]) -> int:
     from polyplay.runs import options
     from polyplay.workers import process
 
-    if words and words[0] in systems.names():
+    if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
     system, page, rest = page_and_words(words, "train")
     settings, chosen, sources = options.parse(page, rest)

@@ -1,31 +1,47 @@
-"""The bounds of options that are numbers; None passes everywhere. Raises UserError on one line."""
+"""The ranges of options that are numbers, as the types of their fields: `lanes: Count = 16`. `runs.flags` holds every
+value to its field's range, whether it was typed, given in Python or read from a file, and help prints it.
+"""
 
 from __future__ import annotations
 
-from polyplay.common.errors import UserError
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 
-def at_least(options: object, **least: int) -> None:
-    """Fields of `options` that are whole numbers, each with the least that is allowed."""
-    for name, bound in least.items():
-        value = getattr(options, name)
-        if value is not None and value < bound:
-            raise UserError(f"{_flag(name)}: {value} given, allowed: a whole number from {bound} up")
+@dataclass(frozen=True)
+class Range:
+    """The numbers from `low` to `high`, but for the one that `but` names."""
+
+    low: float
+    high: float = math.inf
+    but: Literal["", "low", "high"] = ""
+
+    def __contains__(self, value: float) -> bool:
+        above = self.low < value if self.but == "low" else self.low <= value
+        return above and (value < self.high if self.but == "high" else value <= self.high)
+
+    def __str__(self) -> str:
+        high = f"{self.high:g}".replace("e+0", "e").replace("e+", "e")
+        high = high if float(high) == self.high else str(self.high)  # 1e12, but every digit of 2**63 - 1
+        if self.but == "low":
+            return f"above {self.low}" + (f", at most {high}" if self.high < math.inf else "")
+        return f"from {self.low} " + ("up" if self.high == math.inf else f"to {'below ' * (self.but == 'high')}{high}")
 
 
-def above_zero(options: object, *names: str) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and not value > 0:
-            raise UserError(f"{_flag(name)}: {value:g} given, allowed: a number above 0")
+SEATS = 64  # workers at once: of a role, and of a run
+MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
+Count = Annotated[int, Range(1, MOST)]
+Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
+SomeWorkers = Annotated[int, Range(1, SEATS)]
+Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
+Lag = Annotated[int, Range(-1, MOST)]  # -1: any
+Width = Annotated[int, Range(2, 16_384)]  # of a layer
+Seed = Annotated[int, Range(0, 2**63 - 1)]
 
-def fraction(options: object, *names: str) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and not 0 <= value <= 1:
-            raise UserError(f"{_flag(name)}: {value:g} given, allowed: a number from 0 to 1")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+Fraction = Annotated[float, Range(0, 1)]
+Decay = Annotated[float, Range(0, 1, but="high")]
+Positive = Annotated[float, Range(0, but="low")]
+NonNegative = Annotated[float, Range(0)]  # where 0 says: none, or off
+Seconds = Annotated[float, Range(0, 10**9, but="low")]

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from polyplay.common.bounds import SEATS
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters, WorkerCounters
 from polyplay.common.shared_memory import SharedObject
-
-SEATS = 64  # workers that one role can have
 
 
 def seed_of(seed: int, incarnation: int) -> int:

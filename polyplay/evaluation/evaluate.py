@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from polyplay.common import checkpoint, machine
-from polyplay.common.bounds import at_least, fraction
+from polyplay.common.bounds import Count, Fraction, Seed
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object, write_json
 from polyplay.common.statistics import mean_interval
@@ -45,11 +45,11 @@ class EvaluateOptions:
     """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,
     null-op-30min the same with 108,000, null-op-1-30 with 1-30 no-ops; human-starts a file's start states; sticky
     actions of 0.25"""
-    episodes: int | None = None
+    episodes: Count | None = None
     """how many full games (none: the protocol's number, 30 or 100)"""
-    seed: int = 0
+    seed: Seed = 0
     """seed of environments and actions"""
-    epsilon: float | None = None
+    epsilon: Fraction | None = None
     """the chance of a uniform random action instead of the policy's own (none: the system's, mostly 0)"""
     starts: str | None = None
     """the file of start states, for human-starts"""
@@ -61,14 +61,10 @@ class EvaluateOptions:
     """take the likeliest action instead of drawing one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network computes (auto: on CUDA where there is a GPU)"""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """end after so many agent steps of all lanes together, with the games that are over by then (none: play all)"""
     trust: bool = False
     """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
-
-    def __post_init__(self) -> None:
-        at_least(self, episodes=1, seed=0, max_steps=1)
-        fraction(self, "epsilon")
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.common.bounds import at_least, fraction
+from polyplay.common.bounds import Count, Fraction, Seed
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs import Envs
@@ -39,22 +39,18 @@ class StartsOptions:
 
     out: str | None = None
     """the file to write"""
-    number: int = 100
+    number: Count = 100
     """how many start states"""
-    frames: int = 18_000
+    frames: Count = 18_000
     """they lie evenly among so many first frames of a game"""
-    epsilon: float = 0.05
+    epsilon: Fraction = 0.05
     """the chance of a uniform random action at every step"""
-    seed: int = 0
+    seed: Seed = 0
     """seed of environments, actions, and of where the states are taken"""
     checkpoint: str | None = None
     """which: best, or a number (none: the newest)"""
     trust: bool = False
     """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
-
-    def __post_init__(self) -> None:
-        at_least(self, number=1, frames=1)
-        fraction(self, "epsilon")
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from polyplay.common import tree
-from polyplay.common.bounds import at_least
-from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses.base import EpochLoss, LossOutput
 from polyplay.nets.device import to_host
@@ -26,17 +24,12 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "va
 @dataclass(frozen=True)
 class Epochs:
     """`epochs` passes in `minibatches` equal parts each. target_kl: no further minibatch once one's approximate KL
-    divergence from the policy that acted, mean over replicas, is above it; 0 is off. Raises UserError.
+    divergence from the policy that acted, mean over replicas, is above it; 0 is off.
     """
 
     epochs: int = 4
     minibatches: int = 4
     target_kl: float = 0.0
-
-    def __post_init__(self) -> None:
-        at_least(self, epochs=1, minibatches=1)
-        if not self.target_kl >= 0.0:
-            raise UserError(f"--target-kl: {self.target_kl} given, allowed: a number from 0 up (0: never stop)")
 
     @property
     def updates(self) -> int:

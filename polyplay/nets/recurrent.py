@@ -114,6 +114,4 @@ def make_core(name: str, inputs: int, size: int, init: str = "orthogonal") -> Co
     """An LSTM, a GRU, or None for "none"."""
     if name not in ("none", *CELLS):
         raise UserError(f"core: {name!r} is not one of {', '.join(('none', *CELLS))}")
-    if size < 1:
-        raise UserError(f"core_size: {size} given, allowed is 1 or more")
     return None if name == "none" else Core(CELLS[name](size), inputs, init)

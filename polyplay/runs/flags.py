@@ -13,8 +13,10 @@ import os
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from polyplay.common.bounds import Range
 from polyplay.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def option_types(*classes: type) -> OptionTypes:
     """Every option of some dataclasses and its type."""
     options: dict[str, object] = {}
     for cls in classes:
-        hints = get_type_hints(cls)
+        hints = get_type_hints(cls, include_extras=True)
         for f in dataclasses.fields(cls):
             if f.name in options:
                 raise ValueError(f"{cls.__name__}.{f.name}: another group has this option, rename the field")
@@ -166,6 +168,17 @@ def expand_suffix(text: str) -> str:
 # One value against its type
 
 
+def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str) -> dict[str, object]:
+    """The options that keywords stand for, and their values."""
+    values = {}
+    for key, value in given.items():
+        name = ALIASES.get(key, key)
+        if name not in options:
+            raise UserError(f"unknown keyword {key} for {where}{nearest_flag(key, options, str)}")
+        values[name] = check_value(name, value, options[name])
+    return values
+
+
 def check_value(label: str, value: object, hint: object, given: object = None) -> object:
     """`value` as `hint` wants it, else UserError. Ints pass as floats, lists as tuples, callables as str. given: what
     the message shows, if not the value.
@@ -184,6 +197,12 @@ def _fit(value: object, hint: object) -> object:
         return None if none else _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
     if origin is tuple:
         return _items(value, hint)
+    if origin is Annotated:
+        kind, numbers = get_args(hint)
+        fitted = _fit(value, kind)
+        if fitted not in numbers:
+            raise ValueError
+        return fitted
     if isinstance(value, Word):
         value = value.read(hint)
     if origin is Literal:
@@ -232,6 +251,8 @@ def allowed(hint: object) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin in UNIONS:
         return " or ".join(map(allowed, args))
+    if origin is Annotated:
+        return f"{TYPE_NAMES[args[0]].replace('finite ', '')} {args[1]}"
     if origin is Literal:
         return ", ".join(map(str, args))
     if origin is tuple and args[-1:] == (...,):
@@ -248,7 +269,8 @@ def show_help(defaults: Mapping[str, object], command: str, about: str = "") -> 
     """Print tyro's help for instances of dataclasses, a group each, and raise SystemExit(0)."""
     import tyro
 
-    options = dataclasses.make_dataclass("Options", [(n, type(v)) for n, v in defaults.items()], frozen=True)
+    groups = {name: _with_ranges(type(v))(**vars(v)) for name, v in defaults.items()}
+    options = dataclasses.make_dataclass("Options", [(n, type(v)) for n, v in groups.items()], frozen=True)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_optional)
     tyro.cli(
@@ -256,11 +278,32 @@ def show_help(defaults: Mapping[str, object], command: str, about: str = "") -> 
         prog=command,
         description=about,
         args=["--help"],
-        default=options(**defaults),
+        default=options(**groups),
         config=(tyro.conf.OmitArgPrefixes,),
         registry=registry,
     )
     raise SystemExit(0)
+
+
+def range_of(hint: object) -> Range | None:
+    """Of a number's type, or of such a number or none."""
+    if get_origin(hint) is Annotated:
+        return next((x for x in get_args(hint) if isinstance(x, Range)), None)
+    return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in UNIONS else None
+
+
+def _with_ranges(cls: type) -> type:
+    """A dataclass for whose fields tyro prints not only the default but also the range."""
+    import tyro
+
+    ranges, fields = {name: range_of(hint) for name, hint in option_types(cls).items()}, list[tuple[str, object]]()
+    for name, hint in get_type_hints(cls).items():
+        said = tyro.conf.arg(help_behavior_hint=partial("(default: {1}; {0})".format, ranges[name]))
+        fields.append((name, Annotated[hint, said] if ranges[name] else hint))
+    made = dataclasses.make_dataclass(cls.__name__, fields, frozen=True)
+    for name in {"__doc__", "__module__", "__qualname__", "__firstlineno__"} & vars(cls).keys():
+        setattr(made, name, vars(cls)[name])  # so that tyro finds the comments in the source
+    return made
 
 
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs.directory import read_config
+from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, to_json
 from polyplay.runs.trust import check_trust
+from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.placement import Placement
@@ -69,6 +72,18 @@ def crew_of(options: RunOptions) -> Crew:
         where=Placement(options.device, options.actors_on),
         reuse=options.reuse,
     )
+
+
+def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
+    """The page's system. Raises UserError, also where the crew's shared memory cannot be had."""
+    try:
+        return page.build(settings, crew)
+    except (MemoryError, OSError) as e:
+        if isinstance(e, OSError) and e.errno != errno.ENOMEM:
+            raise
+        usual = vars(page.Config())
+        changed = [f"{flag(k)} {v}" for k, v in vars(settings).items() if type(v) is int and v > usual[k]]
+        raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
-from polyplay.common.bounds import above_zero, at_least, fraction
+from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
@@ -64,15 +64,15 @@ T = TypeVar("T", bound=Options)
 class RunOptions:
     """The same for every system. Whole numbers may be written 10_000_000, 10M or 1e7."""
 
-    frames: int | None = None
+    frames: Count | None = None
     """stop after this many frames of the environment (with frame skip 4: four per agent step)"""
-    steps: int | None = None
+    steps: Count | None = None
     """stop after this many agent steps (also --total-timesteps, -n); instead of --frames"""
-    minutes: float | None = None
+    minutes: Seconds | None = None
     """stop after this many minutes of wall time"""
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
-    seed: int = 0
+    seed: Seed = 0
     """seed of everything random"""
     run: str | None = None
     """directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)"""
@@ -85,16 +85,16 @@ class RunOptions:
     """everything in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
     """what workers are"""
-    step_timeout: float = 60.0
+    step_timeout: Seconds = 60.0
     """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
-    max_restarts: int = 10
+    max_restarts: Whole = 10
     """faults of its environments (an exception, a hang, a lost process) that a worker repairs within an hour and within
     10,000 of its steps; one more ends the run"""
-    report_every: float = 5.0
+    report_every: Seconds = 5.0
     """seconds between reports"""
-    checkpoint_every: float = 300.0
+    checkpoint_every: Seconds = 300.0
     """seconds between checkpoints"""
-    keep: int = 3
+    keep: Count = 3
     """how many of the newest checkpoints to keep, besides the best"""
     tensorboard: bool = True
     """write tensorboard/ in the run directory"""
@@ -113,17 +113,17 @@ class RunOptions:
     actors_on: Literal["cpu", "device"] = "cpu"
     """where actors of impala and appo compute: on the CPU, a core each, or where learners do (large networks, with few
     actors of many lanes)"""
-    cores: int | None = None
+    cores: Count | None = None
     """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
     replicas and environments' threads, is divided among them"""
-    eval_every: int | None = None
+    eval_every: Count | None = None
     """play games during training every so many frames, with the weights of then (none: not); their scores go to
     evaluations.jsonl, the best weights to checkpoints/best-…"""
-    eval_episodes: int = 10
+    eval_episodes: Count = 10
     """how many games these are"""
     eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
     """how these games start and end, as `polyplay evaluate --protocol`"""
-    eval_epsilon: float | None = None
+    eval_epsilon: Fraction | None = None
     """the chance of a uniform random action in them (none: the system's own for evaluation, mostly 0)"""
     reuse: bool = True
     """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
@@ -139,9 +139,6 @@ class RunOptions:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
-        at_least(self, frames=1, steps=1, seed=0, max_restarts=0, keep=1, cores=1, eval_every=1, eval_episodes=1)
-        above_zero(self, "minutes", "step_timeout", "report_every", "checkpoint_every")
-        fraction(self, "eval_epsilon")
         if self.chaos is not None:
             fault_rules.parse_faults(self.chaos)
             if self.serial or self.on == "thread":
@@ -173,13 +170,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Setting
 def resolve(page: Page, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
-    given = {}
-    for key, value in overrides.items():
-        name = flags.ALIASES.get(key, key)
-        if name not in types:
-            raise UserError(f"unknown keyword {key} for {name_of(page)}{flags.nearest_flag(key, types, str)}")
-        given[name] = flags.check_value(name, value, types[name])
-    return _choices(page, given, "keyword")
+    return _choices(page, flags.check_keywords(overrides, types, name_of(page)), "keyword")
 
 
 def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:
@@ -201,14 +192,15 @@ def preset(page: Page, name: str) -> Settings:
     raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {', '.join(page.PRESETS)}{hint}")
 
 
-def override(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
+def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
     """Options of a resumed run with `changes`; new frames take the place of old steps, and vice versa."""
+    changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
     limits = any(changes.get(k) is not None for k in ("frames", "steps"))
-    cleared = {"frames": None, "steps": None} if limits else {}
-    return dataclasses.replace(options, **{**cleared, **changes})
+    cleared: dict[str, object] = {"frames": None, "steps": None} if limits else {}
+    return _replace_known(options, cleared | changes)
 
 
-def adjust(page: Page, settings: Settings, changes: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
     """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
     UserError: what its system does not have, or what cannot change any more.
     """

@@ -153,11 +153,14 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
         text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
     elif passes is None:
         each = f", one every {rows:,} after the first {first_sample(crew):,}" if replays else f" of {rows:,}"
-        text += f"{updates_of(crew, total):,} updates{each}"
+        updates = updates_of(crew, total)
+        text += f"{updates:,} update{'s' * (updates != 1)}{each}"
     else:
-        turns = updates_of(crew, total)
-        text += f"{turns:,} rollouts of {rows:,}, each learnt from in {passes.epochs} passes of "
-        text += f"{passes.minibatches} updates: at most {turns * passes.epochs * passes.minibatches:,}"
+        turns, each, parts = updates_of(crew, total), passes.epochs, passes.minibatches
+        text += f"{turns:,} rollout{'s' * (turns != 1)} of {rows:,}, each learnt from in "
+        text += (
+            f"{each} pass{'es' * (each != 1)} of {parts} update{'s' * (parts != 1)}: at most {turns * each * parts:,}"
+        )
     text += f"; {done * skip:,} frames are done" if done else ""
     sooner = [f"{options.minutes:g} minutes"] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []

@@ -18,8 +18,9 @@ import numpy as np
 
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
-from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
 from polyplay.common import checkpoint
+from polyplay.common.bounds import SEATS
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
@@ -29,7 +30,7 @@ from polyplay.learning.worker import learn
 from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import ROWS, Crew, Role
+from polyplay.workers.crew import Crew, Role
 
 Worker = Generator[None, None, None]
 COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
@@ -131,7 +132,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
-    control, counters = RunControl(), Counters(ROWS, wired.metrics)
+    control, counters = RunControl(), Counters(SEATS, wired.metrics)
     ctx = WorkerContext(
         "", 0, 1, 0, options.seed, counters, control, trace=True, precision=options.precision, patience=0.0
     )
@@ -172,6 +173,8 @@ def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
         raise UserError(f"RUN: {system} is synchronous: training with the same seed does it again")
     if len(acting) > 1 or len(learning) > 1:
         raise UserError(f"RUN: {system} has several roles of actors or learners; only one of each can be done again")
+    if not isinstance(learning[0].source, RolloutBatches):
+        raise UserError(f"RUN: {system} learns from a memory, and no log has what was drawn: it cannot be done again")
     return acting[0], learning[0]
 
 

@@ -16,7 +16,7 @@ from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
-from polyplay.runs.load import crew_of, load_run
+from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import (
     Page,
@@ -24,6 +24,7 @@ from polyplay.runs.options import (
     Settings,
     Sources,
     adjust,
+    name_of,
     new_directory,
     override,
     refuse_begun,
@@ -54,10 +55,11 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     if options.resume == "auto" and (Path(str(options.run)) / "config.json").exists():
         return resume(Path(str(options.run)), changes_given(system, settings, options, sources), trust=True)
     page = systems.load(system)
+    system = name_of(page)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
-    wired = page.build(settings, crew)
+    wired = wire_system(page, settings, crew)
     plan = _plan(page, crew, wired, settings, options)
     settings = replace(settings, **wired.resolved)
     sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
@@ -92,7 +94,7 @@ def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: Dire
     crew = crew_of(options)
     if counters["steps"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
-    wired = page.build(settings, crew)
+    wired = wire_system(page, settings, crew)
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     if why := finished(directory, plan, counters, options, changes):
@@ -125,7 +127,7 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
 
     def plan_of(other: Settings) -> Plan:
         crew = crew_of(options)
-        return make_plan(crew, page.build(other, crew), options, steps)
+        return make_plan(crew, wire_system(page, other, crew), options, steps)
 
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)

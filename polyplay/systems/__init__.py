@@ -29,10 +29,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Any:
-    """The page (a module) of system `name`."""
+    """The page (a module) of system `name`, in capitals or not."""
     known = names()
-    if name in known:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name.lower() in known:
+        return importlib.import_module(f"{__name__}.{name.lower()}")
     there = ", ".join(known)
     if name in COMING:
         raise UserError(f"SYSTEM: {name!r} is not in this version yet; there are: {there}")

@@ -12,6 +12,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.atari.presets import atari_preset
+from polyplay.learning import Epochs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
@@ -61,6 +62,15 @@ def replicas_of(c: Any, crew: Crew, parts: int = 1) -> int:
         given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {n * least}")
     return n
+
+
+def epochs_of(c: Any, replicas: int, target_kl: float = 0.0) -> Epochs:
+    """The passes over a replica's rollout. Raises UserError: a part of it could be empty."""
+    sure = c.lanes // replicas * (c.unroll // 2)  # transitions, if every second row is the first of a game
+    if c.core == "none" and c.minibatches > sure:
+        given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
+        raise UserError(f"{given}, which has {sure} transitions at least: lower it, or raise --lanes or --unroll")
+    return Epochs(c.epochs, c.minibatches, target_kl)
 
 
 def replica_envs(c: Any, crew: Crew, replicas: int, options: dict[str, Any], workers: int = 0) -> Envs:

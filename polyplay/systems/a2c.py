@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C
 from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, replica_envs, replicas_of
@@ -21,30 +22,30 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int = 16  # environments stepped in one batch, over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
-    workers: int = 0  # threads or processes of a replica that step its environments (0: chosen)
-    unroll: int = 5  # agent steps per lane between two updates (nsteps)
-    gamma: float = 0.99  # discount
-    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    lanes: Count = 16  # environments stepped in one batch, over all replicas
+    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
+    groups: Count = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen)
+    unroll: Count = 5  # agent steps per lane between two updates (nsteps)
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    core_size: int = 256  # width of the recurrent core
-    learning_rate: float = 7e-4  # at the start; see --anneal
+    core_size: Width = 256  # width of the recurrent core
+    learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: float = 1e-5  # the optimiser's ε
-    alpha: float = 0.99  # RMSProp's decay
-    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    eps: Positive = 1e-5  # the optimiser's ε
+    alpha: Decay = 0.99  # RMSProp's decay
+    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 0.5  # weight of the value loss
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.5  # weight of the value loss
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reward_scale: float = 1.0  # multiplies rewards before that
+    reward_scale: Positive = 1.0  # multiplies rewards before that
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
-    budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
+    budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 
 def quick() -> Config:

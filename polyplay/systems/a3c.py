@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
@@ -24,29 +25,29 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "a3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    workers: int = 0  # each with one environment and one core (0: as many as cores; the paper had 16)
-    unroll: int = 5  # agent steps between two updates of a worker (t_max)
-    gamma: float = 0.99  # discount
-    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    workers: Workers = 0  # each with one environment and one core (0: as many as cores; the paper had 16)
+    unroll: Count = 5  # agent steps between two updates of a worker (t_max)
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    core_size: int = 256  # width of the recurrent core
+    core_size: Width = 256  # width of the recurrent core
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
-    learning_rate: float = 7e-4  # at the start; see --anneal
+    learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    eps: float = 0.1  # the optimiser's ε
-    alpha: float = 0.99  # RMSProp's decay
-    clip: float = 40.0  # bound of the gradient's global norm, 0 is off: muupan/async-rl's, unconfirmed by the paper
+    eps: Positive = 0.1  # the optimiser's ε
+    alpha: Decay = 0.99  # RMSProp's decay
+    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off: muupan/async-rl's, not the paper's
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     reduction: Literal["sum", "mean"] = "sum"  # over a rollout: with sum (the paper) the step grows with it
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a rollout
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reward_scale: float = 1.0  # multiplies rewards before that
+    reward_scale: Positive = 1.0  # multiplies rewards before that
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
-    budget: int = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
+    budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
 
 
 def lstm() -> Config:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, atari_options, epochs_of, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -26,27 +27,27 @@ class Config:
     atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
-    lanes: int = 16  # environments over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int = 2  # of a replica's lanes, served in turn
-    unroll: int = 5  # agent steps per lane in a rollout (horizon)
-    epochs: int = 4  # ppo: passes over a rollout
-    minibatches: int = 4  # ppo: parts of a pass, an update each; with a core parts of the lanes
-    clip_range: float = 0.2  # ppo: ε; falls with the learning rate
-    gamma: float = 0.99  # discount
-    lam: float = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    lanes: Count = 16  # environments over all replicas
+    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
+    groups: Count = 2  # of a replica's lanes, served in turn
+    unroll: Count = 5  # agent steps per lane in a rollout (horizon)
+    epochs: Count = 4  # ppo: passes over a rollout
+    minibatches: Count = 4  # ppo: parts of a pass, an update each; with a core parts of the lanes
+    clip_range: Positive = 0.2  # ppo: ε; falls with the learning rate
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: float = 7e-4  # at the start; see --anneal
+    learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
-    eps: float = 1e-6  # the optimiser's ε
-    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    eps: Positive = 1e-6  # the optimiser's ε
+    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 0.25  # weight of the value loss (R − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 
 def chunked() -> Config:
@@ -87,7 +88,7 @@ def build(c: Config, crew: Crew) -> System:
     passes = None
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
-        passes = Epochs(c.epochs, c.minibatches)
+        passes = epochs_of(c, replicas)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)

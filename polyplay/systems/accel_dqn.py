@@ -14,10 +14,20 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.common.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, replica_envs, share_of
+from polyplay.systems._wiring import (
+    Crew,
+    System,
+    atari_options,
+    q_network_of,
+    replay_of_rows,
+    replica_envs,
+    replicas_of,
+    share_of,
+)
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -29,28 +39,28 @@ class Config:
     atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
-    lanes: int = 64  # environments over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
-    groups: int = 2  # of a replica's lanes, served in turn
-    unroll: int = 4  # agent steps per lane between updates (horizon)
-    ratio: float = 8.0  # draws per agent step (training intensity)
-    batch: int = 2_048  # transitions in one update, over all replicas
-    capacity: int = 1_000_000  # transitions kept, over all replicas
-    start: int = 50_000  # agent steps before the first update
-    target: int = 39  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
-    gamma: float = 0.99  # discount
-    n_step: int = 1  # rewards summed before the value of the state after them counts
+    lanes: Count = 64  # environments over all replicas
+    replicas: Workers = 0  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
+    groups: Count = 2  # of a replica's lanes, served in turn
+    unroll: Count = 4  # agent steps per lane between updates (horizon)
+    ratio: Positive = 8.0  # draws per agent step (training intensity)
+    batch: Count = 2_048  # transitions in one update, over all replicas
+    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    start: Count = 50_000  # agent steps before the first update
+    target: Count = 39  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 1  # rewards summed before the value of the state after them counts
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
-    bound: float = 10.0  # the largest return that a distribution knows; the least is minus that
-    epsilon: float = 0.01  # how often to play at random, in the end
-    epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
-    learning_rate: float = 2.5e-4  # constant
+    bound: Positive = 10.0  # the largest return that a distribution knows; the least is minus that
+    epsilon: Fraction = 0.01  # how often to play at random, in the end
+    epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
+    learning_rate: Positive = 2.5e-4  # constant
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
-    eps: float = 0.01 / 2_048  # the optimiser's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    eps: Positive = 0.01 / 2_048  # the optimiser's ε
+    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def released() -> Config:
@@ -89,7 +99,7 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 def build(c: Config, crew: Crew) -> System:
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
-    replicas = c.replicas or max(fits, default=1)
+    replicas = replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew)
     each = share_of(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "start")
     envs = replica_envs(c, crew, replicas, atari_options(c))
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
@@ -28,29 +29,29 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "apex"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int = 2  # acting workers, each with its own copy of the weights
-    lanes: int = 4  # environments of one actor
-    memories: int = 1  # workers that remember, each what its share of the actors does
-    learners: int = 1  # copies of the learner, whose gradients are averaged
-    unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
-    gamma: float = 0.99  # discount
-    n_step: int = 3  # rewards summed before the value of the state after them counts
+    actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
+    lanes: Count = 4  # environments of one actor
+    memories: SomeWorkers = 1  # workers that remember, each what its share of the actors does
+    learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
+    unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 3  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    batch: int = 512  # transitions in one update, over all learners
-    ratio: float = 0.0  # draws per agent step; 0: neither side waits for the other
-    capacity: int = 2_000_000  # transitions kept, over all memories; for a while an eighth more
-    trim: int = 100  # updates between two times that what is beyond the capacity goes, the oldest first
-    start: int = 50_000  # agent steps before the first update
-    target: int = 2_500  # updates between two copies of the network to the target network
-    prefetch: int = 16  # batches that each memory keeps ready for each learner
-    priority: float = 0.6  # exponent α of priorities by error
-    epsilon: float = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: float = 6.25e-5  # constant
+    batch: Count = 512  # transitions in one update, over all learners
+    ratio: NonNegative = 0.0  # draws per agent step; 0: neither side waits for the other
+    capacity: Count = 2_000_000  # transitions kept, over all memories; for a while an eighth more
+    trim: Count = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    start: Count = 50_000  # agent steps before the first update
+    target: Count = 2_500  # updates between two copies of the network to the target network
+    prefetch: Count = 16  # batches that each memory keeps ready for each learner
+    priority: Fraction = 0.6  # exponent α of priorities by error
+    epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
+    learning_rate: Positive = 6.25e-5  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: float = 1.5e-7  # the optimiser's ε
-    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
-    budget: int = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
+    eps: Positive = 1.5e-7  # the optimiser's ε
+    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    budget: Count = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

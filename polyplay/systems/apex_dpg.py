@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyplay.acting import GaussianNoise
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.losses import DPGLoss, dpg_outputs
@@ -27,30 +28,30 @@ class Config:
     """Defaults: the paper's, as far as they are known; 64 actors of one lane there, on tasks of the control suite."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
-    actors: int = 2  # acting workers, each with its own copy of the weights
-    lanes: int = 4  # environments of one actor
-    memories: int = 1  # workers that remember, each what its share of the actors does
-    learners: int = 1  # copies of the learner, whose gradients are averaged
-    unroll: int = 100  # agent steps per lane in a rollout, and between two pulls of the weights
-    gamma: float = 0.99  # discount
-    n_step: int = 5  # rewards summed before the value of the state after them counts
-    reward_scale: float = 1.0  # multiplies rewards: the critic learns soonest where values are of a few units
+    actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
+    lanes: Count = 4  # environments of one actor
+    memories: SomeWorkers = 1  # workers that remember, each what its share of the actors does
+    learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
+    unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 5  # rewards summed before the value of the state after them counts
+    reward_scale: Positive = 1.0  # multiplies rewards: the critic learns soonest where values are of a few units
     network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
-    width: int = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
-    batch: int = 256  # transitions in one update, over all learners
-    ratio: float = 0.0  # draws per agent step; 0: neither side waits for the other
-    capacity: int = 1_000_000  # transitions kept, over all memories; for a while an eighth more
-    trim: int = 100  # updates between two times that what is beyond the capacity goes, the oldest first
-    start: int = 50_000  # agent steps before the first update
-    target: int = 100  # updates between two copies of the network to the target network
-    prefetch: int = 16  # batches that each memory keeps ready for each learner
-    priority: float = 0.6  # exponent α of priorities by error
-    noise: float = 0.3  # deviation of the normal noise on each number of an action, in half ranges
-    slope: float = 1.0  # bound of each number of dQ/da, per half range; 0 is off
-    rein: float = 0.0  # how hard the actor is pulled back from the ends of its range, see deterministic.DPG; 0 is off
-    learning_rate: float = 1e-4  # constant, of actor and critic
+    width: Width = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
+    batch: Count = 256  # transitions in one update, over all learners
+    ratio: NonNegative = 0.0  # draws per agent step; 0: neither side waits for the other
+    capacity: Count = 1_000_000  # transitions kept, over all memories; for a while an eighth more
+    trim: Count = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    start: Count = 50_000  # agent steps before the first update
+    target: Count = 100  # updates between two copies of the network to the target network
+    prefetch: Count = 16  # batches that each memory keeps ready for each learner
+    priority: Fraction = 0.6  # exponent α of priorities by error
+    noise: NonNegative = 0.3  # deviation of the normal noise on each number of an action, in half ranges
+    slope: NonNegative = 1.0  # bound of each number of dQ/da, per half range; 0 is off
+    rein: NonNegative = 0.0  # how hard the actor is pulled back from the ends of its range (DPGLoss), 0 is off
+    learning_rate: Positive = 1e-4  # constant, of actor and critic
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
-    budget: int = 100_000_000  # frames to train for when neither --frames nor --steps is given
+    budget: Count = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.buffers import slots_per_batch
+from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
@@ -27,30 +28,30 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: int = 4  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: int = 1  # synchronous learners; their gradients are averaged
-    slots: int = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: int = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
-    unroll: int = 128  # agent steps per lane in a rollout
-    batch: int = 8  # trajectories that passes are made over, over all learners
-    epochs: int = 4  # passes over them
-    minibatches: int = 4  # parts of a pass, whole trajectories, an update each
-    clip_range: float = 0.1  # ε: how far π/μ may go
-    gamma: float = 0.99  # discount
-    lam: float = 0.95  # λ in V-trace's traces
+    actors: Workers = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
+    lanes: Count = 4  # environments of one actor; a slot of the stream is one rollout of all of them
+    learners: SomeWorkers = 1  # synchronous learners; their gradients are averaged
+    slots: Count = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
+    lag: Lag = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    unroll: Count = 128  # agent steps per lane in a rollout
+    batch: Count = 8  # trajectories that passes are made over, over all learners
+    epochs: Count = 4  # passes over them
+    minibatches: Count = 4  # parts of a pass, whole trajectories, an update each
+    clip_range: Positive = 0.1  # ε: how far π/μ may go
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 0.95  # λ in V-trace's traces
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: float = 2.5e-4  # at the start; see --anneal
-    eps: float = 1e-5  # Adam's ε
-    clip: float = 0.5  # bound of the gradient's global norm, 0 is off
+    learning_rate: Positive = 2.5e-4  # at the start; see --anneal
+    eps: Positive = 1e-5  # Adam's ε
+    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 0.5  # weight of the value loss (v − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     normalize_advantage: bool = True  # advantages to mean 0 and deviation 1 over a minibatch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    budget: int = 40_000_000  # frames to train for when neither --frames nor --steps is given
+    budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
+from polyplay.common.bounds import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
@@ -27,29 +28,29 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int = 1  # environments over all replicas
-    replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
-    unroll: int = 4  # agent steps per lane between updates
-    gamma: float = 0.99  # discount
-    n_step: int = 1  # rewards summed before the value of the state after them counts
+    lanes: Count = 1  # environments over all replicas
+    replicas: SomeWorkers = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    unroll: Count = 4  # agent steps per lane between updates
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 1  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
-    batch: int = 32  # transitions in one update, over all replicas
-    ratio: float = 8.0  # draws per agent step: 32 every 4 steps
-    capacity: int = 1_000_000  # transitions kept, over all replicas
-    start: int = 50_000  # agent steps before the first update
-    target: int = 10_000  # updates between two copies of the network to the target network
-    priority: float = 0.0  # exponent α of priorities by error, 0 draws uniformly
-    weighting: float = 0.4  # exponent β of importance weights at the start; 1 at the end
-    epsilon: float = 0.1  # how often to play at random, in the end
-    epsilon_over: int = 1_000_000  # agent steps over which it falls to that, from 1
-    learning_rate: float = 2.5e-4  # constant
+    batch: Count = 32  # transitions in one update, over all replicas
+    ratio: Positive = 8.0  # draws per agent step: 32 every 4 steps
+    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    start: Count = 50_000  # agent steps before the first update
+    target: Count = 10_000  # updates between two copies of the network to the target network
+    priority: Fraction = 0.0  # exponent α of priorities by error, 0 draws uniformly
+    weighting: Fraction = 0.4  # exponent β of importance weights at the start; 1 at the end
+    epsilon: Fraction = 0.1  # how often to play at random, in the end
+    epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
+    learning_rate: Positive = 2.5e-4  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: float = 0.01  # the optimiser's ε
+    eps: Positive = 0.01  # the optimiser's ε
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def released() -> Config:

@@ -8,10 +8,11 @@ model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      sch
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from polyplay.acting import AgentTable, act
 from polyplay.buffers import TrainingQueue
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Range, Whole
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
@@ -29,30 +30,30 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "ga3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    agents: int = 32  # at first; each a process with one environment
-    predictors: int = 2  # at first; threads that serve whoever waits for an action
-    trainers: int = 2  # at first; threads that learn
+    agents: Count = 32  # at first; each a process with one environment
+    predictors: Annotated[int, Range(1, MOST)] = 2  # at first; threads that serve whoever waits for an action
+    trainers: Annotated[int, Range(1, MOST)] = 2  # at first; threads that learn
     schedule: Literal["off", "climb", "annealing", "released"] = "climb"  # the rule that changes these three
-    predict_batch: int = 128  # agents served at once, at most
-    min_batch: int = 0  # transitions of an update, at least (0: one chunk)
-    queue: int = 100  # chunks that may wait for a trainer
-    unroll: int = 5  # transitions of a chunk (t_max); fewer where its episode ends
-    gamma: float = 0.99  # discount
+    predict_batch: Count = 128  # agents served at once, at most
+    min_batch: Whole = 0  # transitions of an update, at least (0: one chunk)
+    queue: Count = 100  # chunks that may wait for a trainer
+    unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
+    gamma: Fraction = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, auto, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: float = 3e-4  # at the start; see --anneal
+    learning_rate: Positive = 3e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    eps: float = 0.1  # the optimiser's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
+    eps: Positive = 0.1  # the optimiser's ε
+    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
-    entropy_cost: float = 0.01  # weight of the entropy bonus
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (as published) the step grows with it
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # of images: x/255, x/128 − 1, or less their mean
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def released() -> Config:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Workers
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
@@ -27,31 +28,35 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int = 0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory of its own
-    memories: int = 1  # free mode: workers that remember, each its share of the actors; 1: global, one each: local
-    learners: int = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
-    shards: int = 2  # parts of the parameter server, a process each; the paper had 31 machines
-    lanes: int = 1  # environments of each actor
-    unroll: int = 1  # agent steps per lane between two pulls of the weights
-    gamma: float = 0.99  # discount
-    n_step: int = 1  # rewards summed before the value of the state after them counts
+    actors: Workers = (
+        0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory of its own
+    )
+    memories: SomeWorkers = (
+        1  # free mode: workers that remember, each its share of the actors; 1: global, one each: local
+    )
+    learners: Workers = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
+    shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
+    lanes: Count = 1  # environments of each actor
+    unroll: Count = 1  # agent steps per lane between two pulls of the weights
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 1  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    batch: int = 32  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: float = (
+    batch: Count = 32  # transitions of a gradient, whose mean it is; as in DQN
+    ratio: NonNegative = (
         32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (free mode, 0: neither side waits)
     )
-    capacity: int = 1_000_000  # transitions kept in each memory
-    start: int = 50_000  # agent steps in each memory before it is drawn from; as in DQN
-    target: int = 60_000  # updates of the server between two pulls of the target network
-    epsilon: float = 0.1  # how often to play at random, in the end
-    epsilon_over: int = 1_000_000  # agent steps of all actors over which it falls to that, from 1
-    learning_rate: float = 0.01  # constant; not published
+    capacity: Count = 1_000_000  # transitions kept in each memory
+    start: Count = 50_000  # agent steps in each memory before it is drawn from; as in DQN
+    target: Count = 60_000  # updates of the server between two pulls of the target network
+    epsilon: Fraction = 0.1  # how often to play at random, in the end
+    epsilon_over: Whole = 1_000_000  # agent steps of all actors over which it falls to that, from 1
+    learning_rate: Positive = 0.01  # constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
-    eps: float = 0.01  # the optimiser's ε; not published
-    stale: int = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
-    outlier: float = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    eps: Positive = 0.01  # the optimiser's ε; not published
+    stale: Whole = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
+    outlier: NonNegative = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

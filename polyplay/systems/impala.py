@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
+from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
@@ -26,32 +27,32 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int = 0  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: int = 16  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: int = 1  # synchronous learners; their gradients are averaged
-    slots: int = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: int = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
-    unroll: int = 20  # agent steps per lane in a rollout
-    batch: int = 32  # trajectories in one update, over all learners
-    gamma: float = 0.99  # discount
-    rho: float = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
+    actors: Workers = 0  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
+    lanes: Count = 16  # environments of one actor; a slot of the stream is one rollout of all of them
+    learners: SomeWorkers = 1  # synchronous learners; their gradients are averaged
+    slots: Count = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
+    lag: Lag = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    unroll: Count = 20  # agent steps per lane in a rollout
+    batch: Count = 32  # trajectories in one update, over all learners
+    gamma: Fraction = 0.99  # discount
+    rho: Positive = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = (
         "auto"  # initial weights (auto: as the network was published)
     )
-    learning_rate: float = 6e-4  # at the start; see --anneal
+    learning_rate: Positive = 6e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: float = 0.01  # the optimiser's ε
-    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
+    eps: Positive = 0.01  # the optimiser's ε
+    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 0.5  # weight of the value loss
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.5  # weight of the value loss
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (the paper) the step grows with it
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def released() -> Config:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, replica
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
+from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, epochs_of, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -21,30 +22,30 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int = 8  # environments stepped in one batch, over all replicas
-    replicas: int = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
-    unroll: int = 128  # agent steps per lane in a rollout
-    epochs: int = 3  # passes over a rollout
-    minibatches: int = 4  # parts of a pass, an update each; with a core parts of the lanes
-    clip_range: float = 0.1  # ε: how far π/μ may go
+    lanes: Count = 8  # environments stepped in one batch, over all replicas
+    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
+    groups: Count = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    unroll: Count = 128  # agent steps per lane in a rollout
+    epochs: Count = 3  # passes over a rollout
+    minibatches: Count = 4  # parts of a pass, an update each; with a core parts of the lanes
+    clip_range: Positive = 0.1  # ε: how far π/μ may go
     value_clip: bool = False  # the value may go as far from what was said while acting, as baselines' ppo2
-    target_kl: float = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
-    gamma: float = 0.99  # discount
-    lam: float = 0.95  # λ of generalised advantage estimation
+    target_kl: NonNegative = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 0.95  # λ of generalised advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    core_size: int = 256  # width of the recurrent core
-    learning_rate: float = 2.5e-4  # at the start; see --anneal
-    eps: float = 1e-5  # Adam's ε
-    clip: float = 0.0  # bound of the gradient's global norm, 0 is off
+    core_size: Width = 256  # width of the recurrent core
+    learning_rate: Positive = 2.5e-4  # at the start; see --anneal
+    eps: Positive = 1e-5  # Adam's ε
+    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"  # what falls over the run: rate and clip range, or rate
-    entropy_cost: float = 0.01  # weight of the entropy bonus
-    value_cost: float = 1.0  # weight of the value loss (R − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a minibatch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    budget: int = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
+    budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 
 def baselines() -> Config:
@@ -79,7 +80,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = Epochs(c.epochs, c.minibatches, c.target_kl)
+    passes = epochs_of(c, replicas, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)

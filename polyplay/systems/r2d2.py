@@ -13,6 +13,7 @@ from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_store
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
@@ -26,30 +27,30 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "r2d2"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int = 2  # acting workers, each with its own copy of the weights
-    lanes: int = 4  # environments of one actor
-    unroll: int = 40  # agent steps per lane in a rollout, and between the starts of two sequences
-    pull: int = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: int = 80  # rows of a sequence that are learnt from
-    burn_in: int = 40  # rows before them that only bring the recurrent state up to date
-    gamma: float = 0.997  # discount
-    n_step: int = 5  # rewards summed before the value of the state after them counts
+    actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
+    lanes: Count = 4  # environments of one actor
+    unroll: Count = 40  # agent steps per lane in a rollout, and between the starts of two sequences
+    pull: Count = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
+    sequence: Count = 80  # rows of a sequence that are learnt from
+    burn_in: Whole = 40  # rows before them that only bring the recurrent state up to date
+    gamma: Fraction = 0.997  # discount
+    n_step: Count = 5  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    core_size: int = 512  # width of the LSTM, which also hears the previous action and reward
-    batch: int = 64  # sequences in one update
-    ratio: float = 0.4  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
-    capacity: int = 4_000_000  # agent steps kept
-    start: int = 250_000  # agent steps before the first update
-    target: int = 2_500  # updates between two copies of the network to the target network
-    priority: float = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
-    weighting: float = 0.6  # exponent β of importance weights, constant
-    epsilon: float = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: float = 1e-4  # constant
-    eps: float = 1e-3  # Adam's ε
-    clip: float = 40.0  # bound of the gradient's global norm, 0 is off
-    rescale: float = 1e-3  # ε of value rescaling h, 0 is off
-    budget: int = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
+    core_size: Width = 512  # width of the LSTM, which also hears the previous action and reward
+    batch: Count = 64  # sequences in one update
+    ratio: Positive = 0.4  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
+    capacity: Count = 4_000_000  # agent steps kept
+    start: Count = 250_000  # agent steps before the first update
+    target: Count = 2_500  # updates between two copies of the network to the target network
+    priority: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
+    weighting: Fraction = 0.6  # exponent β of importance weights, constant
+    epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
+    learning_rate: Positive = 1e-4  # constant
+    eps: Positive = 1e-3  # Adam's ε
+    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
+    budget: Count = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_store
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
@@ -27,29 +28,29 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int = 1  # environments over all replicas
-    replicas: int = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
-    unroll: int = 4  # agent steps per lane between updates
-    gamma: float = 0.99  # discount
-    n_step: int = 3  # rewards summed before the value of the state after them counts
+    lanes: Count = 1  # environments over all replicas
+    replicas: SomeWorkers = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    unroll: Count = 4  # agent steps per lane between updates
+    gamma: Fraction = 0.99  # discount
+    n_step: Count = 3  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     code: Literal["paper", "zoo", "dopamine"] = "paper"  # whose details: see CODES; dopamine's is not double
-    bound: float = 10.0  # the largest return that it knows; the least is minus that
-    sigma: float = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
-    batch: int = 32  # transitions in one update, over all replicas
-    ratio: float = 8.0  # draws per agent step: 32 every 4 steps
-    capacity: int = 1_000_000  # transitions kept, over all replicas
-    start: int = 20_000  # agent steps before the first update
-    target: int = 2_000  # updates between two copies to the target network: 32,000 frames
-    priority: float = 0.5  # exponent α of priorities
-    weighting: float = 0.4  # exponent β of importance weights at the start
-    epsilon: float = 0.01  # without noisy layers: how often to play at random, in the end
-    epsilon_over: int = 62_500  # agent steps over which it falls to that, from 1
-    learning_rate: float = 6.25e-5  # constant
-    eps: float = 1.5e-4  # Adam's ε
-    clip: float = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
-    budget: int = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    bound: Positive = 10.0  # the largest return that it knows; the least is minus that
+    sigma: NonNegative = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
+    batch: Count = 32  # transitions in one update, over all replicas
+    ratio: Positive = 8.0  # draws per agent step: 32 every 4 steps
+    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    start: Count = 20_000  # agent steps before the first update
+    target: Count = 2_000  # updates between two copies to the target network: 32,000 frames
+    priority: Fraction = 0.5  # exponent α of priorities
+    weighting: Fraction = 0.4  # exponent β of importance weights at the start
+    epsilon: Fraction = 0.01  # without noisy layers: how often to play at random, in the end
+    epsilon_over: Whole = 62_500  # agent steps over which it falls to that, from 1
+    learning_rate: Positive = 6.25e-5  # constant
+    eps: Positive = 1.5e-4  # Adam's ε
+    clip: NonNegative = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def dopamine() -> Config:

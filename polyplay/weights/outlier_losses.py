@@ -29,8 +29,6 @@ class OutlierRule:
     cap: int = 10
 
     def __post_init__(self) -> None:
-        if not (self.k > 0.0 and math.isfinite(self.k)):
-            raise UserError(f"--outlier: {self.k:g} given, allowed: a number of deviations above 0, or 0 for none")
         for name in ("warm_up", "horizon", "cap"):
             if getattr(self, name) < 1:
                 raise UserError(f"outliers: {name}={getattr(self, name)} given, allowed: 1 or more")

@@ -73,8 +73,6 @@ class ParameterServer(SharedWeights):
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
-        if stale < 0:
-            raise UserError(f"--stale: {stale} given, allowed: updates of a shard, 1 or more, or 0 for no limit")
         self.shards, self.stale, self.outliers = shards, stale, outliers
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 

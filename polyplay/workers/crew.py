@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.common import processes
-from polyplay.common.context import SEATS, RoleSize, WorkerContext, next_incarnation
+from polyplay.common.bounds import SEATS
+from polyplay.common.context import RoleSize, WorkerContext, next_incarnation
 from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
@@ -44,7 +45,6 @@ from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 
 OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
-ROWS = 64  # of the counters: workers a crew can have at once
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -86,7 +86,7 @@ class Crew:
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
-        self._rows = iter(range(ROWS))
+        self._rows = iter(range(SEATS))
 
     # --------------------------------------------------------------------------------------------- wiring
 
@@ -123,9 +123,9 @@ class Crew:
 
     def _reserve(self, role: Role, n: int) -> None:
         """Places for up to `n` workers of a role."""
-        left = ROWS - sum(r.most for r in self.roles if r is not role)
+        left = SEATS - sum(r.most for r in self.roles if r is not role)
         if n > left:
-            raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {ROWS} workers")
+            raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {SEATS} workers")
         role.most = max(role.most, n)
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
@@ -143,7 +143,7 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(ROWS, metrics)
+        self.counters = Counters(SEATS, metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         prepare()
         if threads:

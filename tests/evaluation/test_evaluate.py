@@ -179,8 +179,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest
     [
         ({"protocol": "null-op"}, "--protocol: null-op is for Atari games, this run plays toy:catch"),
         ({"protocol": "nullop"}, "--protocol: 'nullop' given, did you mean 'null-op'"),
-        ({"epsilon": -0.1}, "--epsilon: -0.1 given, allowed: a number from 0 to 1"),
-        ({"episodes": 0}, "--episodes: 0 given, allowed: a whole number from 1 up"),
         ({"starts": "x.json"}, "--starts x.json is for --protocol human-starts, run given"),
     ],
 )

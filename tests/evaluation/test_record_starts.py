@@ -51,10 +51,3 @@ def test_a_game_without_screens_has_no_start_states(tmp_path: Path):
     run = made.run(tmp_path / "run", network="mlp")
     with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
         record_starts.record_starts(run, record_starts.StartsOptions())
-
-
-def test_mistakes_are_said():
-    with pytest.raises(UserError, match="--frames: 0 given, allowed: a whole number from 1 up"):
-        record_starts.StartsOptions(frames=0)
-    with pytest.raises(UserError, match="--epsilon: 3 given, allowed: a number from 0 to 1"):
-        record_starts.StartsOptions(epsilon=3)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
-from polyplay.common.errors import UserError
 from polyplay.learning.epochs import Epochs, Minibatches, shuffled_order
 from polyplay.learning.learner import Learner
 from polyplay.learning.losses import ppo
@@ -143,16 +141,3 @@ def test_too_far_from_the_policy_that_acted_ends_the_passes():
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"epochs": 0}, "--epochs: 0 given"),
-        ({"minibatches": -1}, "--minibatches: -1"),
-        ({"target_kl": -1.0}, "-kl: -1"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(wrong, told):
-    with pytest.raises(UserError, match=told):
-        Epochs(**wrong)

@@ -70,9 +70,7 @@ def test_gradients_flow_back_through_time_but_not_past_a_first_row():
     assert (x.grad[:, 1].abs().sum(1) > 0).tolist() == [False, False, False, True, True]
 
 
-def test_names_and_sizes_are_checked():
+def test_names_are_checked():
     assert recurrent.make_core("none", 3, 8) is None
     with pytest.raises(UserError, match="core: 'rnn' is not one of none, lstm, gru"):
         recurrent.make_core("rnn", 3, 8)
-    with pytest.raises(UserError, match="core_size: 0 given"):
-        recurrent.make_core("gru", 3, 0)

@@ -121,7 +121,14 @@ def test_without_losses_the_weights_are_compared(catch, tmp_path):
     assert reproduce(shorter)["checkpoints_equal"] == 0
 
 
-def test_a_synchronous_run_needs_none(tmp_path):
-    run = polyplay.train("a2c", env="toy:catch", steps=200, run=str(tmp_path / "run"), serial=True).directory
-    with pytest.raises(UserError, match="a2c is synchronous"):
+@pytest.mark.parametrize(
+    ("system", "says"), [("a2c", "is synchronous"), ("apex", "learns from a memory"), ("r2d2", "learns from a memory")]
+)
+def test_a_run_that_has_no_log_is_one_line(tmp_path, system, says):
+    kw = {} if system == "a2c" else {"start": 100, "capacity": 1000, "batch": 8, "lanes": 2}
+    run = polyplay.train(
+        system, env="toy:catch", network="mlp", steps=200, run=str(tmp_path / "run"), serial=True, **kw
+    )
+    run = run.directory
+    with pytest.raises(UserError, match=f"RUN: {system} {says}"):
         reproduce(run)

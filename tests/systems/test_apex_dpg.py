@@ -144,8 +144,6 @@ def test_its_picture_is_apexs_with_noise():
         ({"env": "toy:catch"}, "this learns bounded real vectors .*, the environment's are 3 discrete"),
         ({"env": f"{TRAITS}+hybrid+continuous"}, "this learns bounded real vectors"),
         ({"actors": 3}, "--actors 3 does not divide among --memories 2"),
-        ({"noise": -1.0}, "--noise: -1 given, allowed: a number from 0 up"),
-        ({"slope": -1.0}, "--slope"),
     ],
 )
 def test_what_cannot_be_wired_is_refused(settings, said):

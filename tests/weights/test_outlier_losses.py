@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,10 +77,9 @@ def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
     assert (gate.mean, gate.variance, gate.n) == kept
 
 
-@pytest.mark.parametrize(("given", "said"), [({"k": -1.0}, "--outlier: -1 given"), ({"cap": 0}, "cap=0 given")])
-def test_rules_that_cannot_be_are_one_line(given: Any, said):
-    with pytest.raises(UserError, match=said) as e:
-        OutlierRule(**given)
+def test_rules_that_cannot_be_are_one_line():
+    with pytest.raises(UserError, match="cap=0 given") as e:
+        OutlierRule(cap=0)
     assert "\n" not in str(e.value)
 
 

@@ -185,7 +185,3 @@ def test_mistakes_are_said_before_anything_is_made(tmp_path: Path):
     with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch"):
         polyplay.train("a2c", serial=True, eval_protocol="null-op", run=str(run), **QUICK)
     assert not run.exists()
-    with pytest.raises(UserError, match="--eval-every: 0 given, allowed: a whole number from 1 up"):
-        options.RunOptions(eval_every=0)
-    with pytest.raises(UserError, match="--eval-epsilon: 7 given, allowed: a number from 0 to 1"):
-        options.RunOptions(eval_epsilon=7)

@@ -158,10 +158,3 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="what fits: --"):
         polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
     assert len(asked) == 1
-
-
-@pytest.mark.parametrize("learners", [0, -1])
-@pytest.mark.parametrize("system", ["impala", "appo"])
-def test_no_learner_is_a_mistake_of_one_line(system, learners):
-    with pytest.raises(UserError, match=f"--learners: {learners} given, allowed: a whole number from 1 up"):
-        build(system, {"learners": learners})

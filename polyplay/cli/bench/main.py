@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from polyplay.cli.arguments import parse_words
 from polyplay.cli.bench import SCHEMA
-from polyplay.common.bounds import above_zero, at_least
+from polyplay.common.bounds import Count, Seconds
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
 
@@ -31,9 +31,9 @@ class BenchOptions:
     """networks to measure; the systems are run with the first (none: a3c and nature, or mlp)"""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     """of the systems' networks, as train's"""
-    cores: int | None = None
+    cores: Count | None = None
     """use so many of the machine's cores, as train (none: all that this process may use)"""
-    seconds: float = 3.5
+    seconds: Seconds = 3.5
     """how long each system's run is watched; its parts an eighth of that each, at most a second"""
     without: tuple[Literal["env", "network"], ...] = ()
     """run every system with this made free too, between two runs as it is, to see whether that is what holds it up"""
@@ -43,8 +43,6 @@ class BenchOptions:
     """measure nothing: take the figures of this file, that an earlier --json wrote"""
 
     def __post_init__(self) -> None:
-        at_least(self, cores=1)
-        above_zero(self, "seconds")
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():
             folder = Path(self.json).parent
             raise UserError(f"--json: {self.json} given, but there is no directory {folder}; make it first")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from polyplay.common.bounds import Seed
 from polyplay.common.files import Row
 from polyplay.common.statistics import aggregate
 from polyplay.envs.atari.protocols import PROTOCOLS
@@ -42,7 +43,7 @@ class ScoresOptions:
     """random play's score in video_pinball: 0 as all published aggregates have it, or as the raw tables say"""
     published: tuple[str, ...] = ()
     """columns to stand beside (none: a few of the protocol's)"""
-    seed: int = 0
+    seed: Seed = 0
     """of the bootstrap"""
     json: bool = False
     """print one JSON object"""

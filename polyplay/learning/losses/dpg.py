@@ -15,7 +15,6 @@ from torch import Tensor
 
 from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
 from polyplay.learning.losses.base import LazyMetrics, LossOutput, importance_weight
 from polyplay.learning.losses.returns import check_shapes
@@ -36,7 +35,7 @@ class DPGLoss:
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
     Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit, "at_ends" that of numbers of μ(s) within
-    a hundredth of an end. Raises UserError.
+    a hundredth of an end.
     """
 
     clip: float = 1.0
@@ -46,12 +45,6 @@ class DPGLoss:
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "slope_clipped",
         "at_ends",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if not self.clip >= 0.0:
-            raise UserError(f"--slope: {self.clip:g} given, allowed: 0 (no bound) or more")
-        if not 0.0 <= self.rein < torch.inf:
-            raise UserError(f"--rein: {self.rein:g} given, allowed: 0 (none) or more")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
         goal = targeted(batch["return"], batch["discount"], out["target"])

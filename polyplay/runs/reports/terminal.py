@@ -154,7 +154,8 @@ class Terminal:
         for text in lines:
             if isinstance(text, Text):
                 text.no_wrap, text.overflow = True, "ellipsis"
-        return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue")
+        width = self.console.width - len("^C^C")  # echoed behind it, they would fold the line and leave a border behind
+        return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue", width=width)
 
     def _lines(self, frames: int) -> list[RenderableType]:
         frames = max(self.row["frames"], frames)
@@ -237,7 +238,9 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width:
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
     kinds = {name: source.partition(" ")[0] for name, source in sources.items()}
     set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
-    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items()}
+    decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
+    values = {k: v for k, v in (config | set_options).items() if not (decided and k == "budget")}
+    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in values.items()}
     across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
     cells = [(MARKS[kind], name, text, "") for name, (kind, text) in shown.items()]
     down = -(-len(cells) // across)
@@ -285,9 +288,10 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
 
 
 def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
+    steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     return [
-        f"frames {frames:,}   steps {row['steps']:,}   updates {row['updates']:,}",
+        f"frames {frames:,}   steps {steps:,}   updates {row['updates']:,}",
         f"speed  {_number(row['fps'], 0)} frames/s   {_number(row['sps'], 0)} steps/s   {memory}",
         f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
@@ -299,7 +303,7 @@ def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
 
 def _service(row: Row) -> str:
     """Of systems whose agents are served (crew_metrics)."""
-    numbers = f"{row['agents']} agents, {row['predictors']} predictors, {row['trainers']} trainers"
+    numbers = ", ".join(f"{row[k + 's']} {k}{'s' * (row[k + 's'] != 1)}" for k in ("agent", "predictor", "trainer"))
     batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
     waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
     return f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}{waits}   {numbers}"
@@ -324,7 +328,7 @@ def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
 def evaluation_line(row: Row) -> str:
     """One line about an evaluation during training."""
     best = ", the best so far" if row["best"] else ""
-    games = f"{row['episodes']} games ({row['protocol']})"
+    games = f"{row['episodes']} game{'s' * (row['episodes'] != 1)} ({row['protocol']})"
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 

@@ -185,7 +185,7 @@ def test_on_a_terminal_a_panel_tells_how_it_goes(tmp_path: Path):
         "0:00:06",
         "eta 0:04:04",
         "frames 24,000",
-        "steps 5,000",
+        "steps 6,000",
     ):
         assert words in text, words
     for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50 (last 100 games)", "best 49.50"):
