@@ -21,7 +21,7 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
     with zipfile.ZipFile(tmp_path / "out" / done.stdout.split()[-1]) as wheel:
         held = {n for n in wheel.namelist() if n.startswith("polyplay/")}
         entry = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
-        assert "polyplay = polyplay.cli.main:main" in wheel.read(entry).decode()
+        assert "polyplay = polyplay.__main__:main" in wheel.read(entry).decode()
     scores = ("SOURCES.md", "atari_scores.csv", "dopamine_sticky_final.csv")
     data = {
         "polyplay/py.typed",

@@ -57,6 +57,7 @@ class ForkServer:
 
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
+        util.Finalize(None, self._channel.close, exitpriority=0)
         lifeline, self._lifeline = os.pipe()  # we hold the other end, and nobody else does
         passed = [theirs.fileno(), lifeline]
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]

@@ -185,10 +185,10 @@ def test_pictures_take_a_torso_as_it_is() -> None:
         (
             discrete(vector(3)),
             {},
-            "actions: this learns bounded real vectors (a Box), the environment's are 6 discrete",
+            "actions: it learns bounded real vectors (a Box), the environment's are 6 discrete",
         ),
-        (EnvSpec(vector(3), {"a": Discrete(2)}), {}, "this learns bounded real vectors"),
-        (box([-np.inf], [np.inf]), {}, "this learns bounded real vectors"),
+        (EnvSpec(vector(3), {"a": Discrete(2)}), {}, "it learns bounded real vectors"),
+        (box([-np.inf], [np.inf]), {}, "it learns bounded real vectors"),
         (box([-1], [1]), {"actor": (5,)}, "actor: (5,) given, allowed: 2 or more sizes of at least 1"),
         (box([-1], [1]), {"critic": (5, 0)}, "critic: (5, 0) given"),
     ],

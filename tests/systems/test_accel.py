@@ -192,7 +192,6 @@ def test_memory_counts_the_central_vector_and_statistics_once():
             "--replicas 2 x --groups 2 x --minibatches 4; make it a multiple of 16",
         ),
         ({"optimizer": "adamm"}, "did you mean 'adam'"),
-        ({"algo": "ppo", "minibatches": 0}, "--minibatches: 0 given"),
         ({"env": "ALE/Pong-v5", "atari": "acel"}, "acel"),
     ],
 )

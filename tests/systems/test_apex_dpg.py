@@ -141,8 +141,8 @@ def test_its_picture_is_apexs_with_noise():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"env": "toy:catch"}, "this learns bounded real vectors .*, the environment's are 3 discrete"),
-        ({"env": f"{TRAITS}+hybrid+continuous"}, "this learns bounded real vectors"),
+        ({"env": "toy:catch"}, "it learns bounded real vectors .*, the environment's are 3 discrete"),
+        ({"env": f"{TRAITS}+hybrid+continuous"}, "it learns bounded real vectors"),
         ({"actors": 3}, "--actors 3 does not divide among --memories 2"),
     ],
 )

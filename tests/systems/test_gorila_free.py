@@ -133,7 +133,7 @@ def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_r
     had = len(seen.told)
     until(crew, lambda: len(seen.told) > had + 50)
     crew.control.save()
-    until(crew, lambda: crew.counters is not None and crew.counters.column("saved").max() > 0)
+    until(crew, lambda: crew.counters is not None and crew.counters.column("saved").max() >= 1)
     version = int(crew.counters.column("saved").max()) - 1  # type: ignore[union-attr]
     path = checkpoint.complete(tmp_path, version, {})
     learnt = checkpoint.open_checkpoint(path).json("agents/0/learner")["learnt"]

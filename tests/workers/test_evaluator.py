@@ -136,7 +136,7 @@ SMALL: dict[str, Any] = {
     "a3c": {},
     "dqn": DQN,
     "impala": {"lanes": 4, "batch": 8, "unroll": 5, "steps": 3000},  # a turn of its actors is a rollout
-    "ppo": {"lanes": 8},
+    "ppo": {"lanes": 8, "steps": 3000},  # a turn is a rollout of 1,024
 }
 
 

@@ -274,7 +274,7 @@ def test_dials_share_the_places_of_a_crew():
     crew = Crew()
     one, two = crew.add(busy, n=2, name="one"), crew.add(busy, n=2, name="two")
     crew.dial(one, 1, 40)
-    with pytest.raises(UserError, match="at most 64 workers; 30 of two are too many"):
+    with pytest.raises(UserError, match="30 given, allowed: at most 24; a run has at most 64 workers"):
         crew.dial(two, 1, 30)
 
 
