@@ -315,10 +315,10 @@ class Crew:
             raise WorkerLost(_lost(worker, traceback.format_exc())) from None
 
     def _meet(self) -> None:
-        """Workers that wait for each other go on while they can: an update of all learners ends in the round that it
-        was begun in, and actors never see a half of it.
+        """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
+        ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
         """
-        waiting, before = [w for w in self._workers() if w.ctx.meeting], list[int]()
+        waiting, before = [w for w in self._workers() if w.ctx.meeting and w.role.source], list[int]()
         while (now := [w.ctx.meeting for w in waiting]) != before:
             before = now
             for worker in waiting:

@@ -111,10 +111,10 @@ def test_serial_takes_turns():
 
 
 def test_in_one_thread_all_meet_within_a_round():
-    """One that waits for another goes on as soon as that has come: nobody else has a turn in between."""
+    """A learner that waits for another goes on as soon as that has come: nobody else has a turn in between."""
     came, order = [0, 0], []
 
-    def meets(ctx):
+    def meets(ctx, source):
         for number in range(1, 4):
             for part in (2 * number - 1, 2 * number):
                 came[ctx.index] = part
@@ -132,7 +132,7 @@ def test_in_one_thread_all_meet_within_a_round():
 
     crew = Crew(serial=True)
     crew.add(looks)
-    crew.add(meets, n=2, learner=True)
+    crew.add(meets, n=2, learner=True, source=object())
     crew.start()
     assert ends(crew)
     rounds = [sorted(part.split(",")) for part in ",".join(order).split("look")[1:4]]
