@@ -1,0 +1,104 @@
+"""Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from polyplay.buffers import actor_checkpoint
+from polyplay.common import checkpoint
+from polyplay.common.files import Row, read_lines
+from polyplay.runs.directory import GAME
+from polyplay.runs.going_on import BEGINNING
+from polyplay.runs.reports.crew_metrics import CrewMetrics
+from polyplay.runs.reports.reporter import Reporter
+
+PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
+POLICY = f"{checkpoint.policy_name(0)}.safetensors"
+
+
+class CheckpointCompleter:
+    """The main process's share in a checkpoint: makes one of the parts in a run's directory once every learner has
+    written its own of the same update, and removes all but the newest and the best.
+
+    failure: why the newest could not be saved; empty: it was.
+    """
+
+    def __init__(
+        self, directory: Path, metrics: CrewMetrics, reporter: Reporter, keep: int, warn: Callable[[str], None]
+    ):
+        self.directory, self.metrics, self.reporter = directory, metrics, reporter
+        self.keep, self.warn = keep, warn
+        self.games_before = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl", *GAME))
+        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
+
+    def fail(self, text: str) -> None:
+        self.failure = f"not saved: {text}"
+        self.warn(f"{text}; the checkpoint before it stands")
+
+    def complete(self, rows: list[int] | None = None) -> None:
+        """Learners write 1 + the update of their newest part into their counters, negative if it failed; 0.5 for the
+        initial weights. rows: of the learners to look at, if not all that save.
+        """
+        rows = self.metrics.crew.savers() if rows is None else rows
+        marks = set(self.metrics.counters.column("saved")[rows].tolist())
+        if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
+            return
+        self.last = abs(min(marks))
+        version = math.ceil(self.last) - 1
+        if min(marks) < 0:
+            checkpoint.discard(self.directory, version)
+            return
+        if not (checkpoint.partial(self.directory, version) / POLICY).exists():
+            checkpoint.discard(self.directory, version)
+            self.failure = f"not saved: the parts of checkpoint {version} were deleted"
+            return
+        try:
+            checkpoint.complete(self.directory, version, self._counters(version))
+        except (OSError, ValueError) as e:
+            checkpoint.discard(self.directory, version)
+            self.fail(f"checkpoint of update {version}: {getattr(e, 'strerror', None) or e}")
+            return
+        self.failure = ""
+        checkpoint.prune(self.directory, self.keep)
+
+    def rescue(self) -> None:
+        """The run has failed: have what is whole saved, and make a checkpoint of it."""
+        begun, last = time.monotonic(), self.last
+        self.complete()
+        if self.last not in (last, 0.5):  # the worker that failed has done it
+            return
+
+        def busy() -> bool:
+            return time.monotonic() - begun < PATIENCE and any(checkpoint.partials(self.directory))
+
+        self.complete(self.metrics.crew.rescue(self.last, busy))
+
+    def _counters(self, version: int) -> Row:
+        if self.last < 1:  # whoever acts already does so again
+            return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
+        steps, games = self._totals(version)
+        return {
+            "steps": steps,
+            "frames": steps * self.metrics.frames_per_step,
+            "updates": version,
+            "episodes": self.reporter.episodes,
+            "games": games,
+            "episodic_return_mean": self.reporter.return_mean,
+            "wall_seconds": round(self.reporter.wall_seconds, 3),
+        }
+
+    def _totals(self, version: int) -> tuple[int, dict[str, int]]:
+        """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
+        parts = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
+        acting = sum(role.n for role in self.metrics.crew.roles if role.envs or role.agents)
+        if len(parts) < acting:
+            return self.metrics.steps, {}
+        games = {}
+        for part in parts:
+            first, n = part["first_lane"], part["lanes"]
+            games[f"{first}+{n}"] = part["episodes"] + sum(self.games_before[lane] for lane in range(first, first + n))
+        return self.metrics.before["steps"] + sum(part["steps"] for part in parts), games
