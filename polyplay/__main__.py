@@ -15,7 +15,7 @@ def main() -> NoReturn:
 
     status = run()
     signals.ignore()  # it has ended, and its status stands
-    processes.end_descendants(ours=True)
+    processes.end_descendants(titled=True)
     sys.exit(status)
 
 

@@ -19,7 +19,7 @@ class Hyperparameters(SharedObject):
     _values: np.ndarray
 
     def __init__(self, **values: float):
-        self.asked = values  # as configured, whatever they become
+        self.configured = values  # whatever they become
         self._names = {name: i for i, name in enumerate(values)}
         super().__init__(_values=(len(values), np.float64))
         self._values[:] = list(values.values())
@@ -34,12 +34,12 @@ class Hyperparameters(SharedObject):
         getattr(self, name)
         self._values[self._names[name]] = value
 
-    def restore(self, values: Mapping[str, float], asked: Mapping[str, float]) -> None:
-        """Values of a checkpoint, of a run that was asked for `asked`: what was scheduled goes on, unless another value
-        is asked for now.
+    def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
+        """Values of a checkpoint, of a run that was configured with `configured` (None: nobody wrote that down): what
+        was scheduled goes on, unless another value is configured now.
         """
         for name in values.keys() & self._names.keys():
-            if asked.get(name) == self.asked[name]:
+            if configured is None or configured.get(name) == self.configured[name]:
                 self.set(name, values[name])
 
     def all(self) -> dict[str, float]:

@@ -64,7 +64,7 @@ class ForkServer:
         given = json.dumps([*passed, self.preload, self.tied, sys.path])
         command = [spawn.get_executable(), *flags, "-c", CODE, given, ROOM]
         try:
-            with signals.held():
+            with signals.blocked():
                 self._pid = util.spawnv_passfds(command[0], command, passed)
         finally:
             theirs.close()
@@ -162,8 +162,8 @@ class _Popen(popen_forkserver.Popen):
             set_spawning_popen(None)
         fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)  # type: ignore[attr-defined]
         self.pid, self.sentinel, end = fork
-        ours = os.dup(end)  # closed when we end: the child notices by that
-        self.finalizer = util.Finalize(self, util.close_fds, (ours, self.sentinel))  # type: ignore[attr-defined]
+        our_end = os.dup(end)  # closed when we end: the child notices by that
+        self.finalizer = util.Finalize(self, util.close_fds, (our_end, self.sentinel))  # type: ignore[attr-defined]
         with open(end, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
 

@@ -50,15 +50,15 @@ def raise_open_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def end_descendants(ours: bool = False, seconds: float = 2.0) -> None:
-    """Kill every process below this one and see it gone, so that nothing is left once the command has returned. ours:
+def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
+    """Kill every process below this one and see it gone, so that nothing is left once the command has returned. titled:
     only those that bear our title, and what is below them.
     """
     if not LINUX:
         return
     prctl(SUBREAPER, 1)  # orphans come to us from now on
     until = time.monotonic() + seconds
-    while (left := _below(os.getpid(), ours)) and time.monotonic() < until:
+    while (left := _below(os.getpid(), titled)) and time.monotonic() < until:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -68,12 +68,12 @@ def end_descendants(ours: bool = False, seconds: float = 2.0) -> None:
         time.sleep(0.002)
 
 
-def _below(pid: int, ours: bool) -> list[int]:
+def _below(pid: int, titled: bool) -> list[int]:
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, file.read_text().split()):
-                if not ours or _titled(child):
+                if not titled or _titled(child):
                     found += [child, *_below(child, False)]
     return found
 

@@ -55,7 +55,7 @@ def handled(handler: Handler) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def blocked() -> Iterator[None]:
     """They wait until the end of this block; a process that is started meanwhile begins with them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:

@@ -44,14 +44,14 @@ class GradientParts:
 
     def __init__(self, learner: Learner, n: int):
         self.learner, self.n = learner, n
-        self.nets = [self._beside(learner.policy, learner.vector) for _ in range(n)]
+        self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
         self.team = Team(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
         self.views = [p.grad for p in learner.policy.parameters()]
 
-    def _beside(self, net: Policy, vector: FlatParams) -> Policy:
+    def _copy(self, net: Policy, vector: FlatParams) -> Policy:
         """Another module on the same weights, with gradients of its own."""
         made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
         FlatParams(made, memory=vector.flat.detach(), write=False)

@@ -66,7 +66,7 @@ class Learner:
         self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
-        self.beside: WritePart | None = lambda part: None  # what is saved with a run that failed; None: that is not
+        self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.say("warning", text))
@@ -298,13 +298,13 @@ class Learner:
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
         version = self.counts.newest()
-        if self.beside is None or not self.update.whole or version in (self.saved, self.counts.begun):
+        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.counts.begun):
             return
         with self.still():
             part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
             self.version, self.learnt = version, self.counts.learnt
             self._write(part, f"agents/{self.spec.agent}")
-            self.beside(part)
+            self.extra_parts(part)
             self.saved = version
             self.ctx.counters.set("saved", version + 1)
 
@@ -336,7 +336,7 @@ class Learner:
             part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
         hyper = self.spec.hyperparameters
-        part.json(f"{agent}/learner", {**counts, "hyperparameters": hyper.all(), "asked": hyper.asked})
+        part.json(f"{agent}/learner", {**counts, "hyperparameters": hyper.all(), "configured": hyper.configured})
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
@@ -348,7 +348,7 @@ class Learner:
         saved = found.json(f"{agent}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
-        self.spec.hyperparameters.restore(saved["hyperparameters"], saved["asked"])
+        self.spec.hyperparameters.restore(saved["hyperparameters"], saved.get("configured"))
 
 
 def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

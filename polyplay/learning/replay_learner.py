@@ -24,7 +24,7 @@ class ReplayLearner:
             raise ValueError("a replay that its learner fills has a ratio")
         self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates = 0
-        learner.beside = self.save
+        learner.extra_parts = self.save
         if ctx.resume is not None:
             self._load()
 

@@ -152,7 +152,7 @@ class SampleSource:
         self.ctx, self.learner, self.samples, self.params = ctx, learner, source, params
         self.reader, self.first = source.reader(ctx.index), ctx.index == 0
         self.alone = source.learners == 1 or learner.spec.update.apart
-        learner.beside = None  # without its replays the checkpoint before is worth more
+        learner.extra_parts = None  # without its replays the checkpoint before is worth more
         page_lock(source.block, learner.device)
         if self.first:
             self._publish()

@@ -49,8 +49,8 @@ def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunO
     name. Raises UserError: also where it was made elsewhere, unless `trust`.
     """
     config = read_config(directory, whole=True)
-    for told in check_trust(directory, config, trust):
-        print(f"polyplay: {told}", file=sys.stderr)
+    for line in check_trust(directory, config, trust):
+        print(f"polyplay: {line}", file=sys.stderr)
     page: Page = systems.load(config["system"])
     options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     return page, from_json(page.Config, config["config"]), from_json(RunOptions, options), config

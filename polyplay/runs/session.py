@@ -30,7 +30,7 @@ from polyplay.workers.autoscale.worker import describe_decision
 from polyplay.workers.crew import Crew
 
 TICK = 0.25  # seconds between two polls of the workers
-AGAIN = 1.0  # seconds after a signal was told from which on another one counts
+AGAIN = 1.0  # seconds after the line about a signal from which on another one counts
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
@@ -76,12 +76,12 @@ class Session:
         self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
         self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
-        self.asked, self.told = False, 0.0  # by a signal to end; when that was told, 0: it is not yet
+        self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.remarked = False
+        self.saw_remark = False
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
-        self.config, self.origin, self.home = read_config(self.directory), origin(self.directory), setup.lock
+        self.config, self.origin, self.lock = read_config(self.directory), origin(self.directory), setup.lock
         self.crew.directory, self.crew.say = self.directory, self.say
         self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
@@ -120,7 +120,7 @@ class Session:
                 self.failed = True
                 self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
                 self._rescue()
-                if self.ours and checkpoint.everything(self.directory):
+                if self.owns_directory and checkpoint.everything(self.directory):
                     e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` goes on from the last checkpoint")
                 raise
             finally:
@@ -163,15 +163,15 @@ class Session:
 
     def _look(self) -> None:
         """Pass on what has happened since the last time."""
-        if self.home is not None and not self.home.held:
-            self._restore_directory(self.home)
+        if self.lock is not None and not self.lock.held:
+            self._restore_directory(self.lock)
         while self.signals:
             name = self.signals.pop(0)
-            if self.told:
+            if self.warned_at:
                 self._warn(f"{name} again: everything is dropped")
             else:
                 self._warn(f"{name}: saving a checkpoint; once more, a second from now or later, drops everything")
-                self.told = time.monotonic()
+                self.warned_at = time.monotonic()
         self.metrics.report_games(self.reporter, self._warn)
         self.checkpoints.complete()
 
@@ -220,13 +220,13 @@ class Session:
     def _rescue(self) -> None:
         """The run has failed: save first what is whole."""
         self.closing = True
-        if self.crew.counters is not None and self.ours:
+        if self.crew.counters is not None and self.owns_directory:
             self.checkpoints.rescue()
 
     @property
-    def ours(self) -> bool:
+    def owns_directory(self) -> bool:
         """Whether the directory is this run's: it may have been deleted, and another run be there."""
-        return self.home is None or self.home.held
+        return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
         """Report for the last time, stop the crew, write the summary."""
@@ -239,7 +239,7 @@ class Session:
         if self.faults:
             self.faults.release()
         self.crew.stop()
-        if self.ours:
+        if self.owns_directory:
             checkpoint.remove_partial(self.directory)
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"
@@ -249,23 +249,23 @@ class Session:
         saved = checkpoint.everything(self.directory)
         last = saved[-1].name if saved else None
         faults = self._describe_faults(saved)
-        self.reporter.closed = not self.ours
+        self.reporter.closed = not self.owns_directory
         summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes, **faults)
         self.terminal.end(summary)
         return summary
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """The first signal saves and ends the run; another one drops everything, if it comes a second or more after
-        the first was told: schedulers send several at once. A run that has ended for another reason is closed as it
-        would be without them. A line written here could wait for a lock that this thread holds.
+        the line about the first: schedulers send several at once. A run that has ended for another reason is closed
+        as it would be without them. A line written here could wait for a lock that this thread holds.
         """
         if self.closing or self.dropping:
             return
-        if not self.asked:
-            self.asked = True
+        if not self.signalled:
+            self.signalled = True
             self._finish(f"stopped by {signals.name(number)}", 128 + number)
             self.signals.append(signals.name(number))
-        elif self.told and time.monotonic() - self.told >= AGAIN:
+        elif self.warned_at and time.monotonic() - self.warned_at >= AGAIN:
             self.dropping = True
             self.signals.append(signals.name(number))
             if self.waiting:
@@ -286,9 +286,9 @@ class Session:
             row = self.reporter.evaluation({**json.loads(text), **self.origin})
             self.terminal.note(evaluation_line(row))
         elif kind == "remark":  # the first of them speaks for all
-            if not self.remarked:
+            if not self.saw_remark:
                 self._warn(text)
-            self.remarked = True
+            self.saw_remark = True
         elif kind == "unsaved":
             self.checkpoints.fail(text)
         else:

@@ -28,8 +28,8 @@ def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
     code = {what: name for what, name in _names(config).items() if runs_code(name)}
     files = {what: module_file(name.removeprefix("toy:").partition(":")[0]) for what, name in code.items()}
     if code and not trust and not _signed(config):
-        told = " and ".join(f"its {what} {code[what]} would execute {files[what]}" for what in code)
-        raise UserError(f"RUN: {directory} was made elsewhere, and {told}: read that, then say --trust")
+        executed = " and ".join(f"its {what} {code[what]} would execute {files[what]}" for what in code)
+        raise UserError(f"RUN: {directory} was made elsewhere, and {executed}: read that, then say --trust")
     return [f"the run's {what} {code[what]} executes {files[what]}" for what in code]
 
 
@@ -75,8 +75,8 @@ def _sign(config: Row, key: bytes) -> str:
 
 def _key(make: bool) -> bytes | None:
     """The user's own; None: there is none."""
-    home = os.environ.get("XDG_DATA_HOME")
-    path = (Path(home) if home else Path("~/.local/share").expanduser()) / "polyplay" / "key"
+    data = os.environ.get("XDG_DATA_HOME")
+    path = (Path(data) if data else Path("~/.local/share").expanduser()) / "polyplay" / "key"
     with contextlib.suppress(OSError, RuntimeError):
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -109,8 +109,8 @@ class HeldWeights:
 
     def save(self) -> Batch:
         """Empty where newer ones are due."""
-        kept = {"age": np.array(self.age), "version": np.array(self.version)}
-        return {**kept, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
+        state = {"age": np.array(self.age), "version": np.array(self.version)}
+        return {**state, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
 
     def load(self, saved: Batch) -> None:
         self.age, self.version = int(saved["age"]), int(saved["version"])

@@ -57,7 +57,7 @@ def test_under_nohup_a_hangup_stays_ignored():
 def test_held_signals_come_later():
     came = []
     with signals.handled(lambda number, frame: came.append(number)):
-        with signals.held():
+        with signals.blocked():
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             assert came == []
         assert came == [signal.SIGTERM]

@@ -125,7 +125,7 @@ def test_what_was_scheduled_goes_on(tmp_path):
         hyper = next(r.spec.hyperparameters for r in crew.roles if r.spec)
         hyper.restore({"learning_rate": 7e-4}, {"learning_rate": asked})
         assert hyper.learning_rate == rate
-    assert saved["asked"]["learning_rate"] == 1e-3
+    assert saved["configured"]["learning_rate"] == 1e-3
 
 
 def test_resume_needs_a_run(tmp_path):

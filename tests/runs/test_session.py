@@ -79,7 +79,7 @@ def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
 
     def tick(self: session.Session) -> None:
         real(self)
-        if not self.asked or (self.told and time.monotonic() - self.told >= gap):
+        if not self.signalled or (self.warned_at and time.monotonic() - self.warned_at >= gap):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(session.Session, "_tick", tick)
@@ -113,7 +113,7 @@ def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeyp
 
     def send(self: session.Session, real: Any = session.Session._tick) -> None:
         real(self)
-        if self.metrics.updates and not self.asked:
+        if self.metrics.updates and not self.signalled:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(session.checkpoint, "complete", full)

@@ -71,7 +71,9 @@ def _head(buffer: ReplayBuffer, directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as e:
         raise UserError(f"replay: {INDEX} cannot be read ({e})") from None
     if head.get("schema") != SCHEMA:
-        raise UserError(f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}")
+        raise UserError(
+            f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}: use the one that wrote it"
+        )
     saved, own = head["replay"], _description(buffer)
     differ = [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE and own.get(k) != v]
     if differ:

@@ -242,7 +242,7 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width:
     values = {k: v for k, v in (config | set_options).items() if not (decided and k == "budget")}
     shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in values.items()}
     across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
-    cells = [(MARKS[kind], name, text, "") for name, (kind, text) in shown.items()]
+    cells = [(MARKS.get(kind, "*"), name, text, "") for name, (kind, text) in shown.items()]
     down = -(-len(cells) // across)
     table = Table.grid(padding=(0, 1))
     for _ in range(across):
