@@ -32,6 +32,7 @@ from polyplay.runs.options import (
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
+from polyplay.runs.trust import names_same_code
 from polyplay.workers import fault_rules
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ class RunResult:
 def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
     if options.resume == "auto" and (Path(str(options.run)) / "config.json").exists():
-        return resume(Path(str(options.run)), changes_given(system, settings, options, sources), trust=True)
+        changes = changes_given(system, settings, options, sources)
+        return resume(
+            Path(str(options.run)), changes, trust=names_same_code(read_config(Path(str(options.run))), settings)
+        )
     page = systems.load(system)
     system = name_of(page)
     wandb.check_wandb(options.wandb)

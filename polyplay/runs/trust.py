@@ -33,6 +33,11 @@ def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
     return [f"the run's {what} {code[what]} executes {files[what]}" for what in code]
 
 
+def names_same_code(config: Row, settings: object) -> bool:
+    """Whether a run with these settings, begun here, would execute the same modules: then no word is needed."""
+    return all(getattr(settings, key, None) == config["config"].get(key) for key in ("env", "network"))
+
+
 def _names(config: Row) -> dict[str, Any]:
     return {"environment": config["config"].get("env"), "network": config["config"].get("network")}
 

@@ -101,3 +101,11 @@ def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, 
     assert "not found" in trust.module_file("strange_package.none")
     shutil.rmtree(package)
     assert "not found" in trust.module_file("strange_package.game")
+
+
+def test_resume_auto_trusts_what_its_own_command_names(run: Path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(run.parent / "another"))
+    kw = {"run": str(run), "resume": "auto", "steps": 200}
+    with pytest.raises(UserError, match="was made elsewhere"):
+        polyplay.train("a2c", **kw)
+    assert polyplay.train("a2c", env="strange_game:make", **kw).exit_code == 0
