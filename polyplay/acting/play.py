@@ -36,9 +36,8 @@ class PlayedGame(NamedTuple):
     number: int  # the g-th game of lane l of L: g · L + l
 
 
-Watch = Callable[
-    [list[PlayedGame], int], bool
-]  # of the games that ended in a step of all lanes, and how many these are
+# of the games that ended in a step of all lanes, and how many these are
+Watch = Callable[[list[PlayedGame], int], bool]
 
 
 @dataclass(frozen=True)

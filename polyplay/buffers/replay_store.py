@@ -35,16 +35,22 @@ def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
     ctx.counters.losses({f"replay_{name}": metrics[name] for name in METRICS if name in metrics})
 
 
-def replay_folder(ctx: WorkerContext) -> str:
-    """Where in a checkpoint a worker's replay is."""
-    return f"replay/{ctx.role}-{ctx.index}"
+def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
+    """Where in a checkpoint a worker's replay is. index: of another one of its role."""
+    return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
-def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> bool:
-    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. Raises UserError."""
-    path = open_checkpoint(ctx.resume).path / replay_folder(ctx)
+def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
+    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role, which
+    owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
+    """
+    root = open_checkpoint(ctx.resume).path
+    path = root / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no replay
         ctx.say("warning", f"{ctx.role} {ctx.index}: nothing was saved of its replay: it begins empty")
+        return False
+    if not all((root / replay_folder(ctx, i)).is_dir() for i in range(replicas)):
+        ctx.say("warning", f"{ctx.role} {ctx.index}: nothing was saved of another one's replay: all begin empty")
         return False
     buffer.load(path)
     return True

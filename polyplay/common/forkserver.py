@@ -66,6 +66,10 @@ class ForkServer:
         try:
             with signals.blocked():
                 self._pid = util.spawnv_passfds(command[0], command, passed)
+        except OSError:
+            self._channel.close()
+            os.close(self._lifeline)
+            raise
         finally:
             theirs.close()
             os.close(lifeline)

@@ -80,5 +80,5 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 def _titled(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().startswith(PREFIX.strip())
+        return Path(f"/proc/{pid}/comm").read_bytes().startswith(PREFIX.strip().encode())
     return False

@@ -97,6 +97,8 @@ class GradientParts:
     def _add_up(self, i: int, scale: float) -> None:
         """The sum of all parts' gradients, times scale, for thread i's rows of every parameter."""
         for out, *parts in zip(self.views, *(net.parameters() for net in self.nets), strict=True):
+            if i and not out.dim():  # one number is the first thread's
+                continue
             rows = self.team.part(i, len(out)) if out.dim() else ...
             first, *others = [p.grad[rows] for p in parts if p.grad is not None] or [torch.zeros_like(out[rows])]
             total = torch.add(first, others[0], out=out[rows]) if others else out[rows].copy_(first)

@@ -63,6 +63,6 @@ class ReplayLearner:
         part.json(f"{name}/replay_learner", {"updates": self.updates})
 
     def _load(self) -> None:
-        if restore_replay(self.ctx, self.buffer):
+        if restore_replay(self.ctx, self.buffer, getattr(self.learner.spec.update, "replicas", 1)):
             saved = open_checkpoint(self.ctx.resume).json(f"{replay_folder(self.ctx)}/replay_learner")
             self.updates = int(saved["updates"])

@@ -109,7 +109,8 @@ def _gradient(crew: Any, net: Any) -> str:
     """How a replica's threads divide a batch, where they do (learning.gradient_parts); "" elsewhere."""
     for role in crew.roles:
         replay = role.held_replay
-        if role.learner and replay is not None and not replay.sequence:
+        filtered = getattr(role.spec and role.spec.update, "outliers", None)
+        if role.learner and replay is not None and not replay.sequence and not filtered:
             alone = crew.serial or crew.trace or role.on == "thread" or not crew.where.on_cpu
             n = 1 if alone else members(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
             if n > 1:

@@ -28,12 +28,8 @@ class Config:
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: Workers = (
-        0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory of its own
-    )
-    memories: SomeWorkers = (
-        1  # free mode: workers that remember, each its share of the actors; 1: global, one each: local
-    )
+    actors: Workers = 0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory
+    memories: SomeWorkers = 1  # free mode: workers that remember, each its share of actors; 1: global, one each: local
     learners: Workers = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # environments of each actor
@@ -43,9 +39,7 @@ class Config:
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     batch: Count = 32  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: NonNegative = (
-        32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (free mode, 0: neither side waits)
-    )
+    ratio: NonNegative = 32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (0: free mode, no bound)
     capacity: Count = 1_000_000  # transitions kept in each memory
     start: Count = 50_000  # agent steps in each memory before it is drawn from; as in DQN
     target: Count = 60_000  # updates of the server between two pulls of the target network

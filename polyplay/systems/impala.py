@@ -38,9 +38,7 @@ class Config:
     rho: Positive = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    init: Literal["auto", "orthogonal", "torch", "sonnet"] = (
-        "auto"  # initial weights (auto: as the network was published)
-    )
+    init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     eps: Positive = 0.01  # the optimiser's ε

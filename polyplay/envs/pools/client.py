@@ -88,13 +88,17 @@ class EnvProcessHandle:
         self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        self.process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
         try:
-            self.process.start()
+            process.start()
         except OSError as e:  # too many open files or processes
+            self.orders.close()
+            self.answers.close()
             raise UserError(f"{self} could not be started: {e}; {FEWER}") from None
-        there.close()
-        back.close()
+        finally:
+            there.close()
+            back.close()
+        self.process = process
         self.source, self.sink = self.answers.fileno(), self.orders.fileno()
         os.set_blocking(self.source, False)
 
