@@ -41,8 +41,8 @@ def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role, which
-    owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
+    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role,
+    which owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
     """
     root = open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)

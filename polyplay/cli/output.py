@@ -48,7 +48,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 def print_result(result: Row) -> None:
     """A line for each value that fits in one."""
-    short = {k: v for k, v in result.items() if not isinstance(v, (list, dict))}
+    short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
     for key, value in short.items():
         text = "none" if value is None else str(value)
         if isinstance(value, float):

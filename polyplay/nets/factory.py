@@ -26,7 +26,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
@@ -189,7 +189,8 @@ def _inputs(how: str, obs: Spec) -> Inputs | None:
     if how not in ("centre", "signed"):
         return Normalize(obs) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
-        raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {obs}; use raw or normalize")
+        seen = describe_fields(obs)
+        raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
     return CentredImages(obs.shape) if how == "centre" else SignedImages()
 
 

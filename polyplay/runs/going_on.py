@@ -13,7 +13,7 @@ from polyplay.common.files import Row, is_row, read_object
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import CHANGEABLE, RunOptions, Settings, Sources, to_json
-from polyplay.runs.plan import Plan
+from polyplay.runs.plan import Plan, minutes_over
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 GIVEN = ("command line", "keyword")
@@ -48,7 +48,7 @@ def finished(directory: Path, plan: Plan, counters: Row, options: RunOptions, ch
     if counters["frames"] >= plan.frames:
         why, longer = f"{counters['frames']:,} of {plan.frames:,} frames are done", "--frames N (or --steps N)"
     elif options.minutes is not None and seconds >= 60.0 * options.minutes:
-        why, longer = f"{options.minutes:g} minutes are over", "--minutes N"
+        why, longer = minutes_over(options.minutes), "--minutes N"
     elif "mean return" in str(summary.get("reason")) and changes.get("until_return") is None:
         why, longer = str(summary["reason"]), "--until-return N"
     command = f"polyplay resume {shlex.quote(str(directory))} {longer}"

@@ -39,6 +39,7 @@ class Plan:
     checkpoint: int  # bytes of one
     frames: int  # in all
     left: float  # agent steps to go
+    passes: int = 1  # updates from one rollout, at most
     warning: str = ""  # why nothing will be learnt
     lines: list[tuple[str, str]] = field(default_factory=list)
 
@@ -77,7 +78,8 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
 
         lines += [] if rng.is_compiled(row_kernels.append) else [("once", COMPILES)]
     left = max(0.0, total - done)
-    return Plan(parts, limit, checkpoint, int(total * skip), left, _warning(crew, total), lines)
+    passes = spec.passes.updates if spec.passes else 1
+    return Plan(parts, limit, checkpoint, int(total * skip), left, passes, _warning(crew, total), lines)
 
 
 # ----------------------------------------------------------------------------------------------------- in words
@@ -87,7 +89,8 @@ def _workers(crew: Any) -> str:
     roles = []
     for role in crew.roles:
         envs = role.envs
-        roles.append(f"{role.n} {role.name}" + (f" with {envs.lanes} lanes each{_steppers(envs)}" if envs else ""))
+        lanes = f" with {envs.lanes} lane{'s' * (envs.lanes != 1)} each{_steppers(envs)}" if envs else ""
+        roles.append(f"{role.name} ×{role.n}{lanes}")
         if role.agents is not None:
             envs = role.agents.envs
             roles[-1] += f" for {envs.active or envs.lanes} agents{_steppers(envs)}"
@@ -162,10 +165,19 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
         text += (
             f"{each} pass{'es' * (each != 1)} of {parts} update{'s' * (parts != 1)}: at most {turns * each * parts:,}"
         )
+        text += f", with a lag of 0 to {passes.updates - 1} from the passes alone" * (passes.updates > 1)
     text += f"; {done * skip:,} frames are done" if done else ""
-    sooner = [f"{options.minutes:g} minutes"] if options.minutes is not None else []
+    sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
     return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
+
+
+def minutes_text(minutes: float) -> str:
+    return f"{minutes:g} minute{'s' * (minutes != 1)}"
+
+
+def minutes_over(minutes: float) -> str:
+    return f"{minutes_text(minutes)} {'is' if minutes == 1 else 'are'} over"
 
 
 def rows_per_update(crew: Any) -> int:

@@ -19,7 +19,7 @@ from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
-from polyplay.runs.plan import Plan
+from polyplay.runs.plan import Plan, minutes_over
 from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
 from polyplay.runs.reports.terminal import Terminal, evaluation_line
@@ -90,7 +90,7 @@ class Session:
         self.checkpoints = CheckpointCompleter(
             self.directory, self.metrics, self.reporter, self.options.keep, self._warn
         )
-        self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames)
+        self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
@@ -152,8 +152,7 @@ class Session:
 
     def _overdue(self, seconds: float) -> bool:
         """Whether learners have had their time to save and end. Who has not even begun has nothing to save."""
-        stamps = self.metrics.counters.column("stamp")[self.metrics.crew.savers()]
-        if not stamps.any() and self.metrics.updates == self.metrics.before["updates"]:
+        if not self._learning():
             self.reason += " before anything was learnt"
             return True
         if seconds > PATIENCE:
@@ -161,11 +160,16 @@ class Session:
             self.reason += f"; not saved: learners did not end within {PATIENCE:.0f} s, their last updates are lost"
         return seconds > PATIENCE
 
+    def _learning(self) -> bool:
+        """Whether any learner has begun."""
+        stamps = self.metrics.counters.column("stamp")[self.metrics.crew.savers()]
+        return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
+
     def _look(self) -> None:
         """Pass on what has happened since the last time."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
-        while self.signals:
+        while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
             name = self.signals.pop(0)
             if self.warned_at:
                 self._warn(f"{name} again: everything is dropped")
@@ -203,7 +207,7 @@ class Session:
             self.crew.control.save()
         minutes, goal = self.options.minutes, self.options.until_return
         if not self.finishing_since and minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes:
-            self._finish(f"{minutes:g} minutes are over")
+            self._finish(minutes_over(minutes))
         if not self.finishing_since and goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
         if self.faults and self.finishing_since:
@@ -251,7 +255,7 @@ class Session:
         faults = self._describe_faults(saved)
         self.reporter.closed = not self.owns_directory
         summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes, **faults)
-        self.terminal.end(summary)
+        self.terminal.end(summary, self.failed)
         return summary
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

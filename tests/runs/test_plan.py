@@ -33,12 +33,24 @@ def line(made: plan.Plan, head: str) -> str:
 
 
 def test_who_works():
-    assert line(make("a2c", replicas=1), "workers").startswith("1 replica with 16 lanes each; ")
+    assert line(make("a2c", replicas=1), "workers").startswith("replica ×1 with 16 lanes each; ")
     text = line(make("impala", env="ALE/Pong-v5", network="a3c", lanes=4, batch=8), "workers")
-    assert text.startswith("2 act with 4 lanes each (1 ale-py thread), 1 learn; 1 compute thread")
+    assert text.startswith("act ×2 with 4 lanes each (1 ale-py thread), learn ×1; 1 compute thread")
     text = line(make("a2c", env="CartPole-v1", replicas=2, workers=3, options={"on": "thread"}), "workers")
-    assert text.startswith("2 replica with 8 lanes each (3 environment processes); threads of one process, 1 compute")
+    assert text.startswith("replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute")
     assert "all take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
+
+
+def test_one_of_a_kind_is_singular():
+    assert line(make("a2c", lanes=1, replicas=1), "workers").startswith("replica ×1 with 1 lane each; ")
+    one = line(make("a2c", lanes=16, unroll=5, options={"steps": 80, "minutes": 1.0}), "length")
+    assert one == "80 frames = 80 agent steps = 1 update of 80; or until 1 minute"
+    assert plan.minutes_over(1.0) == "1 minute is over"
+    assert plan.minutes_over(0.5) == "0.5 minutes are over"
+    one = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=1, minibatches=1, options={"steps": 32}), "length")
+    assert one.endswith("1 rollout of 32, each learnt from in 1 pass of 1 update: at most 1")
+    many = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=2, minibatches=2, options={"steps": 64}), "length")
+    assert many.endswith("in 2 passes of 2 updates: at most 8, with a lag of 0 to 3 from the passes alone")
 
 
 def test_how_long():

@@ -107,6 +107,16 @@ def test_signals_that_come_together_are_one(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.timeout(60)
+def test_a_signal_before_any_learner_has_begun_is_one_line(tmp_path, monkeypatch, capfd):
+    asked_twice(monkeypatch, 60.0)
+    monkeypatch.setattr(session.Session, "_learning", lambda self: False)
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
+    said = "".join(capfd.readouterr())
+    assert said.count("SIGTERM") == 1
+    assert "stopped by SIGTERM before anything was learnt" in said
+
+
+@pytest.mark.timeout(60)
 def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeypatch, capfd):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

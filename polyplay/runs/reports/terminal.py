@@ -65,7 +65,7 @@ class Terminal:
     """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
     live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
-    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
+    serial, for a debugger's sake). passes: updates from one rollout. `close` gives the terminal back; `end` closes.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Terminal:
         reporter: Reporter,
         *,
         total_frames: int | None = None,
+        passes: int = 1,
         live: bool | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -83,10 +84,10 @@ class Terminal:
         self.console.file = self.output  # type: ignore[assignment]
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
-        self.goal = RunGoal(total_frames)
+        self.goal, self.passes = RunGoal(total_frames), passes
         self.title = ""
         self.row: Row = {}
-        self.warning = ""
+        self.warning, self.below = "", set[str]()  # below: what stood below warnings, such as tracebacks
         self.pending: deque[RenderableType] = deque(maxlen=1000)
         self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
@@ -120,19 +121,25 @@ class Terminal:
             self._draw(self.live, frames)
 
     def warn(self, text: str) -> None:
-        """A line that stays; the panel keeps the last one in view."""
-        self.warning = " ".join(text.split())
+        """A line that stays, with what is below it, once; the panel keeps the last one in view."""
+        first, _, below = text.partition("\n")
+        self.warning = " ".join(first.split())
         self._print(Text.assemble(("warning ", "bold yellow"), self.warning))
+        if below and below not in self.below:
+            self.below.add(below)
+            self._print(Text(below.rstrip()))
 
     def note(self, text: str) -> None:
         """A line that stays."""
         self._print(Text(" ".join(text.split())))
 
-    def end(self, summary: Row) -> None:
-        """The last line: why it ended, what came out, and the command to type next."""
+    def end(self, summary: Row, failed: bool = False) -> None:
+        """The last line: why it ended, what came out, and the command to type next; where it failed, an exception says
+        why and how to go on.
+        """
         self.refresh(summary.get("frames"))
         self.close()
-        self._print(Text(closing_line(summary), no_wrap=True))
+        self._print(Text(closing_line(summary, failed), no_wrap=True))
         self.output.drain(0.5)
 
     def close(self) -> None:
@@ -159,7 +166,7 @@ class Terminal:
 
     def _lines(self, frames: int) -> list[RenderableType]:
         frames = max(self.row["frames"], frames)
-        numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best))
+        numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best, self.passes))
         roles = list(self.reporter.roles.items())[:MOST_ROLES]
         shares = [_shares(name, role, self.console.width) for name, role in roles]
         warning = [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
@@ -287,15 +294,16 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
     return "  ".join(p for p in parts if p)
 
 
-def _numbers(row: Row, frames: int, best: float | None) -> list[str]:
+def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list[str]:
     steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
+    alone = f" (passes alone: 0 to {passes - 1})" if passes > 1 else ""
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     return [
         f"frames {frames:,}   steps {steps:,}   updates {row['updates']:,}",
         f"speed  {_number(row['fps'], 0)} frames/s   {_number(row['sps'], 0)} steps/s   {memory}",
         f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
-        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most   "
+        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{alone}   "
         f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
         *([_service(row)] if "agents" in row else []),
     ]
@@ -332,14 +340,14 @@ def evaluation_line(row: Row) -> str:
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
-def closing_line(summary: Row) -> str:
+def closing_line(summary: Row, failed: bool = False) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"
-    command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") else ""
-    mean = summary["episodic_return_mean"]
+    command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
+    mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
     return (
-        f"{summary['reason']} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
+        f"{why} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
         + (f" · return {_number(mean)} (last 100 games)" if mean is not None else "")
         + command
     )

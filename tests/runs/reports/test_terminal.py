@@ -152,6 +152,30 @@ def test_settings_fit_any_width(width: int):
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
+def test_a_budget_is_not_shown_where_another_length_was_given():
+    for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"frames": 9}, False), ({"steps": 9}, False)):
+        out = io.StringIO()
+        Console(file=out, width=80).print(settings_lines({"env": "x", "budget": 5}, options, {}, 80))
+        assert ("budget" in out.getvalue()) is shown
+
+
+def test_what_is_below_a_warning_is_printed_once_in_lines_of_its_own(tmp_path: Path):
+    case = Case(tmp_path, live=False)
+    for lane in (3, 4):
+        case.terminal.warn(f"lane {lane}: it fell\n  File env.py, line 9\n    fall()\n")
+    assert case.text == "warning lane 3: it fell\n  File env.py, line 9\n    fall()\nwarning lane 4: it fell\n"
+    case.terminal.close()
+
+
+def test_the_lag_that_passes_make_is_said(tmp_path: Path):
+    case = Case(tmp_path, live=True)
+    case.terminal.passes = 12
+    case.report(lag_sum=3, lag_count=2, lag_max=11)
+    case.terminal.refresh()
+    case.terminal.close()
+    assert "lag    1.50 mean, 11 most (passes alone: 0 to 11)" in plain(case.text)
+
+
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
 def test_the_panel_is_at_most_12_lines_whatever_comes(tmp_path: Path, width: int):
     case = Case(tmp_path, live=True, width=width)
@@ -173,7 +197,7 @@ def test_on_a_terminal_a_panel_tells_how_it_goes(tmp_path: Path):
     for i in range(100):
         case.reporter.episode(float(i), 700, 1, 1, lane=0)
     case.report(lag_sum=3, lag_count=2, lag_max=9, queue_depth=4, restarts=1)
-    case.terminal.warn("lane 3\nrestarted")
+    case.terminal.warn("lane 3  restarted")
     case.clock.now += 1
     case.terminal.refresh(24_000)
     text = plain(case.text)
@@ -232,6 +256,8 @@ def test_closing_says_how_to_go_on_after_a_stop():
     assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
     text = closing_line({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
     assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
+    failed = closing_line({**summary, "episodic_return_mean": None, "checkpoint": "000000000007"}, failed=True)
+    assert failed == "failed · 5 frames in 0:00:01"  # the exception says why, and how to go on
 
 
 def test_games_beside_training_are_one_line():
