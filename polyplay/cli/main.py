@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except UserError as e:
-        return _complain(f"error: {' '.join(str(e).split())}", 2)
+        return _complain("\n".join([f"error: {' '.join(str(e).split())}", *_notes(e)]), 2)
     except KeyboardInterrupt as e:
         number = e.number if isinstance(e, signals.Stopped) else signal.SIGINT
         return _complain(f"ended by {signals.name(number)}", 128 + number)
@@ -69,9 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (EnvFailure, WorkerLost, NotFinite, Diverged, OSError) as e:  # OSError: a full disk, another's directory
-        return _complain("\n".join([f"failed: {e}", *getattr(e, "__notes__", [])]), 1)
+        return _complain("\n".join([f"failed: {e}", *_notes(e)]), 1)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
+
+
+def _notes(e: Exception) -> list[str]:
+    """The last of them names the command that goes on with a run that failed."""
+    return getattr(e, "__notes__", [])
 
 
 def _complain(text: str, status: int) -> int:

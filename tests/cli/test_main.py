@@ -222,6 +222,18 @@ def test_what_a_run_raises_becomes_a_status(
     assert capsys.readouterr().err == says
 
 
+def test_the_notes_of_a_mistake_in_mid_run_are_printed(calls: Calls, monkeypatch, capsys: pytest.CaptureFixture):
+    def fail(*_: Any) -> None:
+        e = UserError("--step: too\nmany")
+        e.add_note("`polyplay resume run` goes on from the last checkpoint")
+        raise e
+
+    monkeypatch.setattr(runs, "train", fail)
+    assert main.main(["train", "fake"]) == 2
+    said = "polyplay: error: --step: too many\n`polyplay resume run` goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
