@@ -64,6 +64,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     now = {**to_json(settings), **to_json(options), "system": system}
     given = [k for k in now if k not in FREE and (k == "system" or sources.get(k) in GIVEN)]
     differ = [k for k in given if k in was and was[k] != now[k]]
+    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
         if name not in CHANGEABLE:
             what = "SYSTEM" if name == "system" else flag(name)

@@ -28,11 +28,12 @@ from polyplay.runs.options import (
     new_directory,
     override,
     refuse_begun,
+    to_json,
 )
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
-from polyplay.runs.trust import names_same_code
+from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.workers import fault_rules
 
 if TYPE_CHECKING:
@@ -53,20 +54,19 @@ class RunResult:
 
 def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
-    if options.resume == "auto" and (Path(str(options.run)) / "config.json").exists():
-        changes = changes_given(system, settings, options, sources)
-        return resume(
-            Path(str(options.run)), changes, trust=names_same_code(read_config(Path(str(options.run))), settings)
-        )
     page = systems.load(system)
     system = name_of(page)
+    there = Path(str(options.run))
+    if options.resume == "auto" and (there / "config.json").exists():
+        changes = changes_given(system, settings, options, sources)
+        return resume(there, changes, names_same_code(read_config(there), to_json(settings)))
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
     wired = wire_system(page, settings, crew)
     plan = _plan(page, crew, wired, settings, options)
+    sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
     settings = replace(settings, **wired.resolved)
-    sources = {**sources, **{k: "chosen" for k in wired.resolved if sources.get(k) != "command line"}}
     directory = new_directory(system, settings.env, options)
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {})
     if options.dry_run:
@@ -74,6 +74,8 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     with closing(DirectoryLock(directory)) as lock:
         refuse_begun(directory)
         write_config(directory, setup.description)
+        if why := unsigned(read_config(directory)):
+            _warn(why)
         return _go(replace(setup, lock=lock))
 
 

@@ -33,9 +33,9 @@ def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
     return [f"the run's {what} {code[what]} executes {files[what]}" for what in code]
 
 
-def names_same_code(config: Row, settings: object) -> bool:
-    """Whether a run with these settings, begun here, would execute the same modules: then no word is needed."""
-    return all(getattr(settings, key, None) == config["config"].get(key) for key in ("env", "network"))
+def names_same_code(config: Row, own: Row) -> bool:
+    """Whether a run with `own` configuration, begun here, would execute the same modules: then no word is needed."""
+    return all(own.get(key) == config["config"].get(key) for key in ("env", "network"))
 
 
 def _names(config: Row) -> dict[str, Any]:
@@ -66,6 +66,13 @@ def signature(config: Row) -> str | None:
     return None if key is None else _sign(config, key)
 
 
+def unsigned(config: Row) -> str:
+    """Why this run, begun here, will seem made elsewhere; empty: it will not."""
+    if "signature" in config or not any(map(runs_code, _names(config).values())):
+        return ""
+    return f"{_key_file()} cannot be written, so this run is not signed: whoever opens it says --trust"
+
+
 def _signed(config: Row) -> bool:
     given, key = config.get("signature"), _key(make=False)
     return (
@@ -80,9 +87,8 @@ def _sign(config: Row, key: bytes) -> str:
 
 def _key(make: bool) -> bytes | None:
     """The user's own; None: there is none."""
-    data = os.environ.get("XDG_DATA_HOME")
-    path = (Path(data) if data else Path("~/.local/share").expanduser()) / "polyplay" / "key"
-    with contextlib.suppress(OSError, RuntimeError):
+    path = _key_file()
+    with contextlib.suppress(OSError):
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -91,3 +97,9 @@ def _key(make: bool) -> bytes | None:
                     file.write(secrets.token_bytes(32))
         return path.read_bytes() or None
     return None
+
+
+def _key_file() -> Path:
+    data = os.environ.get("XDG_DATA_HOME")
+    home = Path(data) if data else Path(os.path.expanduser("~/.local/share"))  # as it is, where there is no home
+    return home / "polyplay" / "key"

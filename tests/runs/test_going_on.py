@@ -114,6 +114,22 @@ def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewher
         polyplay.train("a2c", env="toy:catch", resume="auto")
 
 
+@pytest.mark.parametrize("word", ["replicas", "actors"])
+def test_the_very_command_that_began_a_run_goes_on_with_it(word: str, tmp_path: Path, capfd: pytest.CaptureFixture):
+    system = {"replicas": "a2c", "actors": "impala"}[word]
+    words = f"--env toy:catch --network mlp --lanes 4 --on thread --no-tensorboard --{word} 0 --resume auto --run"
+    words = [system.upper(), *words.split(), str(tmp_path / "run")]
+    assert main.main(["train", *words, "--steps", "100"]) == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["sources"][word], config["config"][word] > 0) == ("chosen", True)
+    assert main.main(["train", *words, "--steps", "1000"]) == 0
+    same = {"env": "toy:catch", word: 0, "run": str(tmp_path / "run"), "resume": "auto", "steps": 2000}
+    assert polyplay.train(system.upper(), **same).summary["steps"] >= 2000
+    with pytest.raises(UserError, match=f"--{word}: 9 given"):
+        polyplay.train(system, **{**same, word: 9})
+    assert "given, but" not in capfd.readouterr().err
+
+
 def test_what_may_change_is_what_resume_takes():
     own = {"dry_run", "trust"}  # neither is of the run
     assert set(CHANGEABLE) == set(ResumeOptions.__dataclass_fields__) - own

@@ -104,6 +104,21 @@ def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, 
     assert "not found" in trust.module_file("strange_package.game")
 
 
+def test_a_run_that_cannot_be_signed_says_so_once(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))  # also for root nothing can be made within a file
+    (tmp_path / "strange_game.py").write_text(ENV)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    kw = {"network": "mlp", "lanes": 4, "serial": True, "steps": 100, "tensorboard": False}
+    polyplay.train("a2c", env="strange_game:make", run="one", **kw)
+    said = capfd.readouterr().err
+    assert said.count("is not signed: whoever opens it says --trust") == 1
+    assert f"{tmp_path}/file/polyplay/key cannot be written" in said
+    polyplay.train("a2c", env="toy:catch", run="two", **kw)
+    assert "signed" not in capfd.readouterr().err
+
+
 def test_resume_auto_trusts_what_its_own_command_names(run: Path, monkeypatch):
     trusted: list[bool] = []
 
