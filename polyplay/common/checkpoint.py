@@ -134,6 +134,12 @@ def partials(directory: Path) -> list[Path]:
     return list(checkpoints_dir(directory).glob(".partial-*"))
 
 
+def partial_versions(directory: Path) -> list[int]:
+    """Of which updates there are parts; those of the best weights are another worker's."""
+    names = (path.name.removeprefix(".partial-") for path in partials(directory))
+    return [int(name) for name in names if name.isdecimal()]
+
+
 def remove_partial(directory: Path) -> None:
     """Remove parts that a killed run left."""
     for left in partials(directory):

@@ -18,6 +18,7 @@ from polyplay.common import processes
 
 Handler = Callable[[int, FrameType | None], Any]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN = 1.0  # seconds after the line about one from which on another counts: schedulers send several at once
 
 
 class Stopped(KeyboardInterrupt):

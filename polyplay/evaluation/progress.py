@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from polyplay.common import signals
 
 if TYPE_CHECKING:  # it imports torch
     from polyplay.acting.play import PlayedGame, Watch
@@ -33,7 +33,7 @@ class GamesWatch:
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         if self.signal:
-            self.ended = f"stopped by {signal.Signals(self.signal).name}"
+            self.ended = f"stopped by {signals.name(self.signal)}"
         elif self.max_steps is not None and self.steps >= self.max_steps:
             self.ended = f"--max-steps {self.max_steps:,} are over"
         return not self.ended
@@ -47,7 +47,7 @@ class GamesWatch:
 @contextlib.contextmanager
 def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) -> Iterator[Watch]:
     """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile the
-    first Ctrl-C or SIGTERM ends the evaluation after the present step, the second at once.
+    first signal ends the evaluation after the present step; another one, a second or more later, at once.
     """
     console = console or Console(stderr=True, highlight=False)
     columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -63,26 +63,22 @@ def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) 
             console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
         return going
 
-    with bar, _signals(watch):
+    with bar, signals.handled(_receiver(watch)):
         yield step
 
 
-@contextlib.contextmanager
-def _signals(watch: GamesWatch) -> Iterator[None]:
-    def receive(number: int, frame: FrameType | None) -> None:
-        if watch.signal:
-            raise KeyboardInterrupt
-        watch.signal = number
-        text = f"\npolyplay: {signal.Signals(number).name}: ending after this step; once more to drop everything\n"
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode())  # a stream could wait for a lock that this thread holds
+def _receiver(watch: GamesWatch) -> signals.Handler:
+    told = 0.0
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {s: signal.signal(s, receive) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for s, handler in handlers.items():
-            signal.signal(s, handler)
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if watch.signal:
+            if time.monotonic() - told >= signals.AGAIN:
+                raise signals.Stopped(number)
+            return
+        watch.signal, told = number, time.monotonic()
+        what = "ending after this step; once more, a second from now or later, drops everything"
+        with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
+            os.write(2, f"\npolyplay: {signals.name(number)}: {what}\n".encode())
+
+    return receive

@@ -65,15 +65,22 @@ class CheckpointCompleter:
         self.failure = ""
         checkpoint.prune(self.directory, self.keep)
 
-    def rescue(self) -> None:
-        """The run has failed: have what is whole saved, and make a checkpoint of it."""
+    def rescue(self, dropped: Callable[[], bool]) -> None:
+        """The run has failed: have what is whole saved, and make a checkpoint of it. dropped: asked meanwhile, whether
+        it is not to be waited for.
+        """
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has done it
             return
 
+        made = self.metrics.counters.column("updates")[self.metrics.crew.savers()]
+        version = self.metrics.before["updates"] + int(min(made, default=0))  # what is being saved is at least as new
+
         def busy() -> bool:
-            return time.monotonic() - begun < PATIENCE and any(checkpoint.partials(self.directory))
+            if dropped() or time.monotonic() - begun > PATIENCE:
+                return False
+            return any(v >= version for v in checkpoint.partial_versions(self.directory))
 
         self.complete(self.metrics.crew.rescue(self.last, busy))
 

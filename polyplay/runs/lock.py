@@ -21,7 +21,7 @@ class DirectoryLock:
     """Held from here to `close`. Raises UserError: another process holds it."""
 
     def __init__(self, directory: Path):
-        self.path, self.fd = directory / FILE, -1
+        self.path, self.fd, self.place = directory / FILE, -1, -1
         self.take()
 
     def take(self) -> None:
@@ -41,6 +41,7 @@ class DirectoryLock:
                 raise
         self.close()
         self.fd = fd
+        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             self.take()
             return
@@ -58,16 +59,26 @@ class DirectoryLock:
     @property
     def held(self) -> bool:
         """Whether what is at our path is what we locked, and not another directory or none."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
-        except OSError:
-            return False
+        return _same(self.path, self.fd)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
+        return _same(self.path.parent, self.place)
 
     def close(self) -> None:
         """May be called again."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        for fd in (self.fd, self.place):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.place = -1
+
+
+def _same(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def _command() -> str:

@@ -14,7 +14,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, write_json
+from polyplay.common.files import LogWrites, Row, read_object, write_json
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
 from polyplay.runs.lock import DirectoryLock
@@ -30,7 +30,6 @@ from polyplay.workers.autoscale.worker import describe_decision
 from polyplay.workers.crew import Crew
 
 TICK = 0.25  # seconds between two polls of the workers
-AGAIN = 1.0  # seconds after the line about a signal from which on another one counts
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
@@ -169,6 +168,11 @@ class Session:
         """Pass on what has happened since the last time."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
+        self._tell_signals()
+        self.metrics.report_games(self.reporter, self._warn)
+        self.checkpoints.complete()
+
+    def _tell_signals(self) -> None:
         while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
             name = self.signals.pop(0)
             if self.warned_at:
@@ -176,23 +180,37 @@ class Session:
             else:
                 self._warn(f"{name}: saving a checkpoint; once more, a second from now or later, drops everything")
                 self.warned_at = time.monotonic()
-        self.metrics.report_games(self.reporter, self._warn)
-        self.checkpoints.complete()
 
     def _restore_directory(self, lock: DirectoryLock) -> None:
-        """The run's directory was deleted: write it anew, with all lines, and then a checkpoint. Raises UserError:
-        another run is there now.
+        """The run's directory was deleted: write it anew, with all lines, and then a checkpoint. If only its lock was,
+        lock it again. Raises UserError: another run is there now, or was.
         """
+        same = lock.in_place
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
-            write_json(self.directory / "config.json", self.config)
+            there = (self.directory / "config.json").exists()
+            if there and not self._is_ours():
+                lock.close()
+                raise UserError(f"RUN: another command has written to {self.directory} since: this run leaves it alone")
+            if not there:
+                write_json(self.directory / "config.json", self.config)
         except OSError as e:
             self.writes.fail(str(self.directory), e.strerror or str(e))
             return
-        self._warn(f"{self.directory} was deleted: it is written anew, without the checkpoints that were there")
+        if same and there:
+            self._warn(f"{lock.path} was deleted: it is locked again")
+            return
+        lost = "" if checkpoint.everything(self.directory) else ", without the checkpoints that were there"
+        self._warn(f"{self.directory} was deleted: it is written anew{lost}")
         self.reporter.restore()
         self.crew.control.save()
+
+    def _is_ours(self) -> bool:
+        try:
+            return read_object(self.directory / "config.json") == self.config
+        except ValueError:
+            return False
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -223,9 +241,13 @@ class Session:
 
     def _rescue(self) -> None:
         """The run has failed: save first what is whole."""
-        self.closing = True
+
+        def dropped() -> bool:
+            self._tell_signals()
+            return self.dropping
+
         if self.crew.counters is not None and self.owns_directory:
-            self.checkpoints.rescue()
+            self.checkpoints.rescue(dropped)
 
     @property
     def owns_directory(self) -> bool:
@@ -260,16 +282,17 @@ class Session:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """The first signal saves and ends the run; another one drops everything, if it comes a second or more after
-        the line about the first: schedulers send several at once. A run that has ended for another reason is closed
-        as it would be without them. A line written here could wait for a lock that this thread holds.
+        the line about the first: schedulers send several at once. A run that has failed saves all the same, and one
+        that has ended is closed. A line written here could wait for a lock that this thread holds.
         """
         if self.closing or self.dropping:
             return
         if not self.signalled:
             self.signalled = True
-            self._finish(f"stopped by {signals.name(number)}", 128 + number)
+            if not self.failed:
+                self._finish(f"stopped by {signals.name(number)}", 128 + number)
             self.signals.append(signals.name(number))
-        elif self.warned_at and time.monotonic() - self.warned_at >= AGAIN:
+        elif self.warned_at and time.monotonic() - self.warned_at >= signals.AGAIN:
             self.dropping = True
             self.signals.append(signals.name(number))
             if self.waiting:

@@ -13,7 +13,9 @@ import pytest
 from rich.console import Console
 
 from polyplay.acting.play import PlayedGame
-from polyplay.common import files
+from polyplay.cli import evaluate as cli
+from polyplay.cli import main
+from polyplay.common import files, signals
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 from polyplay.evaluation import evaluate, progress
@@ -128,12 +130,13 @@ def test_it_ends_after_so_many_steps_with_the_games_that_are_over(toy: Path):
         evaluate.evaluate(toy, EvaluateOptions(episodes=40, max_steps=1))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_the_games_that_are_over(toy: Path, number: int, capfd: pytest.CaptureFixture):
     class Impatient(GamesWatch):
         def step(self, found, lanes):
             if self.steps == 16 * 12:
                 os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)  # schedulers send several at once
             return super().step(found, lanes)
 
     before, watch = signal.getsignal(number), Impatient()
@@ -142,18 +145,22 @@ def test_a_signal_ends_it_with_the_games_that_are_over(toy: Path, number: int, c
     assert 0 < result["episodes"] < 40
     assert signal.getsignal(number) is before
     assert not list(toy.glob("evaluation-*"))
-    assert "ending after this step; once more to drop everything" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert said.count("ending after this step; once more, a second from now or later, drops everything") == 1
 
 
-def test_a_second_signal_drops_everything(toy: Path):
+def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypatch, capfd: pytest.CaptureFixture):
     class Stuck(GamesWatch):
         def step(self, found, lanes):
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            monkeypatch.setattr(signals, "AGAIN", 0.0)
+            os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("it went on")
 
-    with pytest.raises(KeyboardInterrupt):
-        evaluate.evaluate(toy, EvaluateOptions(episodes=40), watch=Stuck())
+    monkeypatch.setattr(cli, "GamesWatch", Stuck)
+    assert main.main(["evaluate", str(toy), "--episodes", "40"]) == 143
+    assert "polyplay: ended by SIGTERM" in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch):

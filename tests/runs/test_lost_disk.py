@@ -124,6 +124,37 @@ def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, c
     assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
 
 
+def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):
+    run = tmp_path / "run"
+    at_ticks |= {10: lambda: (run / ".lock").unlink(), 20: lambda: None}
+    result = polyplay.train("impala", run=str(run), steps=100_000_000, **{**KW, **SYSTEMS["impala"]})
+    assert (result.exit_code, result.reason) == (0, "enough")
+    said = "".join(capfd.readouterr())
+    assert re.findall("warning .*", said) == [
+        next(re.finditer("warning .*lock was deleted: it is locked again", said))[0]
+    ]
+    assert (run / "summary.json").exists()
+
+
+@pytest.mark.parametrize("deleted", ["all", "lock"])
+def test_a_run_that_was_there_meanwhile_is_left_alone(deleted: str, tmp_path, at_ticks):
+    run, other = tmp_path / "run", '{"another": 1}'
+
+    def replace() -> None:
+        (run / ".lock").unlink()
+        if deleted == "all":
+            shutil.rmtree(run)
+            run.mkdir()
+        (run / "config.json").write_text(other)
+
+    at_ticks[10] = replace
+    kw = {**KW, **SYSTEMS["impala"], "eval_every": None}
+    with pytest.raises(UserError, match="another command has written to"):
+        polyplay.train("impala", run=str(run), steps=100_000_000, **kw)
+    assert (run / "config.json").read_text() == other
+    assert not (run / "summary.json").exists()
+
+
 def test_another_run_in_its_place_ends_a_run_that_leaves_it_alone(tmp_path, at_ticks, capfd):
     run, kw = tmp_path / "run", {**KW, **SYSTEMS["impala"], "eval_every": None}
     locks: list[Any] = []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,10 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, signals
 from polyplay.common.errors import EnvFailure, NotFinite, WorkerLost
 from polyplay.learning.learner import Learner
+from polyplay.workers.crew import Crew
 from tests.reports import rows
 
 BREAKS = """
@@ -97,6 +101,41 @@ def test_a_learner_that_raises_leaves_its_last_update(tmp_path: Path, monkeypatc
     with pytest.raises(WorkerLost, match="of its own"):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **KW)
     assert [p.name for p in checkpoint.everything(run)] == ["000000000020"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("left", ["again", ".partial-000000000000", ".partial-best-000000000009"])
+def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monkeypatch, capfd):
+    """A learner that does not end: another signal ends the wait, and what others left makes none."""
+    run, begun = tmp_path / "run", [0.0]
+
+    def step(self: Learner, *args: Any):
+        if self.version == 20:
+            raise RuntimeError("of its own")
+        yield from real(self, *args)
+
+    def rescue(self: Crew, saved: float, busy: Any) -> list[int]:
+        version = checkpoint.partial(run, 20)
+        (version if left == "again" else checkpoint.checkpoints_dir(run) / left).mkdir(parents=True)
+        begun[0] = time.monotonic()
+        while busy():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.02)
+        begun[0] = time.monotonic() - begun[0]
+        return []
+
+    real = Learner.step
+    monkeypatch.setattr(Learner, "step", step)
+    monkeypatch.setattr(Crew, "rescue", rescue)
+    monkeypatch.setattr(signals, "AGAIN", 0.3)
+    outside = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(WorkerLost, match="of its own"):
+        polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **KW)
+    assert signal.getsignal(signal.SIGTERM) is outside
+    said = "".join(capfd.readouterr())
+    assert said.count("SIGTERM again: everything is dropped") == (left == "again")
+    assert begun[0] >= 0.3 if left == "again" else begun[0] < 0.3
+    assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, signals
 from polyplay.common.control import RunControl
 from polyplay.common.errors import WorkerLost
 from polyplay.runs import session
@@ -89,7 +89,7 @@ def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
 @pytest.mark.timeout(60)
 def test_another_signal_a_second_later_drops_everything_and_says_so(tmp_path, monkeypatch, capfd):
     asked_twice(monkeypatch, 0.0)
-    monkeypatch.setattr(session, "AGAIN", 0.5)
+    monkeypatch.setattr(signals, "AGAIN", 0.5)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
     said = "".join(capfd.readouterr())
     assert said.count("SIGTERM again: everything is dropped") == 1
