@@ -43,7 +43,7 @@ def resume(directory: str | Path, trust: bool = False, **overrides: Any) -> Run:
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
     """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
-    evaluate`: checkpoint, protocol, epsilon, starts, greedy, video, device, trust.
+    evaluate`: checkpoint, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
     """
     return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
 
