@@ -117,7 +117,7 @@ def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewher
 @pytest.mark.parametrize("word", ["replicas", "actors"])
 def test_the_very_command_that_began_a_run_goes_on_with_it(word: str, tmp_path: Path, capfd: pytest.CaptureFixture):
     system = {"replicas": "a2c", "actors": "impala"}[word]
-    words = f"--env toy:catch --network mlp --lanes 4 --on thread --no-tensorboard --{word} 0 --resume auto --run"
+    words = f"--env toy:catch --network mlp --lanes 8 --on thread --no-tensorboard --{word} 0 --resume auto --run"
     words = [system.upper(), *words.split(), str(tmp_path / "run")]
     assert main.main(["train", *words, "--steps", "100"]) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
