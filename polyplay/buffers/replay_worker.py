@@ -25,6 +25,7 @@ class ReplayShard:
         self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
+            self.queue.reclaim(ctx.index)
             ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, the rows of the lost one are gone")
         elif ctx.resume is not None:
             replay_store.restore_replay(ctx, self.buffer)

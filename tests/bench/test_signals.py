@@ -35,7 +35,7 @@ def test_what_is_wrong_is_seen(tmp_path):
 
 
 def test_every_case_comes_once_coarse_before_fine(tmp_path):
-    asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c"]})
+    asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c"], "begin": 0})
     first = [case for case, _ in zip(sweep.missing(asked), range(24), strict=False)]
     assert len(set(first)) == 24
     assert [case[4] for case in first] == [0] * 8 + [8] * 8 + [16] * 8

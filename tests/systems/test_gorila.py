@@ -182,7 +182,7 @@ def test_its_plan_and_memory_count_the_server_once():
     system = wired(crew, optimizer="adam")
     told = plan.make_plan(crew, system, RunOptions(steps=1_000))
     lines = dict(told.lines)
-    assert lines["workers"].startswith("2 bundle with 4 lanes each, 2 serve_parameters")
+    assert lines["workers"].startswith("bundle ×2 with 4 lanes each, serve_parameters ×2")
     assert lines["length"].endswith("62 updates, one every 8 after the first 500")
     assert lines["repeat"].startswith("not exact")
     assert lines["resume"].startswith("weights, optimiser and counters, whole")
