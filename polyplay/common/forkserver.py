@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import json
 import os
@@ -219,15 +220,12 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
 
 
 def _end_with(lifeline: int) -> None:
-    """Be killed when the other end closes, also in the midst of an import. Elsewhere the channel's end says it."""
-    if processes.LINUX:
-        import fcntl
-
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-        if readable([lifeline], 0.0):  # it was closed before
-            os._exit(1)
+    """Be killed when the other end closes, also in the midst of an import."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if readable([lifeline], 0.0):  # it was closed before
+        os._exit(1)
 
 
 class _Server:
@@ -294,7 +292,7 @@ class _Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            if self.tied and processes.LINUX:
+            if self.tied:
                 processes.prctl(processes.PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != server:
                     os._exit(1)

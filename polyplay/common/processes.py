@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
-LINUX = sys.platform.startswith("linux")
 PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
 PREFIX = "polyplay: "
 label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
@@ -25,8 +23,6 @@ def set_title(text: str) -> None:
     """What `ps` and `top` show instead of the command, which has to be at least as long. In the names of the kernel
     there is room for 15 letters.
     """
-    if not LINUX:
-        return
     import ctypes
 
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -54,8 +50,6 @@ def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
     """Kill every process below this one and see it gone, so that nothing is left once the command has returned. titled:
     only those that bear our title, and what is below them.
     """
-    if not LINUX:
-        return
     prctl(SUBREAPER, 1)  # orphans come to us from now on
     until = time.monotonic() + seconds
     while (left := _below(os.getpid(), titled)) and time.monotonic() < until:

@@ -11,7 +11,6 @@ import multiprocessing
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -24,7 +23,7 @@ from polyplay.common.bounds import SEATS
 from polyplay.common.context import RoleSize, WorkerContext, next_incarnation
 from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.common.errors import Closed, UserError, WorkerLost
 from polyplay.common.forkserver import LOST, ForkedProcess
 from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
@@ -43,6 +42,7 @@ from polyplay.workers.process import (
 )
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
+from polyplay.workers.turns import error_text, take_turns
 
 OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
@@ -296,34 +296,8 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            for worker in self._workers():
-                self._turn(worker)
-            self._meet()
+            take_turns(self._workers())
         return self.done
-
-    def _turn(self, worker: WorkerHandle) -> None:
-        if worker.done:
-            return
-        try:
-            next(worker.runs)
-            worker.ctx.turn()
-        except StopIteration:
-            worker.done = True
-        except (UserError, EnvFailure, NotFinite, Closed):
-            raise
-        except Exception:
-            raise WorkerLost(_lost(worker, traceback.format_exc())) from None
-
-    def _meet(self) -> None:
-        """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
-        ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
-        """
-        waiting, before = [w for w in self._workers() if w.ctx.meeting and w.role.source], list[int]()
-        while (now := [w.ctx.meeting for w in waiting]) != before:
-            before = now
-            for worker in waiting:
-                if worker.ctx.meeting:
-                    self._turn(worker)
 
     def _read_rest(self, worker: WorkerHandle) -> None:
         """All that a worker sent before it ended."""
@@ -344,7 +318,7 @@ class Crew:
         elif kind in KINDS:
             raise KINDS[kind](text)
         elif kind == "error":
-            raise WorkerLost(_lost(worker, text))
+            raise WorkerLost(error_text(worker, text))
         else:
             self.say(kind, text)
 
@@ -408,7 +382,3 @@ class Crew:
 def _refused(role: Role, index: int, why: Exception) -> UserError:
     """The system lets no more be started, which fewer workers cure."""
     return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {FEWER}")
-
-
-def _lost(worker: WorkerHandle, text: str) -> str:
-    return f"worker {worker.role.name} {worker.ctx.index} raised:\n{text.rstrip()}"

@@ -12,11 +12,9 @@ import errno
 import multiprocessing
 import os
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import cast
 
@@ -101,7 +99,6 @@ def as_thread(call: Call, pipe: Connection) -> None:
 
 
 def as_process(call: Call, pipe: Connection) -> None:
-    _end_with_parent()
     processes.label = f" of {multiprocessing.current_process().name}"
     tune(call[0].threads)
     as_thread(call, pipe)
@@ -140,15 +137,3 @@ def start_early(given: Iterable[str]) -> None:
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()
         SERVER.ensure_running()
-
-
-def _end_with_parent() -> None:
-    """If the main process dies, however, so do we: on Linux the fork server is killed with it, and we with that."""
-    parent = multiprocessing.parent_process()
-
-    def watch(parent: multiprocessing.process.BaseProcess) -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    if parent is not None and not processes.LINUX:
-        threading.Thread(target=watch, args=(parent,), daemon=True).start()

@@ -41,7 +41,6 @@ def server():
         made.fate()
 
 
-@pytest.mark.skipif(not processes.LINUX, reason="the kernel's part")
 @pytest.mark.parametrize("preload", ["polyplay.common.errors", "tests.common.slow_to_import"])
 def test_a_server_and_its_children_end_with_the_main_process_and_leave_no_file(tmp_path, preload):
     """Also in the midst of an import."""
@@ -72,7 +71,6 @@ def test_who_is_lost_with_the_server_says_so(server):
     assert again.ending() == "ended with exit status 3"
 
 
-@pytest.mark.skipif(not processes.LINUX, reason="read in /proc")
 def test_processes_are_called_what_they_are(server, monkeypatch):
     monkeypatch.setattr(processes, "label", " [run]")
     process = ForkedProcess(server, time.sleep, (1000,), f"act 1{processes.label}")
