@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 R = TypeVar("R")
@@ -30,6 +30,10 @@ class Team:
         """What work(i) gives for i = 0 … n-1, each in a thread of its own, 0 in the caller's."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
+
+    def begin(self, work: Callable[[], R]) -> Future[R]:
+        """Have one of the other threads do it, in order, while the caller goes on."""
+        return self._others.submit(work)
 
     def part(self, i: int, size: int) -> slice:
         """Of 0 … size, what belongs to thread i."""

@@ -145,12 +145,21 @@ class Learner:
             self.target_copies = self._copies_due()
             self._set_target()
 
+    def divide(self, rows: int) -> bool:
+        """Whether several threads divide samples of so many transitions; decided once."""
+        if self.parts is None:
+            n = parts_of(self, rows)
+            self.parts = GradientParts(self, n) if n > 1 else False
+        return bool(self.parts)
+
+    def begin(self, item: Batch) -> None:
+        """Begin with the sample that step_on_sample gets next, where several threads divide it."""
+        if self.parts:
+            self.parts.begin(to_device(item, self.device), self.version)
+
     def _score_sample(self, batch: Batch) -> LossOutput:
         """The loss of a sample; by several threads, it comes with its gradient."""
-        if self.parts is None:
-            n = parts_of(self, batch)
-            self.parts = GradientParts(self, n) if n > 1 else False
-        if self.parts:
+        if self.divide(len(batch["action"])):
             return self.parts.score(batch, self.version)
         assert self.spec.outputs is not None
         out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
@@ -160,6 +169,8 @@ class Learner:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if getattr(self.policy, "inputs", None) is None or not hasattr(self.policy, "observe"):
             return
+        if self.parts:
+            self.parts.settle()
         self.policy.observe(to_device(rows, self.device))
         if self.target_params is not None:
             self.target_params.flat[self.target_params.weights :].copy_(self.vector.flat[self.vector.weights :])

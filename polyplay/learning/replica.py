@@ -66,6 +66,8 @@ def replica(
             if replay_learner is not None:
                 replay_learner.save(part)
 
+        if replay_learner is not None:
+            replay_learner.draw_ahead(T * envs.lanes)
         for slots in actor.rollouts(lambda k: learner.counts.newest()):
             if slots is not None:
                 batch = collate(slots)
@@ -79,6 +81,8 @@ def replica(
                     learner.save() if spec.update.apart else learner.save(save)
                 if learner.done:
                     return
+                if replay_learner is not None:
+                    replay_learner.draw_ahead(T * envs.lanes)
             yield
     finally:
         pool.close()

@@ -179,6 +179,7 @@ def q_outputs(
     double: bool = False,
     burn_in: int | None = None,
     key: int | None = None,
+    ready: Tensor | None = None,
 ) -> Batch:
     """What the losses take of two `nets.Values` of one kind: scores q [..., A], or logits [..., A, K].
 
@@ -190,20 +191,31 @@ def q_outputs(
     target.hold(), once it was copied, saves each pass the conversion of its weights.
     key: of the noise of noisy networks, another number for every update (its number will do): each pass has noise of
     its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
+    ready: target_scores of these transitions, where they were computed before.
     """
     if burn_in is None and policy.state_spec():
         raise ValueError("a network with memory learns from sequences: say burn_in, and give the state before row 0")
     keys = [None] * 3 if key is None else [3 * key + i for i in range(3)]
     if burn_in is not None:
         return _walked(policy, target, batch, state or {}, double, burn_in, keys)
-    now, then = ({"obs": tree.map(lambda x, i=i: x[i : i + 1], batch["obs"])} for i in (0, 1))
+    now, then = _rows(batch, 0), _rows(batch, 1)
     out = {"q": policy.scores(now, {}, keys[0])[0]}
-    with torch.no_grad():
-        out["target"] = target.scores(then, {}, keys[1], cached=True)[0]
+    out["target"] = target_scores(target, batch, key) if ready is None else ready
     if double:
         with torch.no_grad():
             out["online"] = policy.scores(then, {}, keys[2])[0]
     return out
+
+
+def target_scores(target: QNetwork, batch: Batch, key: int | None = None) -> Tensor:
+    """"target" of `q_outputs`, of transitions."""
+    with torch.no_grad():
+        return target.scores(_rows(batch, 1), {}, None if key is None else 3 * key + 1, cached=True)[0]
+
+
+def _rows(batch: Batch, i: int) -> Batch:
+    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
+    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
 
 
 def _walked(
