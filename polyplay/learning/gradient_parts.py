@@ -3,7 +3,7 @@
 Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores busy,
 each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order, so a
 run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the others
-may pass the next batch through the target network (`begin`).
+may begin with the next batch: acting doesn't change the weights.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from polyplay.buffers.replay.spec import BOTH
 from polyplay.common import tree
-from polyplay.common.team import Team, members
+from polyplay.common.team import LARGE, Team, members
 from polyplay.common.tree import Batch, Tree
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_learning
 from polyplay.learning.losses.base import LazyMetrics, LossOutput
 from polyplay.nets.factory import build_network
+from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.optimizers import RMSProp
@@ -29,6 +30,7 @@ from polyplay.weights.optimizers import RMSProp
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
 
+Factors = list[tuple[Tensor, Tensor]]
 TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
 
 
@@ -53,32 +55,51 @@ class GradientParts:
         self.team = Team(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
-        self.views = [p.grad for p in learner.policy.parameters()]
-        self.targets: list[Future[Tensor]] = []  # of the batch that was begun, a part each
+        each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
+        self.grads = [(p.grad, parts) for p, *parts in each]
+        self.factors = [self._large(net) for net in self.nets]  # by the number of their weight
+        self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
+        self.targets: list[Future[Tensor]] = []  # all parts' passes through the target network
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
         """Another module on the same weights, with gradients of its own."""
         made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
         FlatParams(made, memory=vector.flat.detach(), write=False)
-        for p in made.parameters():
-            p.grad = None
         return made
 
+    @staticmethod
+    def _large(net: Policy) -> dict[int, Factors]:
+        """Where large layers put the factors of their weights' gradients, by the number of the parameter: the product
+        of the whole batch's costs half of those of its parts and their sum.
+        """
+        numbers = {id(p): k for k, p in enumerate(net.parameters())}
+        large = [m for m in net.modules() if isinstance(m, Linear) and m.weight.numel() >= LARGE]
+        for layer in large:
+            layer.factors = []
+        return {numbers[id(layer.weight)]: layer.factors for layer in large if layer.factors is not None}
+
     def begin(self, batch: Batch, key: int) -> None:
-        """Pass the batch that is scored next through the target network, while the caller does something else."""
-        target = self.learner.target_net
-        parts = self._split(batch)
-        self.targets = [self.team.begin(lambda p=p: q_learning.target_scores(target, p, key)) for p in parts]
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights:
+        the others do their parts, and the target network's passes of all.
+        """
+        parts, target = self._split(batch), self.learner.target_net
+        ready = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in parts]
+        others = range(1, self.n)
+        self.begun = [self.team.begin(partial(self._one, i, parts[i], key, ready[i])) for i in others]
+        self.targets = ready
 
     def settle(self) -> None:
-        """Wait for what was begun: what the target network computes with is about to change."""
-        wait(self.targets)
+        """Wait for what was begun: what the networks compute with is about to change."""
+        wait([*self.targets, *self.begun])
 
     def score(self, batch: Batch, key: int) -> LossOutput:
         """The loss of the batch, whose gradient is in the learner's vector then."""
         parts = self._split(batch)
-        begun, self.targets = self.targets, []
-        scored = self.team.each(lambda i: self._one(self.nets[i], parts[i], key, begun[i] if begun else None))
+        if self.begun:
+            scored = [self._one(0, parts[0], key, self.targets[0]), *(other.result() for other in self.begun)]
+            self.begun, self.targets = [], []
+        else:
+            scored = self.team.each(lambda i: self._one(i, parts[i], key))
         summed = self.learner.spec.loss.reduction == "sum"  # type: ignore[attr-defined]
         self.team.each(lambda i: self._add_up(i, 1.0 if summed else 1.0 / self.n))
         loss = sum(s.loss.detach() for s in scored) / (1 if summed else self.n)
@@ -100,26 +121,50 @@ class GradientParts:
 
         return [{k: part(v, i, int(k in TWO)) for k, v in batch.items()} for i in range(self.n)]
 
-    def _one(self, net: Policy, batch: Batch, key: int, begun: Future[Tensor] | None) -> LossOutput:
-        spec, target = self.learner.spec, self.learner.target_net
+    def _one(self, i: int, batch: Batch, key: int, begun: Future[Tensor] | None = None) -> LossOutput:
+        """The loss of part i, whose gradient its network has then."""
+        net, spec, target = self.nets[i], self.learner.spec, self.learner.target_net
         assert spec.outputs is not None
         ready = None if begun is None else begun.result()
         scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
+        for factors in self.factors[i].values():
+            factors.clear()
         scored.loss.backward()
         return scored
 
     @torch.no_grad()
     def _add_up(self, i: int, scale: float) -> None:
         """The sum of all parts' gradients, times scale, for thread i's rows of every parameter."""
-        for out, *parts in zip(self.views, *(net.parameters() for net in self.nets), strict=True):
-            if i and not out.dim():  # one number is the first thread's
+        for k, (whole, parts) in enumerate(self.grads):
+            if whole.numel() < LARGE:  # small ones are the first thread's
+                if i == 0:
+                    _sum([p.grad for p in parts if p.grad is not None], scale, whole)
                 continue
-            rows = self.team.part(i, len(out)) if out.dim() else ...
-            first, *others = [p.grad[rows] for p in parts if p.grad is not None] or [torch.zeros_like(out[rows])]
-            total = torch.add(first, others[0], out=out[rows]) if others else out[rows].copy_(first)
-            for more in others[1:]:
-                total.add_(more)
-            if scale != 1.0:
-                total.mul_(scale)
+            rows = self.team.part(i, len(whole))
+            if k in self.factors[0]:
+                grads, inputs = zip(*(pair for net in self.factors for pair in net[k]), strict=True)
+                _product(torch.cat([g[:, rows] for g in grads]).mul_(scale), torch.cat(inputs), whole[rows])
+            else:
+                _sum([p.grad[rows] for p in parts if p.grad is not None], scale, whole[rows])
+
+
+def _sum(grads: list[Tensor], scale: float, out: Tensor) -> None:
+    """Their sum times scale, in order; 0 where no part has one."""
+    if not grads:
+        out.zero_()
+        return
+    total = torch.add(*grads[:2], out=out) if len(grads) > 1 else out.copy_(grads[0])
+    for more in grads[2:]:
+        total.add_(more)
+    if scale != 1.0:
+        total.mul_(scale)
+
+
+def _product(grad: Tensor, x: Tensor, out: Tensor) -> None:
+    """The gradient float32 [rows, inputs] of a layer's weight, from those of its output [N, rows] and its input."""
+    if grad.dtype == out.dtype:
+        torch.mm(grad.t(), x, out=out)
+    else:
+        out.copy_(torch.mm(grad.t(), x))

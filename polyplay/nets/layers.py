@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +29,12 @@ class Linear(nn.Linear):
 
     exact = True
     half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.hold)
+    factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.factors is not None and torch.is_grad_enabled():
+            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors)  # type: ignore[no-untyped-call]
+            return out
         if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
             return F.linear(x, self.half_weight, self.bias)
         if x.device.type != "cpu" or not self.exact:
@@ -40,6 +45,21 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         weight = F.pad(self.weight, (0, columns)) if columns else self.weight
         return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[: len(x)]
+
+
+class _WithFactors(torch.autograd.Function):
+    """F.linear whose weight's gradient is left to who has the factors: it is their product, dL/dyᵀ·x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
+        ctx.x, ctx.weight, ctx.factors, ctx.bias = x.to(dtype), weight.to(dtype), factors, bias is not None
+        return F.linear(ctx.x, ctx.weight, None if bias is None else bias.to(dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        ctx.factors.append((grad, ctx.x))
+        return grad @ ctx.weight, None, grad.sum(0).float() if ctx.bias else None, None
 
 
 class Conv2d(nn.Conv2d):

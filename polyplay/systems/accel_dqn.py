@@ -113,7 +113,7 @@ def build(c: Config, crew: Crew) -> System:
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     outputs, steps = partial(q_outputs, double=rainbow), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
     learner.T, learner.spec, learner.replay, learner.explore = c.unroll, spec, replay, explore

@@ -95,7 +95,7 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.0 if c.sigma else 0.001)
