@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -28,7 +28,10 @@ from polyplay.weights.flat import FlatParams
 from polyplay.weights.optimizers import RMSProp
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from polyplay.learning.learner import Learner
+    from polyplay.nets.q_network import QNetwork
 
 Factors = list[tuple[Tensor, Tensor]]
 TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
@@ -73,7 +76,7 @@ class GradientParts:
         of the whole batch's costs half of those of its parts and their sum.
         """
         numbers = {id(p): k for k, p in enumerate(net.parameters())}
-        large = [m for m in net.modules() if isinstance(m, Linear) and m.weight.numel() >= LARGE]
+        large = [m for m in cast("nn.Module", net).modules() if isinstance(m, Linear) and m.weight.numel() >= LARGE]
         for layer in large:
             layer.factors = []
         return {numbers[id(layer.weight)]: layer.factors for layer in large if layer.factors is not None}
@@ -82,7 +85,7 @@ class GradientParts:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights:
         the others do their parts, and the target network's passes of all.
         """
-        parts, target = self._split(batch), self.learner.target_net
+        parts, target = self._split(batch), cast("QNetwork", self.learner.target_net)
         ready = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in parts]
         others = range(1, self.n)
         self.begun = [self.team.begin(partial(self._one, i, parts[i], key, ready[i])) for i in others]
@@ -90,7 +93,8 @@ class GradientParts:
 
     def settle(self) -> None:
         """Wait for what was begun: what the networks compute with is about to change."""
-        wait([*self.targets, *self.begun])
+        wait(self.targets)
+        wait(self.begun)
 
     def score(self, batch: Batch, key: int) -> LossOutput:
         """The loss of the batch, whose gradient is in the learner's vector then."""

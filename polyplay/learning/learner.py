@@ -145,12 +145,12 @@ class Learner:
             self.target_copies = self._copies_due()
             self._set_target()
 
-    def divide(self, rows: int) -> bool:
-        """Whether several threads divide samples of so many transitions; decided once."""
+    def divide(self, rows: int) -> GradientParts | None:
+        """The threads that divide samples of so many transitions, if several do; decided once."""
         if self.parts is None:
             n = parts_of(self, rows)
             self.parts = GradientParts(self, n) if n > 1 else False
-        return bool(self.parts)
+        return self.parts or None
 
     def begin(self, item: Batch) -> None:
         """Begin with the sample that step_on_sample gets next, where several threads divide it."""
@@ -159,8 +159,8 @@ class Learner:
 
     def _score_sample(self, batch: Batch) -> LossOutput:
         """The loss of a sample; by several threads, it comes with its gradient."""
-        if self.divide(len(batch["action"])):
-            return self.parts.score(batch, self.version)
+        if parts := self.divide(len(batch["action"])):
+            return parts.score(batch, self.version)
         assert self.spec.outputs is not None
         out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
         return self.spec.loss(out, batch, self.spec.hyperparameters)

@@ -33,7 +33,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.factors is not None and torch.is_grad_enabled():
-            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors)  # type: ignore[no-untyped-call]
+            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors)
             return out
         if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
             return F.linear(x, self.half_weight, self.bias)
@@ -51,7 +51,9 @@ class _WithFactors(torch.autograd.Function):
     """F.linear whose weight's gradient is left to who has the factors: it is their product, dL/dyᵀ·x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factors: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
         ctx.x, ctx.weight, ctx.factors, ctx.bias = x.to(dtype), weight.to(dtype), factors, bias is not None
         return F.linear(ctx.x, ctx.weight, None if bias is None else bias.to(dtype))

@@ -41,6 +41,15 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
+def few_envs(c: Any, crew: Crew, lanes: int) -> Envs:
+    """Environments of a worker that learns with few lanes. A single Atari game is stepped by the worker itself: handing
+    it to another process takes longer than its step.
+    """
+    alone = lanes == 1 and isinstance(c.env, str) and c.env.startswith("ALE/")
+    stepping = {**crew.stepping, "inline": alone or crew.stepping["inline"]}
+    return Envs(c.env, lanes, workers=1, options=atari_options(c), **stepping)
+
+
 def share_of(c: C, among: str, *wholes: str) -> C:
     """The configuration of one of `among` (replicas, say): its share of each of the wholes. Raises UserError: one does
     not divide, or there is nothing to divide.

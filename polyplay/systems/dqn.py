@@ -15,10 +15,9 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
 from polyplay.common.bounds import Count, Fraction, Positive, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -85,7 +84,7 @@ ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 
 def build(c: Config, crew: Crew) -> System:
     each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
-    envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = few_envs(c, crew, each.lanes)
     policy = q_network_of(c, envs, **HEADS[c.head])
     net = policy()
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()

@@ -15,10 +15,9 @@ from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Workers
 from polyplay.common.errors import UserError
-from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
 
 
@@ -73,7 +72,7 @@ def build(c: Config, crew: Crew) -> System:
         raise UserError(f"--memories {c.memories} says nothing without --actors: give both, or leave it out")
     actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
     each = share_of(replace(c, actors=actors, memories=places), "memories", "actors")
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = few_envs(c, crew, c.lanes)
     policy = q_network_of(c, envs)
     net = policy()
     replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)

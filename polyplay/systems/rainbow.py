@@ -15,10 +15,9 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -84,7 +83,7 @@ ROW |= {"source": "Hessel et al. 2018"}
 
 def build(c: Config, crew: Crew) -> System:
     each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
-    envs = Envs(c.env, each.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = few_envs(c, crew, each.lanes)
     sampling, judge, parts = CODES[c.code]
     noise = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = q_network_of(c, envs, **parts, **noise, atoms=51, support=(-c.bound, c.bound))

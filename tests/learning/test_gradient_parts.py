@@ -33,9 +33,15 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def learner(threads: int, loss: str, optimizer: str = "rmsprop_dqn", trace: bool = False) -> Learner:
+def learner(
+    threads: int, loss: str, optimizer: str = "rmsprop_dqn", trace: bool = False, inputs: str = "raw"
+) -> Learner:
     ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), threads=threads, trace=trace)
-    options: Any = {"hidden": (400, 300), **({"atoms": 11, "noisy": "zoo", "sigma": 0.5} if loss == "atoms" else {})}
+    options: Any = {
+        "hidden": (400, 300),
+        "inputs": inputs,
+        **({"atoms": 11, "noisy": "zoo", "sigma": 0.5} if loss == "atoms" else {}),
+    }
     policy = nets.NetworkFactory("mlp", SPEC, options, values=True)
     update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
     return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", outputs=q_outputs, target=5))
@@ -96,8 +102,31 @@ def test_the_gradient_and_the_loss_are_the_whole_batch_s():
 
 
 def test_one_thread_makes_it_where_that_shall_repeat_the_run():
-    batch = item(0)
-    assert parts_of(learner(2, "sum"), batch) == 2
-    assert parts_of(learner(2, "sum", trace=True), batch) == 1
+    assert parts_of(learner(2, "sum"), 32) == 2
+    assert parts_of(learner(2, "sum", trace=True), 32) == 1
     torch.set_num_threads(1)  # as in a serial run, and where workers are threads
-    assert parts_of(learner(2, "sum"), batch) == 1
+    assert parts_of(learner(2, "sum"), 32) == 1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_batch_that_was_begun_before_is_learnt_to_the_bit(loss: str):
+    paths = []
+    for ahead in (False, True):
+        torch.set_num_threads(2)
+        who = learner(2, loss)
+        assert who.divide(32)
+        for i in range(7):
+            if ahead:
+                who.begin(item(i))
+            list(who.step_on_sample(item(i), 4.0))
+        paths.append(who.vector.flat)
+    assert torch.equal(*paths)
+
+
+def test_statistics_of_inputs_change_after_what_was_begun():
+    who = learner(2, "sum", inputs="normalize")
+    who.divide(32)
+    who.begin(item(0))
+    assert who.parts
+    who.observe({"obs": np.ones((5, 4, 20), np.float32)})
+    assert all(f.done() for f in (*who.parts.targets, *who.parts.begun))

@@ -12,6 +12,7 @@ import pytest
 from polyplay.buffers import replay_store
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.rollout_slots import ROWS
+from polyplay.common import checkpoint
 from polyplay.common.tree import Field
 from polyplay.learning.replay_learner import ReplayLearner
 
@@ -30,6 +31,14 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
+        self.spec = SimpleNamespace(update=None)
+        self.divided, self.begun = False, list[Any]()
+
+    def divide(self, rows: int) -> Any:
+        return self if self.divided else None
+
+    def begin(self, item) -> None:
+        self.begun.append(item["id"].tolist())
 
     def remaining(self) -> float:
         return self._left
@@ -64,10 +73,13 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
     return rows
 
 
-def replay_learner(learner: Learner, lanes: int = 4, incarnation: int = 0, **more: Any) -> ReplayLearner:
+def replay_learner(
+    learner: Learner, lanes: int = 4, incarnation: int = 0, resume: Any = None, **more: Any
+) -> ReplayLearner:
     told: list[Any] = []
     counters = SimpleNamespace(losses=told.append, timed=lambda column: nullcontext())
-    ctx: Any = SimpleNamespace(seed=1, index=0, incarnation=incarnation, role="replica", resume=None, counters=counters)
+    who = {"seed": 1, "index": 0, "incarnation": incarnation, "role": "replica", "resume": resume}
+    ctx: Any = SimpleNamespace(**who, counters=counters)
     made = ReplayLearner(
         ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
@@ -109,6 +121,58 @@ def test_replicas_owe_by_the_mean_of_their_steps():
             run(made.step(rollout(2, 4, ends), {}))
         owed.append((made.updates, made.buffer.limiter.steps))
     assert owed == [((54 - 16) * 2 // 8, 54.0)] * 2
+
+
+def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
+    """With episodes that end, so that now and then no update is due where one was expected."""
+    one, two = Learner(), Learner()
+    two.divided = True
+    plain, ahead = replay_learner(one), replay_learner(two)
+    for turn in range(40):
+        rows = rollout(2, 4, ends=(turn % 3,))
+        ahead.draw_ahead(8)
+        run(plain.step(rows, {}))
+        run(ahead.step(rows, {}))
+        assert ahead.updates == plain.updates
+    assert plain.updates > 20
+    assert not one.begun
+    assert len(two.begun) > 20
+    learnt = [item["id"].tolist() for item in two.items]
+    assert [ids for ids in learnt if ids in two.begun] == two.begun[: len(two.begun) - (ahead.ahead is not None)]
+
+
+def test_a_sample_drawn_ahead_waits_for_the_steps_that_make_it_due():
+    learner = Learner()
+    learner.divided = True
+    made = replay_learner(learner)
+    for _ in range(3):
+        run(made.step(rollout(2, 4), {}))
+    before = made.updates
+    made.draw_ahead(8)
+    assert made.ahead is not None
+    run(made.step(rollout(1, 4, ends=(0,)), {}))  # no agent step
+    assert (made.updates, made.ahead is None) == (before, False)
+    run(made.step(rollout(2, 4), {}))
+    assert made.updates == before + 2
+    assert made.ahead is None
+
+
+def test_a_sample_drawn_ahead_is_saved(tmp_path):
+    one, two = Learner(), Learner()
+    one.divided = two.divided = True
+    made = replay_learner(one)
+    for _ in range(3):
+        run(made.step(rollout(2, 4), {}))
+    made.draw_ahead(8)
+    drawn = one.begun[-1]
+    made.save(checkpoint.CheckpointPart(tmp_path, 7))
+    again = replay_learner(two, resume=checkpoint.complete(tmp_path, 7, {}))
+    assert two.begun == [drawn], "the other threads begin with it at once"
+    assert again.updates == made.updates
+    for who in (made, again):
+        run(who.step(rollout(2, 4), {}))
+    assert two.items[0]["id"].tolist() == drawn
+    assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
 
 
 @pytest.mark.parametrize(("sequence", "each"), [(0, 8), (4, 32)])

@@ -88,6 +88,20 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
         assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
 
 
+def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path):
+    """With samples drawn ahead, at a ratio at which an update is due now and then."""
+    given: Any = {**QUIET, "env": "ALE/Pong-v5", "network": "a3c", "batch": 16, "ratio": 3.0, "target": 20}
+    given |= {"start": 60, "capacity": 1_000, "on": "process", "seed": 3}
+    polyplay.train("dqn", run=str(tmp_path / "whole"), steps=300, **given)
+    polyplay.train("dqn", run=str(tmp_path / "parts"), steps=170, **given)
+    polyplay.resume(str(tmp_path / "parts"), steps=300)
+    ends = [checkpoint.open_checkpoint(checkpoint.everything(tmp_path / name)[-1]) for name in ("whole", "parts")]
+    for name in ("policy", "optimizer", "target"):
+        mine, theirs = (end.arrays(f"agents/0/{name}") for end in ends)
+        assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
+    assert ends[0].json("agents/0/learner")["version"] == ends[1].json("agents/0/learner")["version"] == 45
+
+
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)

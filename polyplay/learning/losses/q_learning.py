@@ -208,7 +208,7 @@ def q_outputs(
 
 
 def target_scores(target: QNetwork, batch: Batch, key: int | None = None) -> Tensor:
-    """"target" of `q_outputs`, of transitions."""
+    """ "target" of `q_outputs`, of transitions."""
     with torch.no_grad():
         return target.scores(_rows(batch, 1), {}, None if key is None else 3 * key + 1, cached=True)[0]
 
