@@ -8,6 +8,7 @@ may begin with the next batch: acting doesn't change the weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -62,7 +63,7 @@ class GradientParts:
         self.grads = [(p.grad, parts) for p, *parts in each]
         self.factors = [self._large(net) for net in self.nets]  # by the number of their weight
         self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
-        self.targets: list[Future[Tensor]] = []  # all parts' passes through the target network
+        self.targets: list[Future[Tensor]] = []  # its pass through the target network, divided among the others
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
         """Another module on the same weights, with gradients of its own."""
@@ -83,13 +84,12 @@ class GradientParts:
 
     def begin(self, batch: Batch, key: int) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights:
-        the others do their parts, and the target network's passes of all.
+        the others do their parts, and before that the target network's pass of all.
         """
         parts, target = self._split(batch), cast("QNetwork", self.learner.target_net)
-        ready = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in parts]
-        others = range(1, self.n)
-        self.begun = [self.team.begin(partial(self._one, i, parts[i], key, ready[i])) for i in others]
-        self.targets = ready
+        others = self._split(batch, self.n - 1)
+        self.targets = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in others]
+        self.begun = [self.team.begin(partial(self._one, i, parts[i], key, self.targets)) for i in range(1, self.n)]
 
     def settle(self) -> None:
         """Wait for what was begun: what the networks compute with is about to change."""
@@ -100,7 +100,7 @@ class GradientParts:
         """The loss of the batch, whose gradient is in the learner's vector then."""
         parts = self._split(batch)
         if self.begun:
-            scored = [self._one(0, parts[0], key, self.targets[0]), *(other.result() for other in self.begun)]
+            scored = [self._one(0, parts[0], key, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []
         else:
             scored = self.team.each(lambda i: self._one(i, parts[i], key))
@@ -116,20 +116,20 @@ class GradientParts:
 
         return LossOutput(loss, LazyMetrics(metrics), priority)
 
-    def _split(self, batch: Batch) -> list[Batch]:
-        """Its parts, in order."""
-        rows = len(batch["action"]) // self.n
+    def _split(self, batch: Batch, n: int = 0) -> list[Batch]:
+        """Its parts, in order; n: how many, where that is not one for each thread."""
+        n, rows = n or self.n, len(batch["action"])
 
         def part(x: Tree, i: int, dim: int) -> Tree:
-            return tree.map(lambda t: t.narrow(dim, i * rows, rows), x)
+            return tree.map(lambda t: t.narrow(dim, rows * i // n, rows * (i + 1) // n - rows * i // n), x)
 
-        return [{k: part(v, i, int(k in TWO)) for k, v in batch.items()} for i in range(self.n)]
+        return [{k: part(v, i, int(k in TWO)) for k, v in batch.items()} for i in range(n)]
 
-    def _one(self, i: int, batch: Batch, key: int, begun: Future[Tensor] | None = None) -> LossOutput:
-        """The loss of part i, whose gradient its network has then."""
+    def _one(self, i: int, batch: Batch, key: int, targets: Sequence[Future[Tensor]] = ()) -> LossOutput:
+        """The loss of part i, whose gradient its network has then. targets: of the whole batch, where begun before."""
         net, spec, target = self.nets[i], self.learner.spec, self.learner.target_net
         assert spec.outputs is not None
-        ready = None if begun is None else begun.result()
+        ready = torch.cat([t.result() for t in targets]).chunk(self.n)[i] if targets else None
         scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
