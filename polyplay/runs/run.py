@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.replay import files as replay_files
 from polyplay.common import checkpoint, context
 from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
@@ -101,6 +102,8 @@ def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: Dire
     if counters["steps"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
+    if crew.resume is not None:
+        replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     if why := finished(directory, plan, counters, options, changes):

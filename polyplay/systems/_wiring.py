@@ -82,9 +82,9 @@ def epochs_of(c: Any, replicas: int, target_kl: float = 0.0) -> Epochs:
     return Epochs(c.epochs, c.minibatches, target_kl)
 
 
-def replica_envs(c: Any, crew: Crew, replicas: int, options: dict[str, Any], workers: int = 0) -> Envs:
+def replica_envs(c: Any, crew: Crew, replicas: int, life_loss: str = "auto", workers: int = 0) -> Envs:
     """The environments of each replica, stepped by so many workers (0: its share of the cores)."""
-    workers = workers or max(1, cores() // replicas)
+    workers, options = workers or max(1, cores() // replicas), atari_options(c, life_loss)
     return Envs(c.env, c.lanes // replicas, c.groups, workers=workers, options=options, **crew.stepping)
 
 

@@ -15,7 +15,7 @@ from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Worke
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System, atari_options, epochs_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, epochs_of, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -82,7 +82,7 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    envs = replica_envs(c, crew, replicas, atari_options(c))
+    envs = replica_envs(c, crew, replicas)
     policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
     loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign")
     passes = None

@@ -12,7 +12,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, epochs_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -73,7 +73,7 @@ ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 
 def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew, c.minibatches if c.core != "none" else 1)
-    envs = replica_envs(c, crew, replicas, atari_options(c))
+    envs = replica_envs(c, crew, replicas)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)

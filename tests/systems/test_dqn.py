@@ -102,6 +102,15 @@ def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path)
     assert ends[0].json("agents/0/learner")["version"] == ends[1].json("agents/0/learner")["version"] == 45
 
 
+def test_a_replay_of_another_version_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    trained(tmp_path / "run", steps=700)
+    before = (tmp_path / "run" / "config.json").read_text()
+    monkeypatch.setattr("polyplay.buffers.replay.files.SCHEMA", 1_000)
+    with pytest.raises(UserError, match="this version reads 1000"):
+        polyplay.resume(str(tmp_path / "run"), steps=900)
+    assert (tmp_path / "run" / "config.json").read_text() == before
+
+
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)

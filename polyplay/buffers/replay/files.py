@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from polyplay.common.files import write_bytes
 
 if TYPE_CHECKING:
     from polyplay.buffers.replay.buffer import ReplayBuffer
+    from polyplay.buffers.replay.spec import Replay
 
 SCHEMA = 3
 INDEX = "replay.json"
@@ -46,13 +47,13 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         del data
     numbers = {"rng": buffer.rng.save(), "steps": buffer.limiter.steps}
     numbers |= {"max_priority": buffer.max_priority, "first_priority": buffer.first_priority, "beta": buffer.beta}
-    head = {"schema": SCHEMA, "replay": _description(buffer), "numbers": numbers, "files": files}
+    head = {"schema": SCHEMA, "replay": _description(buffer.replay), "numbers": numbers, "files": files}
     write_json(directory / INDEX, head)
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     """Restore what was saved, to the bit. Raises UserError: damaged files, or another description."""
-    head, parts = _head(buffer, directory), _parts(buffer)
+    head, parts = _head(directory, (buffer.replay,)), _parts(buffer)
     for file in head["files"]:
         piece = _read(directory / file["name"], file["crc32"])
         begin, rows = int(piece["at"][0]), piece["rows"]
@@ -65,7 +66,14 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     buffer.beta = numbers["beta"]
 
 
-def _head(buffer: ReplayBuffer, directory: Path) -> dict[str, Any]:
+def check_saved(root: Path, replays: Sequence[Replay]) -> None:
+    """Whether what a checkpoint has of replays can be loaded into such ones. Raises UserError."""
+    for index in sorted(root.glob(f"replay/*/{INDEX}")):
+        _head(index.parent, replays)
+
+
+def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
+    """What was saved, of one of these replays."""
     try:
         head = json.loads((directory / INDEX).read_text())
     except (OSError, ValueError) as e:
@@ -74,11 +82,15 @@ def _head(buffer: ReplayBuffer, directory: Path) -> dict[str, Any]:
         raise UserError(
             f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}: use the one that wrote it"
         )
-    saved, own = head["replay"], _description(buffer)
-    differ = [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE and own.get(k) != v]
+    saved = head["replay"]
+    differ = min((_differences(saved, _description(replay)) for replay in replays), key=len, default=[])
     if differ:
         raise UserError(f"replay: what was saved was described otherwise: {', '.join(differ)}")
     return head
+
+
+def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    return [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE and own.get(k) != v]
 
 
 def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
@@ -91,9 +103,9 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
         raise UserError(f"replay: {path.name} cannot be read ({e})") from None
 
 
-def _description(buffer: ReplayBuffer) -> dict[str, Any]:
-    """The replay's description as JSON has it."""
-    return json.loads(json.dumps(asdict(buffer.replay)))
+def _description(replay: Replay) -> dict[str, Any]:
+    """As JSON has it."""
+    return json.loads(json.dumps(asdict(replay)))
 
 
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
