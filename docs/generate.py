@@ -8,15 +8,12 @@ dataclasses that the command line itself is made from, and the texts from the co
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
-import inspect
 import io
 import json
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -31,6 +28,7 @@ from polyplay import systems  # noqa: E402
 from polyplay.cli import main  # noqa: E402
 from polyplay.envs.rules import RULES  # noqa: E402
 from polyplay.runs import flags, options  # noqa: E402
+from polyplay.runs.field_meanings import meanings  # noqa: E402
 
 BLOCK = re.compile(r"^(<!-- generated: (?P<what>.+?) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
 PLACES = ("*.md", "docs/**/*.md", "bench/README.md")
@@ -42,28 +40,6 @@ def pages() -> list[Path]:
 
 
 # What the dataclasses say
-
-
-def meanings(cls: type) -> dict[str, str]:
-    """Field → what it is: the string below it, or the comment on its lines, as the command's help shows it."""
-    source = textwrap.dedent(inspect.getsource(cls))
-    lines, found = source.splitlines(), {}
-    (tree,) = ast.parse(source).body
-    assert isinstance(tree, ast.ClassDef)
-    for at, node in enumerate(tree.body):
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
-            continue
-        below = tree.body[at + 1] if at + 1 < len(tree.body) else None
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            text = str(below.value.value)
-        else:
-            text = " ".join(comment(line) for line in lines[node.lineno - 1 : node.end_lineno])
-        found[node.target.id] = " ".join(text.split())
-    return found
-
-
-def comment(line: str) -> str:
-    return line.partition("  # ")[2]
 
 
 def shown(value: Any) -> str:

@@ -148,8 +148,7 @@ class GradientParts:
                 continue
             rows = self.team.part(i, len(whole))
             if k in self.factors[0]:
-                grads, inputs = zip(*(pair for net in self.factors for pair in net[k]), strict=True)
-                _product(torch.cat([g[:, rows] for g in grads]).mul_(scale), torch.cat(inputs), whole[rows])
+                _product([pair for net in self.factors for pair in net[k]], rows, scale, whole[rows])
             else:
                 _sum([p.grad[rows] for p in parts if p.grad is not None], scale, whole[rows])
 
@@ -166,9 +165,13 @@ def _sum(grads: list[Tensor], scale: float, out: Tensor) -> None:
         total.mul_(scale)
 
 
-def _product(grad: Tensor, x: Tensor, out: Tensor) -> None:
-    """The gradient float32 [rows, inputs] of a layer's weight, from those of its output [N, rows] and its input."""
+def _product(factors: Factors, rows: slice, scale: float, out: Tensor) -> None:
+    """Some rows of the gradient of a layer's weight, float32 [rows, inputs], times scale; 0 where it took no part."""
+    if not factors:
+        out.zero_()
+        return
+    grad, x = torch.cat([g[:, rows] for g, _ in factors]).mul_(scale).t(), torch.cat([x for _, x in factors])
     if grad.dtype == out.dtype:
-        torch.mm(grad.t(), x, out=out)
+        torch.mm(grad, x, out=out)
     else:
-        out.copy_(torch.mm(grad.t(), x))
+        out.copy_(torch.mm(grad, x))

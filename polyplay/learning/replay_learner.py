@@ -28,7 +28,8 @@ class ReplayLearner:
         self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates = 0
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
-        self.divided = learner.divide(replay.batch) is not None
+        # where others change the weights meanwhile, each update begins with the newest
+        self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.apart
         learner.extra_parts = self.save
         if ctx.resume is not None:
             self._load()

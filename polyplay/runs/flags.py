@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, 
 
 from polyplay.common.bounds import Range
 from polyplay.common.errors import UserError
+from polyplay.runs.field_meanings import meanings
 
 if TYPE_CHECKING:
     from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -293,16 +294,16 @@ def range_of(hint: object) -> Range | None:
 
 
 def _with_ranges(cls: type) -> type:
-    """A dataclass for whose fields tyro prints not only the default but also the range."""
+    """A dataclass for whose fields tyro prints what they mean in one piece, the default and the range."""
     import tyro
 
-    ranges, fields = {name: range_of(hint) for name, hint in option_types(cls).items()}, list[tuple[str, object]]()
+    ranges, said = {name: range_of(hint) for name, hint in option_types(cls).items()}, meanings(cls)
+    fields = list[tuple[str, object]]()
     for name, hint in get_type_hints(cls).items():
-        said = tyro.conf.arg(help_behavior_hint=partial("(default: {1}; {0})".format, ranges[name]))
-        fields.append((name, Annotated[hint, said] if ranges[name] else hint))
+        default = partial("(default: {1}; {0})".format, ranges[name]) if ranges[name] else None
+        fields.append((name, Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]))
     made = dataclasses.make_dataclass(cls.__name__, fields, frozen=True)
-    for name in {"__doc__", "__module__", "__qualname__", "__firstlineno__"} & vars(cls).keys():
-        setattr(made, name, vars(cls)[name])  # so that tyro finds the comments in the source
+    made.__doc__ = cls.__doc__
     return made
 
 

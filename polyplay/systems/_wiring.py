@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -59,6 +60,14 @@ def share_of(c: C, among: str, *wholes: str) -> C:
         if n < 1 or whole % n or whole // n < (name != "start"):
             raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
     return replace(c, **{name: whole // n for name, whole in shares.items()})
+
+
+def nice_of(actors: int, learners: int) -> int:
+    """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
+    further: another program would take their cores.
+    """
+    crowd = actors / max(cores() - learners, 1)
+    return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
 
 
 def replicas_of(c: Any, crew: Crew, parts: int = 1) -> int:

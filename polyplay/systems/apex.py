@@ -19,7 +19,7 @@ from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeW
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, atari_options, nice_of, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, Params, averaged
 
 
@@ -87,8 +87,8 @@ def wire_actors(
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
     samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
-    # nice: actors that run freely leave the learner its core
-    actor = crew.add(act, n=c.actors, on_loss="replace", nice=10, envs=envs, policy=spec.policy, explore=explore)
+    nice = nice_of(c.actors, c.learners)
+    actor = crew.add(act, n=c.actors, on_loss="replace", nice=nice, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)

@@ -17,7 +17,7 @@ from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeW
 from polyplay.common.errors import UserError
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import Crew, System, few_envs, nice_of, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
 
 
@@ -86,7 +86,8 @@ def build(c: Config, crew: Crew) -> System:
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
         samples = SampleQueue(replay, rollouts, learners)
-        actor = crew.add(act, n=actors, on_loss="replace", nice=10, envs=envs, policy=policy, out=rollouts)
+        nice = nice_of(actors, learners)
+        actor = crew.add(act, n=actors, on_loss="replace", nice=nice, envs=envs, policy=policy, out=rollouts)
         actor.params, actor.explore = server, RunSchedule(explore, server)
         crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
         crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)

@@ -16,7 +16,8 @@ class Few:
     frames: int | None = None
     """how many"""
     quiet: bool = False
-    """say less"""
+    """say less of what is going on, which is a longer description, so
+    that it has two lines"""
 
 
 def test_read_flags_returns_which_were_given():
@@ -43,6 +44,8 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     assert "polyplay x RUN" in out
     assert "About it." in out
     assert "how many (default: none)" in out
+    assert "say less of what is going on, which is a longer" in out
+    assert "description, so that it has two lines (default: False)" in out, "one text, wrapped once"
 
 
 def test_the_last_of_several_bad_ones_does_not_hide_the_first():

@@ -17,6 +17,7 @@ from polyplay.common.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
+from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
 from tests.systems.trained import until
 
@@ -158,3 +159,13 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
 def test_what_cannot_be_wired_is_refused(settings, said):
     with pytest.raises(UserError, match=said):
         wired(Crew(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("actors", "learners", "cores", "nice"), [(2, 1, 2, 3), (8, 1, 8, 1), (1, 1, 8, 0), (8, 1, 2, 9), (4, 2, 4, 3)]
+)
+def test_actors_are_as_nice_as_leaves_each_learner_a_core(actors, learners, cores, nice, monkeypatch):
+    """At nice n a process has 1.25⁻ⁿ of the weight of others: together they weigh one learner on each core."""
+    monkeypatch.setattr(_wiring, "cores", lambda: cores)
+    assert _wiring.nice_of(actors, learners) == nice
+    assert actors * 1.25**-nice / max(cores - learners, 1) == pytest.approx(1.0, abs=0.15) or nice == 0
