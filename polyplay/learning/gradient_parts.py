@@ -19,7 +19,7 @@ from torch import Tensor
 from polyplay.buffers.replay.spec import BOTH
 from polyplay.common import tree
 from polyplay.common.team import LARGE, Team, members
-from polyplay.common.tree import Batch, Tree
+from polyplay.common.tree import Batch
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_learning
 from polyplay.learning.losses.base import LazyMetrics, LossOutput
 from polyplay.nets.factory import build_network
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from polyplay.nets.q_network import QNetwork
 
 Factors = list[tuple[Tensor, Tensor]]
+BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
 TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
 
 
@@ -86,10 +87,13 @@ class GradientParts:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights:
         the others do their parts, and before that the target network's pass of all.
         """
-        parts, target = self._split(batch), cast("QNetwork", self.learner.target_net)
-        others = self._split(batch, self.n - 1)
+        target, rows = cast("QNetwork", self.learner.target_net), len(batch["action"])
+        others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in others]
-        self.begun = [self.team.begin(partial(self._one, i, parts[i], key, self.targets)) for i in range(1, self.n)]
+        parts = _split(batch, self._rows_beside_acting(rows))
+        self.begun = [
+            self.team.begin(partial(self._one, i, parts[i], rows, key, self.targets)) for i in range(1, self.n)
+        ]
 
     def settle(self) -> None:
         """Wait for what was begun: what the networks compute with is about to change."""
@@ -98,39 +102,47 @@ class GradientParts:
 
     def score(self, batch: Batch, key: int) -> LossOutput:
         """The loss of the batch, whose gradient is in the learner's vector then."""
-        parts = self._split(batch)
+        whole = len(batch["action"])
+        rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
+        parts = _split(batch, rows)
         if self.begun:
-            scored = [self._one(0, parts[0], key, self.targets), *(other.result() for other in self.begun)]
+            scored = [self._one(0, parts[0], whole, key, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []
         else:
-            scored = self.team.each(lambda i: self._one(i, parts[i], key))
-        summed = self.learner.spec.loss.reduction == "sum"  # type: ignore[attr-defined]
-        self.team.each(lambda i: self._add_up(i, 1.0 if summed else 1.0 / self.n))
-        loss = sum(s.loss.detach() for s in scored) / (1 if summed else self.n)
-        assert isinstance(loss, Tensor)
+            scored = self.team.each(lambda i: self._one(i, parts[i], whole, key))
+        self.team.each(self._add_up)
+        loss = torch.stack([s.loss.detach() for s in scored]).sum()
         priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
 
         def metrics() -> dict[str, Tensor]:
-            means = {k: torch.stack([s.metrics[k] for s in scored]).mean() for k in scored[0].metrics}
+            weights = torch.tensor(rows) / whole
+            means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
             return {**means, "loss": loss}
 
         return LossOutput(loss, LazyMetrics(metrics), priority)
 
-    def _split(self, batch: Batch, n: int = 0) -> list[Batch]:
-        """Its parts, in order; n: how many, where that is not one for each thread."""
-        n, rows = n or self.n, len(batch["action"])
+    def _rows_beside_acting(self, rows: int) -> list[int]:
+        """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
+        bfloat16, and acting nearly as long as in float32, that thread has fewer.
+        """
+        if not getattr(self.learner.policy, "bf16", False):
+            return even(rows, self.n)
+        first = max(1, round(BESIDE_ACTING * rows / self.n))
+        return [first, *even(rows - first, self.n - 1)]
 
-        def part(x: Tree, i: int, dim: int) -> Tree:
-            return tree.map(lambda t: t.narrow(dim, rows * i // n, rows * (i + 1) // n - rows * i // n), x)
-
-        return [{k: part(v, i, int(k in TWO)) for k, v in batch.items()} for i in range(n)]
-
-    def _one(self, i: int, batch: Batch, key: int, targets: Sequence[Future[Tensor]] = ()) -> LossOutput:
-        """The loss of part i, whose gradient its network has then. targets: of the whole batch, where begun before."""
+    def _one(self, i: int, batch: Batch, whole: int, key: int, targets: Sequence[Future[Tensor]] = ()) -> LossOutput:
+        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of the whole
+        batch, where begun before.
+        """
         net, spec, target = self.nets[i], self.learner.spec, self.learner.target_net
         assert spec.outputs is not None
-        ready = torch.cat([t.result() for t in targets]).chunk(self.n)[i] if targets else None
+        ready = None
+        if targets:
+            found = torch.cat([t.result() for t in targets])
+            ready = found.split(self._rows_beside_acting(len(found)))[i]
         scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
+        if spec.loss.reduction == "mean":  # type: ignore[attr-defined]
+            scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
         for factors in self.factors[i].values():
@@ -139,38 +151,47 @@ class GradientParts:
         return scored
 
     @torch.no_grad()
-    def _add_up(self, i: int, scale: float) -> None:
-        """The sum of all parts' gradients, times scale, for thread i's rows of every parameter."""
+    def _add_up(self, i: int) -> None:
+        """The sum of all parts' gradients, for thread i's rows of every parameter."""
         for k, (whole, parts) in enumerate(self.grads):
             if whole.numel() < LARGE:  # small ones are the first thread's
                 if i == 0:
-                    _sum([p.grad for p in parts if p.grad is not None], scale, whole)
+                    _sum([p.grad for p in parts if p.grad is not None], whole)
                 continue
             rows = self.team.part(i, len(whole))
             if k in self.factors[0]:
-                _product([pair for net in self.factors for pair in net[k]], rows, scale, whole[rows])
+                _product([pair for net in self.factors for pair in net[k]], rows, whole[rows])
             else:
-                _sum([p.grad[rows] for p in parts if p.grad is not None], scale, whole[rows])
+                _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
 
 
-def _sum(grads: list[Tensor], scale: float, out: Tensor) -> None:
-    """Their sum times scale, in order; 0 where no part has one."""
+def even(rows: int, n: int) -> list[int]:
+    """So many rows in n parts."""
+    return [rows * (i + 1) // n - rows * i // n for i in range(n)]
+
+
+def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
+    """Its parts of so many rows each, in order."""
+    split = {path: x.split(list(rows), int(path.partition("/")[0] in TWO)) for path, x in tree.leaves(batch)}
+    return [tree.nest({path: parts[i] for path, parts in split.items()}) for i in range(len(rows))]
+
+
+def _sum(grads: list[Tensor], out: Tensor) -> None:
+    """Their sum, in order; 0 where no part has one."""
     if not grads:
         out.zero_()
         return
     total = torch.add(*grads[:2], out=out) if len(grads) > 1 else out.copy_(grads[0])
     for more in grads[2:]:
         total.add_(more)
-    if scale != 1.0:
-        total.mul_(scale)
 
 
-def _product(factors: Factors, rows: slice, scale: float, out: Tensor) -> None:
-    """Some rows of the gradient of a layer's weight, float32 [rows, inputs], times scale; 0 where it took no part."""
+def _product(factors: Factors, rows: slice, out: Tensor) -> None:
+    """Some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 where it took no part."""
     if not factors:
         out.zero_()
         return
-    grad, x = torch.cat([g[:, rows] for g, _ in factors]).mul_(scale).t(), torch.cat([x for _, x in factors])
+    grad, x = torch.cat([g[:, rows] for g, _ in factors]).t(), torch.cat([x for _, x in factors])
     if grad.dtype == out.dtype:
         torch.mm(grad, x, out=out)
     else:
