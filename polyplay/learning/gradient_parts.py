@@ -62,7 +62,9 @@ class GradientParts:
             learner.update.optimizer.team = self.team
         each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
         self.grads = [(p.grad, parts) for p, *parts in each]
-        self.factors = [self._large(net) for net in self.nets]  # by the number of their weight
+        self.factors = [{k: _factors(layer) for k, layer in _large(net).items()} for net in self.nets]
+        self.halves = self._keep_halves()
+        self.refresh()
         self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
         self.targets: list[Future[Tensor]] = []  # its pass through the target network, divided among the others
 
@@ -72,16 +74,30 @@ class GradientParts:
         FlatParams(made, memory=vector.flat.detach(), write=False)
         return made
 
-    @staticmethod
-    def _large(net: Policy) -> dict[int, Factors]:
-        """Where large layers put the factors of their weights' gradients, by the number of the parameter: the product
-        of the whole batch's costs half of those of its parts and their sum.
+    def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
+        """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
+        where others change the weights.
         """
-        numbers = {id(p): k for k, p in enumerate(net.parameters())}
-        large = [m for m in cast("nn.Module", net).modules() if isinstance(m, Linear) and m.weight.numel() >= LARGE]
-        for layer in large:
-            layer.factors = []
-        return {numbers[id(layer.weight)]: layer.factors for layer in large if layer.factors is not None}
+        own, kept = _large(self.learner.policy), []
+        if not getattr(self.learner.policy, "bf16", False) or self.learner.spec.update.apart:
+            return []
+        for k, layer in own.items():
+            layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
+            kept.append((layer.weight.detach(), layer.present_half))
+            for net in self.nets:
+                _large(net)[k].present_half = layer.present_half
+        return kept
+
+    def refresh(self) -> None:
+        """After an update: the copies are those of the new weights."""
+
+        def copy(i: int) -> None:
+            for weight, half in self.halves:
+                rows = self.team.part(i, len(weight))
+                half[rows].copy_(weight[rows])
+
+        if self.halves:
+            self.team.each(copy)
 
     def begin(self, batch: Batch, key: int) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights:
@@ -131,8 +147,8 @@ class GradientParts:
         return [first, *even(rows - first, self.n - 1)]
 
     def _one(self, i: int, batch: Batch, whole: int, key: int, targets: Sequence[Future[Tensor]] = ()) -> LossOutput:
-        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of the whole
-        batch, where begun before.
+        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
+        the whole batch, where begun before.
         """
         net, spec, target = self.nets[i], self.learner.spec, self.learner.target_net
         assert spec.outputs is not None
@@ -163,6 +179,21 @@ class GradientParts:
                 _product([pair for net in self.factors for pair in net[k]], rows, whole[rows])
             else:
                 _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
+
+
+def _large(net: Policy) -> dict[int, Linear]:
+    """Large layers, by the number of their weight among the parameters."""
+    numbers = {id(p): k for k, p in enumerate(net.parameters())}
+    layers = (m for m in cast("nn.Module", net).modules() if isinstance(m, Linear))
+    return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
+
+
+def _factors(layer: Linear) -> Factors:
+    """Where it puts the factors of its weight's gradient from now on: the product of the whole batch's costs half of
+    those of its parts and their sum.
+    """
+    layer.factors = []
+    return layer.factors
 
 
 def even(rows: int, n: int) -> list[int]:

@@ -141,6 +141,8 @@ class Learner:
             scored = self._score_sample(batch)
         self.priority = scored.priority
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
+        if self.parts:
+            self.parts.refresh()
         if self._copies_due() > self.target_copies:
             self.target_copies = self._copies_due()
             self._set_target()

@@ -29,14 +29,16 @@ class Linear(nn.Linear):
 
     exact = True
     half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.hold)
+    present_half: Tensor | None = None  # the same, where somebody keeps it equal to the weight, for learning too
     factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
 
     def forward(self, x: Tensor) -> Tensor:
         if self.factors is not None and torch.is_grad_enabled():
-            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors)
+            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors, self.present_half)
             return out
-        if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
-            return F.linear(x, self.half_weight, self.bias)
+        half = self.half_weight if self.present_half is None else self.present_half
+        if half is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
+            return F.linear(x, half, self.bias)
         if x.device.type != "cpu" or not self.exact:
             return F.linear(x, self.weight, self.bias)
         rows = -len(x) % _TILE
@@ -52,16 +54,22 @@ class _WithFactors(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factors: list[tuple[Tensor, Tensor]]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factors: list[tuple[Tensor, Tensor]],
+        half: Tensor | None,
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
-        ctx.x, ctx.weight, ctx.factors, ctx.bias = x.to(dtype), weight.to(dtype), factors, bias is not None
+        ctx.x, ctx.factors, ctx.bias = x.to(dtype), factors, bias is not None
+        ctx.weight = half if half is not None and half.dtype == dtype else weight.to(dtype)
         return F.linear(ctx.x, ctx.weight, None if bias is None else bias.to(dtype))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ctx.factors.append((grad, ctx.x))
-        return grad @ ctx.weight, None, grad.sum(0).float() if ctx.bias else None, None
+        return grad @ ctx.weight, None, grad.sum(0).float() if ctx.bias else None, None, None
 
 
 class Conv2d(nn.Conv2d):
@@ -78,7 +86,7 @@ class Conv2d(nn.Conv2d):
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
     """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision."""
     for layer in layers:
-        if isinstance(layer, Linear | Conv2d):
+        if isinstance(layer, Linear | Conv2d) and getattr(layer, "present_half", None) is None:
             layer.half_weight = layer.weight.detach().to(torch.bfloat16)
 
 

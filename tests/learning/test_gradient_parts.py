@@ -34,9 +34,15 @@ def _threads() -> Iterator[None]:
 
 
 def learner(
-    threads: int, loss: str, optimizer: str = "rmsprop_dqn", trace: bool = False, inputs: str = "raw"
+    threads: int,
+    loss: str,
+    optimizer: str = "rmsprop_dqn",
+    trace: bool = False,
+    inputs: str = "raw",
+    precision: str = "float32",
 ) -> Learner:
-    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), threads=threads, trace=trace)
+    how: Any = {"threads": threads, "trace": trace, "precision": precision}
+    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), **how)
     options: Any = {
         "hidden": (400, 300),
         "inputs": inputs,
@@ -121,6 +127,25 @@ def test_a_batch_that_was_begun_before_is_learnt_to_the_bit(loss: str):
             list(who.step_on_sample(item(i), 4.0))
         paths.append(who.vector.flat)
     assert torch.equal(*paths)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
+    """One copy of the large layers' weights serves acting and learning."""
+    who = learner(2, "mean", precision="bfloat16")
+    assert who.divide(32)
+    twin = learner(1, "mean", precision="bfloat16")
+    rows = {"obs": torch.as_tensor(item(9)["obs"][0])}
+    for i in range(5):
+        if ahead:
+            who.begin(item(i))
+        list(who.step_on_sample(item(i), 4.0))
+        who.policy.hold()
+        twin.vector.flat.copy_(who.vector.flat)
+        twin.policy.hold()
+        with torch.no_grad():
+            values = [w.policy.act(rows, {})[0]["value"] for w in (who, twin)]
+        assert torch.equal(*values)
 
 
 def test_statistics_of_inputs_change_after_what_was_begun():
