@@ -117,8 +117,7 @@ def _gradient(crew: Any, net: Any) -> str:
             alone = crew.serial or crew.trace or role.on == "thread" or not crew.where.on_cpu
             n = 1 if alone else members(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
             if n > 1:
-                each = replay.batch // n
-                return f"{n} threads, each of {each} of a batch's {replay.batch} transitions"
+                return f"{n} threads divide each batch of {replay.batch} transitions"
     return ""
 
 

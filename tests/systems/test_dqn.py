@@ -111,6 +111,14 @@ def test_a_replay_of_another_version_is_refused_before_anything_is_written(tmp_p
     assert (tmp_path / "run" / "config.json").read_text() == before
 
 
+def test_the_plan_says_how_threads_divide_a_batch(monkeypatch):
+    monkeypatch.setattr("polyplay.runs.plan.threads_of", lambda role, crew: 2)
+    for how, text in (({}, "2 threads divide each batch of 32 transitions"), ({"serial": True}, "")):
+        crew = Crew(0, **how)
+        made = wired(crew, env="ALE/Pong-v5", network="nature")
+        assert plan._gradient(crew, made.policy()) == text
+
+
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)

@@ -86,7 +86,7 @@ def describe(envs: Envs) -> EnvSpec:
         "life loss": lives,
         "observation": f"{describe_fields(obs)} gray{_picture(o)}",
         "max frames": str(o.max_frames),
-        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator, in our processes",
+        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
     }
     return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frameskip, describe=text)
 

@@ -44,7 +44,7 @@ class Atari:
     crop: int = 0  # rows cut off at the bottom of the screen
     # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
-    # "native": ale-py's vector environment; "plain": its emulator in our processes
+    # "native": ale-py's vector environment; "plain": its emulator, driven by us
     pipeline: Literal["auto", "native", "plain"] = "auto"
     starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
     stride: int = 1

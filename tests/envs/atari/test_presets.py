@@ -112,7 +112,7 @@ def test_a_run_is_told_what_is_played():
     assert (
         spec.describe["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
     )
-    assert spec.describe["pipeline"] == "ale-py's plain emulator, in our processes"
+    assert spec.describe["pipeline"] == "ale-py's plain emulator"
     assert (
         Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec.describe["stack"]
         == "4, filled by steps of NOOP after a reset"
