@@ -68,15 +68,15 @@ def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) 
 
 
 def _receiver(watch: GamesWatch) -> signals.Handler:
-    told = 0.0
+    warned = 0.0
 
     def receive(number: int, frame: FrameType | None) -> None:
-        nonlocal told
+        nonlocal warned
         if watch.signal:
-            if time.monotonic() - told >= signals.AGAIN:
+            if time.monotonic() - warned >= signals.AGAIN:
                 raise signals.Stopped(number)
             return
-        watch.signal, told = number, time.monotonic()
+        watch.signal, warned = number, time.monotonic()
         what = "ending after this step; once more, a second from now or later, drops everything"
         with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
             os.write(2, f"\npolyplay: {signals.name(number)}: {what}\n".encode())

@@ -5,6 +5,8 @@ networks of action values the core's input and the head's hidden layers, being a
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +25,25 @@ def is_half(how: str, device: str = "cpu") -> bool:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     has = torch.cpu.get_capabilities()
     return any(bool(has.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def choose(how: str) -> str:
+    """`how`, but float32 for auto where the processor multiplies bfloat16 itself without gain: some take 1.6 times as
+    long. For CPUs; decided once for all processes of a run.
+    """
+    return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
+
+
+@functools.cache
+def _product(dtype: torch.dtype) -> float:
+    """Seconds for a product of two matrices: the least of several."""
+    a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
+    seconds = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
 
 
 @runtime_checkable

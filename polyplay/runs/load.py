@@ -59,6 +59,11 @@ def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunO
 def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
+    where, precision = Placement(options.device, options.actors_on), options.precision
+    if precision == "auto" and where.on_cpu:
+        from polyplay.nets.precision import choose
+
+        precision = choose(precision)
     return Crew(
         options.seed,
         options.on,
@@ -68,8 +73,8 @@ def crew_of(options: RunOptions) -> Crew:
         steps=options.steps,
         step_timeout=options.step_timeout,
         max_restarts=options.max_restarts,
-        precision=options.precision,
-        where=Placement(options.device, options.actors_on),
+        precision=precision,
+        where=where,
         reuse=options.reuse,
     )
 

@@ -106,7 +106,7 @@ class RunOptions:
     """project of Weights & Biases that metrics go to as well (none: not used)"""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
-    such numbers itself (auto: there only)"""
+    such numbers itself at full speed (auto: there only, measured at start)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where learners and replicas compute, and GA3C's predictors (auto: on CUDA where there is a GPU); a3c uses
     the CPU"""

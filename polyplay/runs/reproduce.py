@@ -134,7 +134,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     history = WeightHistory(logs, per_batch)
     control, counters = RunControl(), Counters(SEATS, wired.metrics)
     ctx = WorkerContext(
-        "", 0, 1, 0, options.seed, counters, control, trace=True, precision=options.precision, patience=0.0
+        "", 0, 1, 0, options.seed, counters, control, trace=True, precision=crew.precision, patience=0.0
     )
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -9,6 +9,8 @@ import polyplay
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.nets import onnx, precision
+from polyplay.runs import load
+from polyplay.runs.options import RunOptions
 from tests.nets.helpers import arrivals, discrete, image, observations, play, vector
 
 SPEC = discrete(image())
@@ -64,6 +66,19 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch):
         assert precision.is_half("auto") is said
         assert precision.is_half("bfloat16")
         assert not precision.is_half("float32")
+
+
+@pytest.mark.parametrize("half, said", [(1.6, "float32"), (0.5, "auto")])
+def test_auto_is_float32_where_bfloat16_is_slower(monkeypatch, half, said):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(precision, "_product", lambda dtype: half if dtype == torch.bfloat16 else 1.0)
+    assert precision.choose("auto") == said
+    assert load.crew_of(RunOptions(precision="auto", device="cpu")).precision == said
+    assert precision.choose("bfloat16") == "bfloat16"
+
+
+def test_a_product_is_timed_in_both_precisions():
+    assert all(0.0 < precision._product(dtype) < 10.0 for dtype in (torch.float32, torch.bfloat16))
 
 
 def test_what_cannot_be_is_refused():
