@@ -59,7 +59,8 @@ def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunO
 def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
-    where, precision = Placement(options.device, options.actors_on), options.precision
+    where = Placement(options.device, options.actors_on)
+    precision: str = options.precision
     if precision == "auto" and where.on_cpu:
         from polyplay.nets.precision import choose
 

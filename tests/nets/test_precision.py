@@ -68,7 +68,7 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch):
         assert not precision.is_half("float32")
 
 
-@pytest.mark.parametrize("half, said", [(1.6, "float32"), (0.5, "auto")])
+@pytest.mark.parametrize(("half", "said"), [(1.6, "float32"), (0.5, "auto")])
 def test_auto_is_float32_where_bfloat16_is_slower(monkeypatch, half, said):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     monkeypatch.setattr(precision, "_product", lambda dtype: half if dtype == torch.bfloat16 else 1.0)
