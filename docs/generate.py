@@ -113,7 +113,7 @@ def of_dataclass(value: Any, page: Path, spell: Callable[[str], str], head: str)
 
 def fields_of(page: Path, system: str) -> str:
     """A system's fields, with the defaults of preset `paper`."""
-    return of_dataclass(options.preset(systems.load(system), "paper"), page, str, "field")
+    return of_dataclass(systems.load(system).Config(), page, str, "field")
 
 
 def presets_of(page: Path, system: str) -> str:

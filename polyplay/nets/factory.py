@@ -74,6 +74,7 @@ def make(
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
+    options = _one_size(build, title, options)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
@@ -120,6 +121,7 @@ def make_values(
         raise UserError(f"actions: {flaw}, the environment's are {spec.action}; use a policy")
     assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)
+    options = _one_size(build, title, options)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
         own = options.pop("hidden", fc.default)
@@ -253,6 +255,17 @@ def _load(name: str) -> Builder:
     if not callable(found):
         raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
     return found
+
+
+def _one_size(build: Builder, title: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of hidden layers as the network takes them: a number, where it has one. Raises UserError."""
+    sizes, hidden = options.get("hidden"), inspect.signature(build).parameters.get("hidden")
+    if not isinstance(sizes, tuple) or hidden is None or not isinstance(hidden.default, int):
+        return options
+    if len(sizes) != 1:
+        given = " ".join(map(str, sizes))
+        raise UserError(f"--hidden: {given} given, but {title!r} has one such layer: give one size, or --network mlp")
+    return {**options, "hidden": sizes[0]}
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:

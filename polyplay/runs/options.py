@@ -18,6 +18,7 @@ from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
+from polyplay.systems import _presets
 from polyplay.workers import fault_rules
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class RunOptions:
     resume: Literal["never", "auto"] = "never"
     """auto: begin, or go on with what --run holds, for jobs that are queued again. What `polyplay resume` may change
     may differ from before, all else that is given has to agree"""
-    preset: str = "paper"
-    """named set of defaults of the system"""
+    preset: str = "auto"
+    """named set of defaults of the system (auto: paper for Atari games, else the one tuned for such environments)"""
     serial: bool = False
     """everything in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
@@ -161,9 +162,10 @@ def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Setting
     command = f"polyplay {verb} {name_of(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
-        name = words["preset"][0] if words.get("preset") else "paper"
-        defaults = {name_of(page): preset(page, name), "run": RunOptions(preset=name)}
-        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({', '.join(page.PRESETS)}).")
+        named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
+        name, base = _preset(page, named)
+        defaults = {name_of(page): base, "run": RunOptions(preset=name)}
+        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({', '.join(_presets.names(page))}).")
     return _choices(page, flags.parse_values(words, types), "command line")
 
 
@@ -177,19 +179,22 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     """The values given, and the preset's or the defaults for all others. A source is a preset only where that differs
     from the defaults.
     """
-    name = str(given.get("preset", "paper"))
-    plain, base, options = page.Config(), preset(page, name), RunOptions()
+    name, base = _preset(page, given)
+    plain, options = page.Config(), RunOptions(preset=name)
     sources = dict.fromkeys(flags.option_types(page.Config, RunOptions), "default")
     sources |= {k: f"preset {name}" for k, value in vars(base).items() if value != getattr(plain, k)}
-    return _replace_known(base, given), _replace_known(options, given), sources | dict.fromkeys(given, source)
+    sources |= dict.fromkeys(given, source)
+    given = {k: v for k, v in given.items() if k != "preset"}
+    return _replace_known(base, given), _replace_known(options, given), sources
 
 
-def preset(page: Page, name: str) -> Settings:
-    """The configuration that preset `name` stands for."""
-    if name in page.PRESETS:
-        return page.PRESETS[name]()
-    hint = flags.did_you_mean(name, page.PRESETS)
-    raise UserError(f"--preset: '{name}' given, allowed for {name_of(page)}: {', '.join(page.PRESETS)}{hint}")
+def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
+    """The preset that is named, or else the one that fits the environment, and its configuration."""
+    name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
+    automatic = name == _presets.AUTO
+    if automatic:
+        name = "paper" if env is None else _presets.choose(page, env)
+    return name, _presets.settings(page, name, env, automatic)
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:

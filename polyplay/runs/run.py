@@ -35,6 +35,7 @@ from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
 from polyplay.runs.trust import names_same_code, unsigned
+from polyplay.systems import _presets
 from polyplay.workers import fault_rules
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
         changes = changes_given(system, settings, options, sources)
         return resume(there, changes, names_same_code(read_config(there), to_json(settings)))
     wandb.check_wandb(options.wandb)
+    if wrong := _presets.warning(page, options.preset, settings.env):
+        _warn(wrong)
     crew = crew_of(options)
     crew.measures = True
     wired = wire_system(page, settings, crew)

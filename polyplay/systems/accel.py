@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Widths, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
-from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System, epochs_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -37,6 +36,8 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
+    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
@@ -46,6 +47,7 @@ class Config:
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none"] = "sign"  # for the learner
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
 
@@ -83,11 +85,11 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
     envs = replica_envs(c, crew, replicas)
-    policy = NetworkFactory(c.network, envs.spec, {"core": c.core, "inputs": c.inputs, "init": "orthogonal"})
-    loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward="sign")
+    policy = actor_critic_of(c, envs)
+    loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward)
     passes = None
     if c.algo == "ppo":
-        loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward="sign")
+        loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
         passes = epochs_of(c, replicas)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()

@@ -20,6 +20,7 @@ from polyplay.envs.toys import still
 from polyplay.runs import options as config
 from polyplay.runs.load import crew_of
 from polyplay.runs.memory_estimate import kind_of
+from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
@@ -87,7 +88,7 @@ def wire(system: str, given: Row) -> WiredSystem:
     wired = page.build(settings, crew)
     settings = replace(settings, **wired.resolved)
     values = config.to_json(settings) if isinstance(given["env"], str) else {}
-    preset = config.to_json(config.preset(page, options.preset))
+    preset = config.to_json(_presets.settings(page, options.preset))
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
     changed = {k: v for k, v in named.items() if preset[k] != v}
     acts, learner = next(r for r in crew.roles if r.envs or r.agents), _learner(crew)

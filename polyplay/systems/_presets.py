@@ -1,0 +1,119 @@
+"""Which of a page's presets fits an environment. Those of its paper are on the page, for the games of its paper; those
+tuned for other kinds of environments, its domains, are in tuned.toml.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
+from polyplay.envs import Envs
+from polyplay.envs.spaces import Discrete
+
+AUTO = "auto"
+MODULES = {  # by where Gymnasium's registry finds the class
+    "gymnasium.envs.classic_control": "classic",
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.mujoco": "mujoco",
+    "minigrid": "minigrid",
+}
+EXAMPLES = {  # what a domain's preset plays unless --env names something
+    "classic": "CartPole-v1",
+    "box2d": "LunarLander-v3",
+    "mujoco": "HalfCheetah-v5",
+    "minigrid": "minigrid:MiniGrid-MemoryS7-v0",
+}
+CLIPPED = ("clip", "sign")
+
+
+def names(page: Any) -> list[str]:
+    """The page's presets, and those tuned for domains."""
+    return [*page.PRESETS, *tuned(page)]
+
+
+def tuned(page: Any) -> dict[str, dict[str, Any]]:
+    """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
+    found: dict[str, dict[str, Any]] = _table().get(page.__name__.rpartition(".")[2], {})
+    return found
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "tuned.toml").read_text())
+
+
+def choose(page: Any, env: Any) -> str:
+    """The preset for an environment. Raises UserError: there is no such environment."""
+    where, there = domain(env), tuned(page)
+    if where in ("atari", "toy") or where in there or not there:
+        return where if where in there else "paper"
+    spec = Envs(env, 1).spec
+    if isinstance(spec.obs, Field) and len(spec.obs.shape) == 3:
+        return "paper"
+    likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
+    return next((name for name in (likeliest, "classic", "mujoco") if name in there), "paper")
+
+
+def domain(env: Any) -> str:
+    """atari, toy, one of MODULES, or other: what is not registered in Gymnasium, or comes from elsewhere."""
+    if not isinstance(env, str):
+        return "other"
+    if env.startswith(("ALE/", "toy:")):
+        return "atari" if env.startswith("ALE/") else "toy"
+    module, _, name = env.rpartition(":")
+    import gymnasium
+
+    if module in MODULES.values() and importlib.util.find_spec(module):
+        importlib.import_module(module)  # it registers its environments
+    spec = gymnasium.registry.get(name)
+    point = getattr(spec, "entry_point", "")
+    return next((where for start, where in MODULES.items() if str(point).startswith(start)), "other")
+
+
+def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> Any:
+    """The configuration that preset `name` stands for; of a domain, with what an environment has of its own. automatic:
+    nobody named it. Raises UserError: there is none.
+    """
+    there = tuned(page)
+    if name in page.PRESETS:
+        made = page.PRESETS[name]()
+        return _beyond_atari(made) if automatic and env is not None and domain(env) != "atari" else made
+    if name not in there:
+        near = difflib.get_close_matches(name, names(page), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        title = page.__name__.rpartition(".")[2]
+        raise UserError(f"--preset: '{name}' given, allowed for {title}: {', '.join([AUTO, *names(page)])}{hint}")
+    section = dict(there[name])
+    own = section.pop("envs", {}).get(env, {})
+    values = {"env": EXAMPLES[name] if env is None else env, **section, **own}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
+    return replace(_beyond_atari(page.Config()), **values)
+
+
+def _beyond_atari(c: Any) -> Any:
+    """The network by the observations, and rewards as they are."""
+    known = {f.name for f in fields(c)}
+    changes = {"network": "auto"} if "network" in known else {}
+    changes |= {"reward": "none"} if getattr(c, "reward", "") in CLIPPED else {}
+    return replace(c, **changes)
+
+
+def warning(page: Any, name: str, env: Any) -> str:
+    """That a preset was named which is for other environments; "": it fits."""
+    where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
+    if where in (fits, "toy", "other"):
+        return ""
+    better = choose(page, env)
+    cure = (
+        f"leave it out for {better}" if better != name else f"{page.__name__.rpartition('.')[2]} has none for {where}"
+    )
+    return f"--preset {name} is for {fits} environments, {env} is one of {where}: {cure}"
