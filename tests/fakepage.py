@@ -20,7 +20,7 @@ class Config:
     entropy_cost: float = 0.01  # a comment is help too
     network: Literal["nature", "impala", "mlp"] = "nature"
     """the net"""
-    hidden: tuple[int, ...] = (64, 64)
+    sizes: tuple[int, ...] = (64, 64)
     """widths"""
     crop: tuple[int, float] = (1, 0.5)
     """a pair"""

@@ -26,6 +26,7 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
     data = {
         "polyplay/py.typed",
         "polyplay/envs/rules.toml",
+        "polyplay/systems/tuned.toml",
         *(f"polyplay/evaluation/scores/{name}" for name in scores),
     }
     assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | data

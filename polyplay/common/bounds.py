@@ -38,7 +38,7 @@ SomeWorkers = Annotated[int, Range(1, SEATS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
-Widths = tuple[Width, ...]
+Widths = tuple[Width, ...]  # of its layers
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 
 Fraction = Annotated[float, Range(0, 1)]

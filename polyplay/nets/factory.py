@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ from polyplay.nets.torso_policy import Inputs
 
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
+LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 INPUTS = ("raw", "centre", "signed", "normalize")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
@@ -74,7 +76,6 @@ def make(
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
-    options = _one_size(build, title, options)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
@@ -121,7 +122,6 @@ def make_values(
         raise UserError(f"actions: {flaw}, the environment's are {spec.action}; use a policy")
     assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)
-    options = _one_size(build, title, options)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's
         own = options.pop("hidden", fc.default)
@@ -212,7 +212,29 @@ class NetworkFactory:
         build: Callable[..., Policy] = (
             make_deterministic if self.deterministic else make_values if self.values else make
         )
-        return build(self.name, self.spec, **self.options)
+        name, layers = read_layers(self.name, self.spec)
+        if self.deterministic and "hidden" in layers:
+            raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
+        return build(name, self.spec, **self.options, **layers)
+
+
+def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
+    """The name without layers, and what they ask of its function: `hidden`, sizes or, where it has one such layer, a
+    size, and `activation`. Raises UserError.
+    """
+    found = None if callable(name) else LAYERS.fullmatch(name)
+    if found is None:
+        return name, {}
+    plain, words = found[1], [w for w in found[2].replace(" ", "").split(",") if w]
+    sizes, others = tuple(int(w) for w in words if w.isdigit()), [w for w in words if not w.isdigit()]
+    if len(others) > 1 or min(sizes, default=1) < 1:
+        raise UserError(f"--network: {name!r} given; write sizes and an activation: mlp(256,256,relu)")
+    known = NETS.get(_auto(spec.obs) if plain == "auto" else plain)
+    default = inspect.signature(known).parameters["hidden"].default if known else ()
+    layers: dict[str, Any] = {"activation": others[0]} if others else {}
+    if sizes and isinstance(default, int) and len(sizes) > 1:
+        raise UserError(f"--hidden: {sizes} given, but {plain} has one such layer: give one size, or --network mlp")
+    return plain, layers | ({"hidden": sizes[0] if isinstance(default, int) else sizes} if sizes else {})
 
 
 def _auto(obs: Spec) -> str:
@@ -255,17 +277,6 @@ def _load(name: str) -> Builder:
     if not callable(found):
         raise UserError(f"--network: {name!r} is no function of the EnvSpec, but {type(found).__name__}")
     return found
-
-
-def _one_size(build: Builder, title: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Sizes of hidden layers as the network takes them: a number, where it has one. Raises UserError."""
-    sizes, hidden = options.get("hidden"), inspect.signature(build).parameters.get("hidden")
-    if not isinstance(sizes, tuple) or hidden is None or not isinstance(hidden.default, int):
-        return options
-    if len(sizes) != 1:
-        given = " ".join(map(str, sizes))
-        raise UserError(f"--hidden: {given} given, but {title!r} has one such layer: give one size, or --network mlp")
-    return {**options, "hidden": sizes[0]}
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:

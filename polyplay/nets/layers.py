@@ -15,6 +15,7 @@ from polyplay.common.errors import UserError
 
 INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
+_LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
 
 
@@ -41,7 +42,7 @@ class Linear(nn.Linear):
             return F.linear(x, half, self.bias)
         if x.device.type != "cpu" or not self.exact:
             return F.linear(x, self.weight, self.bias)
-        rows = -len(x) % _TILE
+        rows = max(_LEAST, len(x) + -len(x) % _TILE) - len(x)
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
         if not rows and not columns:
             return F.linear(x, self.weight, self.bias)

@@ -27,7 +27,7 @@ def is_half(how: str, device: str = "cpu") -> bool:
     return any(bool(has.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def choose(how: str) -> str:
+def choose_precision(how: str) -> str:
     """`how`, but float32 for auto where the processor multiplies bfloat16 itself without gain: some take 1.6 times as
     long. For CPUs; decided once for all processes of a run.
     """

@@ -287,10 +287,10 @@ def show_help(defaults: Mapping[str, object], command: str, about: str = "") -> 
 
 
 def range_of(hint: object) -> Range | None:
-    """Of a number's type, or of such a number or none."""
+    """Of a number's type, of such a number or none, or of each of several."""
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
-    return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in UNIONS else None
+    return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
 
 
 def _with_ranges(cls: type) -> type:

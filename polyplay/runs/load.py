@@ -62,9 +62,9 @@ def crew_of(options: RunOptions) -> Crew:
     where = Placement(options.device, options.actors_on)
     precision: str = options.precision
     if precision == "auto" and where.on_cpu:
-        from polyplay.nets.precision import choose
+        from polyplay.nets.precision import choose_precision
 
-        precision = choose(precision)
+        precision = choose_precision(precision)
     return Crew(
         options.seed,
         options.on,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
-from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole
+from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
@@ -105,6 +105,10 @@ class RunOptions:
     """whose names TensorBoard and W&B show metrics under"""
     wandb: str | None = None
     """project of Weights & Biases that metrics go to as well (none: not used)"""
+    hidden: Widths = ()
+    """sizes of the network's hidden layers: 256 256 for an mlp, one size behind convolutions (none: its own)"""
+    activation: Literal["tanh", "relu"] | None = None
+    """what stands between an mlp's layers (none: its own, tanh)"""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
     such numbers itself at full speed (auto: there only, measured at start)"""
@@ -185,7 +189,19 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     sources |= {k: f"preset {name}" for k, value in vars(base).items() if value != getattr(plain, k)}
     sources |= dict.fromkeys(given, source)
     given = {k: v for k, v in given.items() if k != "preset"}
-    return _replace_known(base, given), _replace_known(options, given), sources
+    settings, options = _replace_known(base, given), _replace_known(options, given)
+    if options.hidden or options.activation:
+        settings = _with_layers(settings, options)
+    return settings, options, sources
+
+
+def _with_layers(settings: Settings, options: RunOptions) -> Settings:
+    """The network with the layers that are asked for: mlp(256,256,relu). Raises UserError: it is a function."""
+    name: object = getattr(settings, "network", "")
+    if callable(name):
+        raise UserError("--hidden, --activation: given, but --network is a function: let it choose its layers")
+    words = [*map(str, options.hidden), *([options.activation] if options.activation else [])]
+    return _replace_known(settings, {"network": f"{str(name).partition('(')[0]}({','.join(words)})"})
 
 
 def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:

@@ -100,19 +100,13 @@ def replica_envs(c: Any, crew: Crew, replicas: int, life_loss: str = "auto", wor
 def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
     """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
     returns = c.gamma if c.reward == "scale" else None
-    given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, **_layers_of(c)}
+    given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns}
     return NetworkFactory(c.network, envs.spec, {**given, **options})
-
-
-def _layers_of(c: Any) -> dict[str, Any]:
-    """What is asked of a network's layers."""
-    hidden = {"hidden": c.hidden} if c.hidden else {}
-    return hidden if c.activation == "auto" else {**hidden, "activation": c.activation}
 
 
 def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch."""
-    given = {"inputs": c.inputs, "exact": envs.lanes > 1, **_layers_of(c)}
+    given = {"inputs": c.inputs, "exact": envs.lanes > 1}
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 
 

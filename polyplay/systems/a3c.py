@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Width, Widths, Workers
+from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
@@ -30,8 +30,6 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)

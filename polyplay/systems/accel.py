@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
 from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
@@ -36,8 +36,6 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam

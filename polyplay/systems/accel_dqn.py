@@ -14,7 +14,7 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Whole, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.common.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
@@ -43,8 +43,6 @@ class Config:
     n_step: Count = 1  # rewards summed before the value of the state after them counts
     reward: Literal["clip", "sign", "none"] = "sign"  # for the learner
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
     bound: Positive = 10.0  # the largest return that a distribution knows; the least is minus that
@@ -99,8 +97,7 @@ def build(c: Config, crew: Crew) -> System:
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
     policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.bound, c.bound))
-    net = policy()
-    sampler = Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
+    net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
     optim, hyper = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), Hyperparameters(learning_rate=c.learning_rate)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Widths
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
@@ -38,8 +38,6 @@ class Config:
     n_step: Count = 3  # rewards summed before the value of the state after them counts
     reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     batch: Count = 512  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # draws per agent step; 0: neither side waits for the other

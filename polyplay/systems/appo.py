@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.buffers import slots_per_batch
-from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
@@ -41,8 +41,6 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ in V-trace's traces
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal
     eps: Positive = 1e-5  # Adam's ε

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_store
-from polyplay.common.bounds import Count, Fraction, Positive, SomeWorkers, Whole, Widths
+from polyplay.common.bounds import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import QLoss, q_outputs
 from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
@@ -34,8 +34,6 @@ class Config:
     n_step: Count = 1  # rewards summed before the value of the state after them counts
     reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     double: bool = False  # the network chooses the next action, the target network values it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from polyplay.acting import AgentTable, act
 from polyplay.buffers import TrainingQueue
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Range, Whole, Widths
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Range, Whole
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
@@ -40,8 +40,6 @@ class Config:
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: Fraction = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, auto, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 3e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics

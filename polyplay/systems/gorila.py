@@ -13,7 +13,7 @@ from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Workers
 from polyplay.common.errors import UserError
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.losses import QLoss, q_outputs
@@ -37,8 +37,6 @@ class Config:
     n_step: Count = 1  # rewards summed before the value of the state after them counts
     reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     batch: Count = 32  # transitions of a gradient, whose mean it is; as in DQN
     ratio: NonNegative = 32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (0: free mode, no bound)

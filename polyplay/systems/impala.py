@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
-from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
@@ -37,8 +37,6 @@ class Config:
     gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # at the start; see --anneal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Widths, Workers
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
 from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
@@ -34,8 +34,6 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalised advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal

@@ -13,7 +13,7 @@ from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width, Widths
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
@@ -36,8 +36,6 @@ class Config:
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # rewards summed before the value of the state after them counts
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     core_size: Width = 512  # width of the LSTM, which also hears the previous action and reward
     batch: Count = 64  # sequences in one update

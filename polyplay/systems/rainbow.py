@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Widths
+from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, q_outputs
 from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
@@ -34,8 +34,6 @@ class Config:
     n_step: Count = 3  # rewards summed before the value of the state after them counts
     reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    hidden: Widths = ()  # sizes of an mlp's layers, or of the layer behind convolutions (none: the network's own)
-    activation: str = "auto"  # between an mlp's layers (auto: its own, tanh)
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     code: Literal["paper", "zoo", "dopamine"] = "paper"  # whose details: see CODES; dopamine's is not double
     bound: Positive = 10.0  # the largest return that it knows; the least is minus that

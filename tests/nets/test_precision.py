@@ -72,9 +72,9 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch):
 def test_auto_is_float32_where_bfloat16_is_slower(monkeypatch, half, said):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     monkeypatch.setattr(precision, "_product", lambda dtype: half if dtype == torch.bfloat16 else 1.0)
-    assert precision.choose("auto") == said
+    assert precision.choose_precision("auto") == said
     assert load.crew_of(RunOptions(precision="auto", device="cpu")).precision == said
-    assert precision.choose("bfloat16") == "bfloat16"
+    assert precision.choose_precision("bfloat16") == "bfloat16"
 
 
 def test_a_product_is_timed_in_both_precisions():

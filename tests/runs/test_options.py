@@ -54,9 +54,9 @@ def test_preset_fills_and_flags_override_and_sources_tell():
         ("--learning-rate=-1e-3", "learning_rate", -1e-3),
         ("--learning-rate -.5", "learning_rate", -0.5),
         ("--learning-rate 1 --learning-rate 2", "learning_rate", 2.0),
-        ("--hidden 3 4 5", "hidden", (3, 4, 5)),
-        ("--hidden=3,4", "hidden", (3, 4)),
-        ("--hidden", "hidden", ()),
+        ("--sizes 3 4 5", "sizes", (3, 4, 5)),
+        ("--sizes=3,4", "sizes", (3, 4)),
+        ("--sizes", "sizes", ()),
         ("--crop 3 .25", "crop", (3, 0.25)),
         ("--lstm", "lstm", True),
         ("--lstm --no-lstm", "lstm", False),
@@ -101,7 +101,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--env=", "--env needs a value: text"),
         ("--network natur", "--network: 'natur' given, allowed: nature, impala, mlp; did you mean nature?"),
         ("--on cluster", "--on: 'cluster' given, allowed: process, thread"),
-        ("--hidden 3 x", "--hidden: '3 x' given, allowed: any number of values, each a whole number"),
+        ("--sizes 3 x", "--sizes: '3 x' given, allowed: any number of values, each a whole number"),
         ("--crop 3", "--crop: '3' given, allowed: 2 values: a whole number, a finite number"),
         ("--lstm maybe", "--lstm: 'maybe' given, allowed: true or false"),
         ("--no-lstm=true", "--no-lstm takes no value, 'true' given: write --lstm=true"),
@@ -157,8 +157,8 @@ def make_env() -> None:
 
 
 def test_keywords_are_the_same_as_flags():
-    got = run_options.resolve(PAGE, env="CartPole-v1", frames=100, preset="quick", hidden=[1, 2], learning_rate=1)
-    line = "--env CartPole-v1 --frames 100 --preset quick --hidden 1 2 --learning-rate 1"
+    got = run_options.resolve(PAGE, env="CartPole-v1", frames=100, preset="quick", sizes=[1, 2], learning_rate=1)
+    line = "--env CartPole-v1 --frames 100 --preset quick --sizes 1 2 --learning-rate 1"
     flat = parse(line)
     assert got[:2] == flat[:2]
     assert got[2]["env"] == "keyword"
@@ -185,8 +185,8 @@ def test_keywords_take_callables_paths_and_numpy_numbers():
         ({"learning_rate": float("inf")}, "learning_rate: 'inf' given, allowed: a finite number"),
         ({"network": "x"}, "network: 'x' given, allowed: nature, impala, mlp"),
         ({"lstm": 1}, "lstm: '1' given, allowed: true or false"),
-        ({"hidden": 3}, "hidden: '3' given"),
-        ({"hidden": "33"}, "hidden: '33' given"),
+        ({"sizes": 3}, "sizes: '3' given"),
+        ({"sizes": "33"}, "sizes: '33' given"),
         ({"crop": (1, 2, 3)}, "crop: '(1, 2, 3)' given"),
         ({"preset": "x"}, "--preset: 'x' given"),
         ({"frames": 1, "steps": 1}, "set the same limit"),
@@ -208,7 +208,7 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
         lanes=st.integers(),
         learning_rate=NUMBERS,
         network=st.sampled_from(["nature", "impala", "mlp"]),
-        hidden=st.lists(st.integers(), max_size=3).map(tuple),
+        sizes=st.lists(st.integers(), max_size=3).map(tuple),
         crop=st.tuples(st.integers(), NUMBERS),
         lstm=st.booleans(),
         clip=st.none() | NUMBERS,

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -71,6 +71,9 @@ def test_a_range_is_kept_up_to_its_ends(group: type):
     types = flags.option_types(group)
     for name, numbers, kind in ranges(group):
         within, beyond = ends(numbers, kind)
+        if get_origin(types[name]) is tuple:
+            within, beyond = [(kind(v),) for v in within], [(v,) for v in beyond]
+            kind = tuple
         for value in within:
             assert flags.check_value(name, kind(value), types[name]) == value
         for value in beyond:

@@ -25,7 +25,7 @@ from polyplay.common.files import Row
 from polyplay.common.machine import cores, stamp
 from polyplay.common.tree import Spec
 from polyplay.envs.pool import Envs
-from polyplay.nets.precision import choose, is_half
+from polyplay.nets.precision import choose_precision, is_half
 
 ACTING, ROWS = 32, (5, 32)  # sizes at which networks are compared
 QUIET = 0.1  # cores that others may use
@@ -58,7 +58,7 @@ class Bench:
         begun, options = time.monotonic(), self.options
         with self.means.crowd(self.cores) as self.crowd:
             machine = self._machine()
-            now = "bfloat16" if is_half(choose(options.precision)) else "float32"
+            now = "bfloat16" if is_half(choose_precision(options.precision)) else "float32"
             faster = advice.faster(machine["networks"], self.networks[0], now)
             rows = [self._system(i, faster) for i in range(len(self.wired))]
         fixed = {"env": options.env, "network": self.networks[0], "precision": options.precision}

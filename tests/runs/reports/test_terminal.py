@@ -117,7 +117,7 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
         r"\+ lanes +32",
         r"\+ learning_rate +0\.001",
         r" clip +40",
-        r"hidden +64 64",
+        r"sizes +64 64",
     ):
         assert re.search(words, text), words
     for words in (
