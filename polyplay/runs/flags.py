@@ -293,6 +293,10 @@ def range_of(hint: object) -> Range | None:
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
 
 
+def _default(numbers: Range, default: str) -> str:
+    return f"(default: {default or 'none'}; {numbers})"
+
+
 def _with_ranges(cls: type) -> type:
     """A dataclass for whose fields tyro prints what they mean in one piece, the default and the range."""
     import tyro
@@ -300,7 +304,7 @@ def _with_ranges(cls: type) -> type:
     ranges, said = {name: range_of(hint) for name, hint in option_types(cls).items()}, meanings(cls)
     fields = list[tuple[str, object]]()
     for name, hint in get_type_hints(cls).items():
-        default = partial("(default: {1}; {0})".format, ranges[name]) if ranges[name] else None
+        default = partial(_default, ranges[name]) if ranges[name] else None
         fields.append((name, Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]))
     made = dataclasses.make_dataclass(cls.__name__, fields, frozen=True)
     made.__doc__ = cls.__doc__

@@ -27,7 +27,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     Raises UserError: an unknown one, another pipeline, or no Atari game.
     """
     name, colon, how = c.atari.partition(":")
-    if not (isinstance(c.env, str) and c.env.startswith("ALE/")):
+    if not plays_atari(c):
         presets = sys.modules[type(c).__module__].PRESETS.values()
         if c.atari not in {make().atari for make in presets}:
             raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
@@ -42,11 +42,16 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     return {**options, **cut, **({"pipeline": how} if how else {})}
 
 
+def plays_atari(c: Any) -> bool:
+    """Whether the environment is an Atari game."""
+    return isinstance(c.env, str) and c.env.startswith("ALE/")
+
+
 def few_envs(c: Any, crew: Crew, lanes: int) -> Envs:
     """Environments of a worker that learns with few lanes. A single Atari game is stepped by the worker itself: handing
     it to another process takes longer than its step.
     """
-    alone = lanes == 1 and isinstance(c.env, str) and c.env.startswith("ALE/")
+    alone = lanes == 1 and plays_atari(c)
     stepping = {**crew.stepping, "inline": alone or crew.stepping["inline"]}
     return Envs(c.env, lanes, workers=1, options=atari_options(c), **stepping)
 

@@ -41,7 +41,6 @@ class Config:
     target: Count = 39  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # rewards summed before the value of the state after them counts
-    reward: Literal["clip", "sign", "none"] = "sign"  # for the learner
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
     dueling: bool = False  # value and advantages in streams of their own; rainbow: always
@@ -98,7 +97,8 @@ def build(c: Config, crew: Crew) -> System:
     head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
     policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.bound, c.bound))
     net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
-    replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
+    reward = "sign" if envs.title.startswith("ALE/") else "none"
+    replay = replace(replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
     optim, hyper = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), Hyperparameters(learning_rate=c.learning_rate)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)

@@ -25,7 +25,7 @@ def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
 
 def test_no_flags_are_the_papers_defaults():
     settings, options, sources = parse("")
-    assert (settings, options) == (Config(), RunOptions())
+    assert (settings, options) == (Config(), RunOptions(preset="paper"))
     assert set(sources.values()) == {"default"}
     assert {"env", "lanes", "frames", "seed", "trace"} <= set(sources)
 
@@ -111,8 +111,8 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
             "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?",
         ),
         ("--lanes 3 4", "unexpected '4'"),
-        ("--preset quik", "--preset: 'quik' given, allowed for fake: paper, quick; did you mean quick?"),
-        ("--preset best", "--preset: 'best' given, allowed for fake: paper, quick"),
+        ("--preset quik", "--preset: 'quik' given, allowed for fake: auto, paper, quick; did you mean quick?"),
+        ("--preset best", "--preset: 'best' given, allowed for fake: auto, paper, quick"),
         ("--frames 8 --steps 2", "--frames 8 and --steps 2 set the same limit: give one of them"),
         ("--lanes x --learning-rate y", "--lanes: 'x' given"),
     ],
