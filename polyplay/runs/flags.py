@@ -293,7 +293,7 @@ def range_of(hint: object) -> Range | None:
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
 
 
-def _default(numbers: Range, default: str) -> str:
+def _default(numbers: Range | None, default: str) -> str:
     return f"(default: {default or 'none'}; {numbers})"
 
 

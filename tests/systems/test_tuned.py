@@ -1,0 +1,116 @@
+"""polyplay/systems/_presets.py and tuned.toml: which preset fits which environment, and what it changes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gymnasium
+import pytest
+
+from polyplay import systems
+from polyplay.common.errors import UserError
+from polyplay.runs import flags, options
+from polyplay.systems import _presets
+from polyplay.workers.crew import Crew
+
+PAGES = {name: systems.load(name) for name in systems.names()}
+SECTIONS = [(name, domain) for name, page in PAGES.items() for domain in _presets.tuned(page)]
+CLASSIC = [name for name in PAGES if name != "apex_dpg"]
+
+
+def resolved(name: str, **given):
+    return options.resolve(PAGES[name], **given)
+
+
+@pytest.mark.parametrize(("name", "domain"), SECTIONS)
+def test_every_section_is_of_known_fields_within_their_ranges_and_builds(name, domain):
+    page, section = PAGES[name], dict(_presets.tuned(PAGES[name])[domain])
+    assert section.pop("source")
+    types = flags.option_types(page.Config)
+    for env in (None, *section.pop("envs", {})):
+        c = _presets.settings(page, domain, env)
+        for field in dataclasses.fields(c):
+            flags.check_value(field.name, getattr(c, field.name), types[field.name])
+        assert getattr(c, "reward", "none") not in _presets.CLIPPED
+    if domain == "classic":
+        assert page.build(_presets.settings(page, domain), Crew(0)).policy()
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_cartpole_gets_settings_for_it_and_atari_the_papers(name):
+    settings, chosen, sources = resolved(name, env="CartPole-v1")
+    assert chosen.preset == "classic"
+    assert sources["budget"] == "preset classic"
+    assert settings.env == "CartPole-v1"
+    settings, chosen, _ = resolved(name, env="ALE/Breakout-v5")
+    assert chosen.preset == "paper"
+    assert settings == dataclasses.replace(PAGES[name].PRESETS["paper"](), env="ALE/Breakout-v5")
+
+
+def test_what_is_given_wins_over_the_preset():
+    settings, chosen, sources = resolved("ppo", env="CartPole-v1", lanes=4, preset="auto")
+    assert (settings.lanes, chosen.preset, sources["lanes"]) == (4, "classic", "keyword")
+    settings, chosen, _ = resolved("ppo", env="CartPole-v1", preset="paper")
+    assert (settings.reward, chosen.preset) == ("clip", "paper")
+    assert resolved("ppo", preset="classic")[0].env == "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("env", "domain"),
+    [
+        ("ALE/Pong-v5", "atari"),
+        ("toy:catch", "toy"),
+        ("CartPole-v1", "classic"),
+        ("LunarLander-v3", "box2d"),
+        ("Hopper-v5", "mujoco"),
+        ("module:make", "other"),
+        (print, "other"),
+    ],
+)
+def test_domains(env, domain):
+    assert _presets.domain(env) == domain
+
+
+def test_an_environment_of_ones_own_gets_what_fits_its_spaces():
+    assert _presets.choose(PAGES["ppo"], lambda: gymnasium.make("CartPole-v1")) == "classic"
+    assert _presets.choose(PAGES["ppo"], "toy:catch") == "paper"
+
+
+def test_rewards_are_clipped_on_atari_only():
+    for name in PAGES:
+        for env in ("CartPole-v1", "toy:catch", "Acrobot-v1"):
+            given = {"env": "Pendulum-v1"} if name == "apex_dpg" else {"env": env}
+            assert getattr(resolved(name, **given)[0], "reward", "none") not in _presets.CLIPPED, (name, env)
+
+
+def test_a_preset_for_other_environments_is_told():
+    text = _presets.warning(PAGES["ppo"], "quick", "CartPole-v1")
+    assert text == "--preset quick is for atari environments, CartPole-v1 is one of classic: leave it out for classic"
+    assert not _presets.warning(PAGES["ppo"], "classic", "CartPole-v1")
+    assert not _presets.warning(PAGES["ppo"], "paper", "ALE/Pong-v5")
+    assert "is for classic environments, ALE/Pong-v5 is one of atari" in _presets.warning(
+        PAGES["ppo"], "classic", "ALE/Pong-v5"
+    )
+
+
+def test_an_unknown_preset_names_all():
+    with pytest.raises(
+        UserError, match="--preset: 'clasic' given, allowed for ppo: auto, paper, .*classic.*did you mean"
+    ):
+        resolved("ppo", preset="clasic")
+
+
+@pytest.mark.parametrize(
+    ("given", "network"),
+    [
+        ({"hidden": (32, 16)}, "auto(32,16)"),
+        ({"hidden": (32,), "activation": "relu"}, "auto(32,relu)"),
+        ({"activation": "relu", "network": "mlp"}, "mlp(relu)"),
+    ],
+)
+def test_layers_become_part_of_the_networks_name(given, network):
+    settings = resolved("ppo", env="CartPole-v1", **given)[0]
+    assert settings.network == network
+    policy = PAGES["ppo"].build(settings, Crew(0)).policy()
+    sizes = [layer.out_features for layer in policy.torso.layers if hasattr(layer, "out_features")]
+    assert sizes == list(given.get("hidden", (64, 64)))
