@@ -117,7 +117,7 @@ def play_and_score(
     where = device.choose_devices(options.device)[0]
     policy = policy_from_cpu(play.load_policy(wired, found).to(where))
     episodes = options.episodes or protocols.protocol(options.protocol).episodes
-    epsilon = float(wired.epsilon if options.epsilon is None else options.epsilon)
+    epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
     before, mine = time.monotonic(), watch or GamesWatch()
     mine.max_steps = options.max_steps
     screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)

@@ -164,7 +164,7 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
 
     protocol = protocols.protocol(options.eval_protocol)
     envs, _ = protocols.apply(protocol, wired.envs)
-    epsilon = wired.epsilon if options.eval_epsilon is None else options.eval_epsilon
+    epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
     crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     crew.add(

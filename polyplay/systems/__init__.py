@@ -21,7 +21,12 @@ class System:
     policy: Any  # makes the network: policy() -> Policy
     metrics: tuple[str, ...]  # names the losses report
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
-    epsilon: float = 0.0  # of evaluation, unless --epsilon says otherwise: the chance of a uniform random action
+    epsilon: float = 0.0  # of evaluation on Atari games, as published: the chance of a uniform random action
+
+    @property
+    def test_epsilon(self) -> float:
+        """ε of evaluation, unless --epsilon says otherwise."""
+        return self.epsilon if self.envs.title.startswith("ALE/") else 0.0
 
 
 def names() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from polyplay import systems
 from polyplay.acting.play import PlayedGame
 from polyplay.cli import evaluate as cli
 from polyplay.cli import main
@@ -93,10 +94,12 @@ def test_a_run_that_goes_on_has_no_final_score_any_more(tmp_path: Path):
     assert training_score(run) == {}
 
 
-def test_a_page_may_have_an_epsilon_of_its_own(toy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_page_may_have_an_epsilon_of_its_own_on_atari_games(toy: Path, monkeypatch: pytest.MonkeyPatch):
     page = load.load_run(toy)[0]
     build = page.build
     monkeypatch.setattr(page, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
+    assert evaluate.evaluate(toy, EvaluateOptions(episodes=2))["epsilon"] == 0.0
+    monkeypatch.setattr(systems.System, "test_epsilon", property(lambda system: system.epsilon))
     assert evaluate.evaluate(toy, EvaluateOptions(episodes=2))["epsilon"] == 0.05
     assert evaluate.evaluate(toy, EvaluateOptions(episodes=2, epsilon=0.0))["epsilon"] == 0.0
 
