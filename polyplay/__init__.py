@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyplay.api import Run, check, evaluate, export, resume, train
+    from polyplay.api import Run, check, evaluate, export, load, resume, train
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "check", "evaluate", "export", "resume", "train"]
+__all__ = ["Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> object:

@@ -15,6 +15,7 @@ from polyplay.workers import process
 
 if TYPE_CHECKING:
     from polyplay.envs.check.report import CheckReport
+    from polyplay.evaluation.agent import Agent
     from polyplay.runs.options import Settings
 
 
@@ -53,6 +54,15 @@ def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row
 
     given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
     return evaluate(directory, EvaluateOptions(**given), settings)
+
+
+def load(
+    path: str | Path, checkpoint: str | None = None, seed: int = 0, epsilon: float | None = None, trust: bool = False
+) -> Agent:
+    """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
+    from polyplay.evaluation import agent
+
+    return agent.load(path, checkpoint, seed, epsilon, trust)
 
 
 def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:

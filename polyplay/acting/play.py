@@ -125,31 +125,40 @@ def _steps(
         state, numbers = policy.initial(lanes), first + np.arange(lanes)
         for act in itertools.count():
             which, step = pool.recv()
-            action, state = _choose(pool.spec, policy, how, numbers, step, state, act)
+            action, state = choose_actions(pool.spec, policy, how, numbers, step, state, act)
             if film is not None:
                 film(step, pool)
             yield step, action
             pool.send(which, action)
 
 
-def _choose(
+def choose_actions(
     spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, Batch]:
     """The actions of lanes of these numbers, and the state after them; `act`: how often they acted before."""
+    action, _, after = choose_with_value(spec, policy, how, numbers, step, state, act)
+    return action, after
+
+
+def choose_with_value(
+    spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
+) -> tuple[Tree, np.ndarray, Batch]:
+    """The same with the network's values [B] between them."""
     inputs, acts = policy_inputs(step), np.full(len(numbers), act)
     if not how.greedy:
         inputs["noise"] = uniform(how.seed + SEED, numbers, acts, policy.noise)
     with torch.no_grad():
         out, after = policy.act(as_tensors(inputs), state)
     action = tree.map(lambda x: x.numpy(), out["action"])
+    value = out["value"].numpy()
     if not how.epsilon:
-        return action, after
+        return action, value, after
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + random_actions.action_width(spec.action))
     other = random_actions.random_actions(spec.action, luck[:, 1:], step.get("mask"))
     action = random_actions.mix_random(action, other, luck[:, 0] < how.epsilon)
     if "action" in after:  # a core whose inputs include the action before
         after["action"] = tree.map(torch.from_numpy, action)
-    return action, after
+    return action, value, after
 
 
 class PlayableSystem(Protocol):

@@ -56,7 +56,7 @@ Batching = All | Group | Greedy
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of any number).
+    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as space_files has them.
     """
 
     obs: Spec
@@ -67,6 +67,7 @@ class EnvSpec:
     mask: Spec | None = None
     vector: bool = False
     width: int = 0
+    spaces: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 class Pool(Protocol):

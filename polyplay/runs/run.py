@@ -13,7 +13,8 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import files as replay_files
 from polyplay.common import checkpoint, context
-from polyplay.common.files import Row
+from polyplay.common.files import Row, write_json
+from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
@@ -78,6 +79,7 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     with closing(DirectoryLock(directory)) as lock:
         refuse_begun(directory)
         write_config(directory, setup.description)
+        write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
         if why := unsigned(read_config(directory)):
             _warn(why)
         return _go(replace(setup, lock=lock))

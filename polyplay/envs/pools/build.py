@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
-from polyplay.envs import masks, rules, spaces
+from polyplay.envs import masks, rules, space_files, spaces
 from polyplay.envs.pool import EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
@@ -146,7 +146,8 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         if isinstance(env, VectorEnv):
             raise mask_note(title)
         text["action mask"] = "from the observation"
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask)
+    own = {"observation": space_files.to_json(shown), "action": space_files.to_json(acted)}
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
 
 
 def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:

@@ -1,0 +1,150 @@
+"""Every system as it starts on an environment that is no Atari game: no option but --env and --seed.
+
+    python bench/zoo.py CartPole-v1 --least 450 --seeds 5
+    python bench/zoo.py CartPole-v1 --systems ppo dqn --peers PEERS     # beside Stable-Baselines3's defaults
+
+Each run is `polyplay train SYSTEM --env ENV --seed S` in a process of its own, then 100 games by `polyplay evaluate`.
+Peers get as many steps. Rows are kept in bench/results/zoo/ENV.json; what is there of the present settings is not run
+again. `reached` is when the mean return of the last 100 games first passed --least, in seconds of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
+
+from polyplay import systems
+from polyplay.common.files import read_lines
+from polyplay.common.statistics import mean_interval
+from polyplay.runs import options
+
+LIMIT = 900.0  # seconds of one run
+PEERS = {"a2c": "a2c", "ppo": "ppo", "dqn": "dqn"}  # system: what Stable-Baselines3 calls it
+SETTLED = 20  # games before a mean return counts
+
+
+def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
+    run = place / f"{name}-{seed}"
+    begun = time.monotonic()
+    train = ["train", name, "--env", env, "--seed", str(seed), "--run", str(run), "--no-tensorboard"]
+    done = polyplay(*train)
+    seconds = time.monotonic() - begun
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1:]}
+    polyplay("evaluate", str(run), "--episodes", "100")
+    (file,) = run.glob("evaluation-*.json")
+    score = json.loads(file.read_text())
+    games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "episodic_return"))
+    summary = json.loads((run / "summary.json").read_text())
+    reached = first(games, least)
+    return {"steps": summary["steps"], "seconds": seconds, "reached": reached, "returns": score["returns"]}
+
+
+def first(games: list[Row], least: float) -> float | None:
+    """When the mean of the last 100 games first reached `least`."""
+    returns = [game["episodic_return"] for game in games]
+    for i in range(SETTLED, len(games) + 1):
+        window = returns[max(0, i - 100) : i]
+        if sum(window) / len(window) >= least:
+            return float(games[i - 1]["wall_seconds"])
+    return None
+
+
+def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "polyplay", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+
+
+def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path) -> Row:
+    words = ["--algo", PEERS[name], "--env", env, "--steps", str(steps), "--seed", str(seed), "--target", str(least)]
+    script = ROOT / "bench" / "peers" / "sb3_defaults.py"
+    done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1:]}
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def settings_of(name: str, env: str) -> Row:
+    settings, chosen, _ = options.resolve(systems.load(name), env=env)
+    return {"preset": chosen.preset, **options.to_json(settings)}
+
+
+def summary(rows: list[Row], least: float) -> list[Row]:
+    """A row per system or peer: pooled over seeds."""
+    found = []
+    for who in dict.fromkeys(row["who"] for row in rows):
+        mine = [row for row in rows if row["who"] == who and "returns" in row]
+        means = [sum(row["returns"]) / len(row["returns"]) for row in mine]
+        if not mine:
+            continue
+        low, high = mean_interval(means)
+        passed = [row["reached"] for row in mine if row["reached"] is not None]
+        found.append(
+            {
+                "who": who,
+                "seeds": len(mine),
+                "steps": mine[0]["steps"],
+                "score": round(sum(means) / len(means), 1),
+                "95 % interval": f"{low:.1f} to {high:.1f}",
+                "worst seed": round(min(means), 1),
+                f"seeds ≥ {least:g}": sum(mean >= least for mean in means),
+                "seconds": round(sum(row["seconds"] for row in mine) / len(mine)),
+                "reached after": f"{sum(passed) / len(passed):.0f} s ({len(passed)} of {len(mine)})" if passed else "–",
+            }
+        )
+    return found
+
+
+def write(out: Path, rows: list[Row], env: str, least: float) -> None:
+    what = about()
+    text = [f"# {env}: every system as it starts", "", *lines_about(what), ""]
+    text += ["Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds.", ""]
+    publish(out, {**what, "rows": rows}, [*text, *table(summary(rows, least))])
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("env")
+    parser.add_argument("--systems", nargs="*", default=systems.names())
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--least", type=float, default=450.0)
+    parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
+    asked = parser.parse_args()
+    out = RESULTS / "zoo" / asked.env
+    rows: list[Any] = (
+        json.loads(out.with_suffix(".json").read_text())["rows"] if out.with_suffix(".json").exists() else []
+    )
+    for seed in range(asked.seeds):
+        for name in asked.systems:
+            go(asked, out, rows, name, seed)
+
+
+def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: int) -> None:
+    """One system with one seed, and its peer."""
+    settings = settings_of(name, asked.env)
+    there = {(row["who"], row["seed"]) for row in rows if row["settings"] == settings}
+    rows[:] = [row for row in rows if row["who"] != name or row["settings"] == settings]
+    head = {"seed": seed, "settings": settings}
+    if (name, seed) not in there:
+        with tempfile.TemporaryDirectory() as place:
+            rows.append({"who": name, **head, **ours(name, asked.env, seed, asked.least, Path(place))})
+        write(out, rows, asked.env, asked.least)
+    who = f"Stable-Baselines3 {PEERS.get(name, '')}"
+    if asked.peers and name in PEERS and (who, seed) not in there:
+        python = asked.peers / "sb3" / "bin" / "python"
+        steps = settings["budget"]
+        rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python)})
+        write(out, rows, asked.env, asked.least)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Gymnasium's spaces as JSON and back, so that a trained policy can act where its environment is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row
+from polyplay.common.tree import Field
+from polyplay.envs import spaces
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, subspaces
+
+FILE = "spaces.json"  # in a run's directory
+
+
+def to_json(space: gym.Space) -> Row:
+    """A space of the kinds that are supported, its seed left out."""
+    kind = type(space).__name__
+    if (inner := subspaces(space)) is not None:
+        return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": [*map(_part, inner.items())]}
+    if isinstance(space, gym.Box):
+        ends = {"low": _numbers(space.low), "high": _numbers(space.high)}
+        return {"kind": kind, "shape": list(space.shape), "dtype": str(space.dtype), **ends}
+    if isinstance(space, gym.Discrete):
+        return {"kind": kind, "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, gym.MultiDiscrete):
+        found = {"nvec": space.nvec.tolist(), "start": np.broadcast_to(space.start, space.nvec.shape).tolist()}
+        return {"kind": kind, **found, "dtype": str(space.dtype)}
+    assert isinstance(space, gym.MultiBinary)
+    return {"kind": kind, "shape": list(space.shape)}
+
+
+def _part(item: tuple[str, gym.Space]) -> Row:
+    return {"key": item[0], "space": to_json(item[1])}
+
+
+def _numbers(ends: np.ndarray) -> Any:
+    """One number where all are the same, else all; text, because JSON knows no infinity."""
+    flat = ends.ravel()
+    return repr(flat[0].item()) if flat.size and (flat == flat[0]).all() else [repr(x.item()) for x in flat]
+
+
+def from_json(given: Row) -> gym.Space:
+    """The inverse of `to_json`. Raises KeyError, TypeError or ValueError: it is damaged."""
+    kind = given["kind"]
+    if kind in ("Tuple", "Dict"):
+        parts = {part["key"]: from_json(part["space"]) for part in given["parts"]}
+        return gym.Tuple(list(parts.values())) if kind == "Tuple" else gym.Dict([*parts.items()])  # in this order
+    if kind == "Box":
+        shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
+        low, high = (_array(given[end], shape, dtype) for end in ("low", "high"))
+        return gym.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return gym.Discrete(given["n"], start=given["start"], dtype=np.dtype(given["dtype"]).type)
+    if kind == "MultiDiscrete":
+        return gym.MultiDiscrete(given["nvec"], dtype=np.dtype(given["dtype"]).type, start=given["start"])
+    if kind == "MultiBinary":
+        return gym.MultiBinary(given["shape"])
+    raise ValueError(f"kind {kind!r}")
+
+
+def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if isinstance(ends, str):
+        return np.full(shape, float(ends)).astype(dtype)
+    return np.array([float(x) for x in ends]).reshape(shape).astype(dtype)
+
+
+def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
+    """The spaces of observations and actions that an environment declared, or that fit its description."""
+    if spec.spaces is not None:
+        return from_json(spec.spaces["observation"]), from_json(spec.spaces["action"])
+    return _seen(spec), tree_space(tree.map(_acted, spec.action))
+
+
+def _seen(spec: EnvSpec) -> gym.Space:
+    made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
+    return tree_space(tree.nest(made))
+
+
+def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
+    if isinstance(classes, tuple):
+        return gym.MultiDiscrete(np.array(classes).reshape(field.shape))
+    if classes:
+        return gym.Discrete(classes)
+    dtype = np.dtype(field.dtype)
+    whole = np.issubdtype(dtype, np.integer)
+    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if whole else (-np.inf, np.inf)
+    return gym.Box(low, high, field.shape, dtype.type)
+
+
+def _acted(leaf: spaces.Leaf) -> gym.Space:
+    if isinstance(leaf, Discrete):
+        return gym.Discrete(leaf.n)
+    if isinstance(leaf, MultiDiscrete):
+        return gym.MultiDiscrete(np.array(leaf.nvec).reshape(leaf.shape))
+    if isinstance(leaf, MultiBinary):
+        return gym.MultiBinary(leaf.shape)
+    assert isinstance(leaf, Box)
+    return gym.Box(leaf.low, leaf.high, leaf.shape, np.float32)
+
+
+def tree_space(parts: Any) -> gym.Space:
+    """A Dict of dicts of spaces, or the space itself."""
+    return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
+
+
+def spec_to_json(spec: EnvSpec) -> Row:
+    """What a network needs to know of an environment, and what its observations and actions look like outside."""
+    seen, acted = of_spec(spec)
+    mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
+    about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
+    return {"schema": 1, "observation": to_json(seen), "action": to_json(acted), **about}
+
+
+def spec_from_json(given: Row, title: str) -> EnvSpec:
+    """The inverse. Raises UserError: it is damaged, or of another version."""
+    try:
+        if given["schema"] != 1:
+            raise ValueError(f"schema {given['schema']!r}, this version reads 1")
+        both = {key: given[key] for key in ("observation", "action")}
+        seen, acted = (from_json(part) for part in both.values())
+        flat = None if given["mask"] is None else {k: Field(tuple(v), "bool") for k, v in given["mask"].items()}
+        mask = None if flat is None else tree.nest(flat)
+        obs, action = spaces.observation(seen, title), spaces.action(acted, title)
+        frames, text = int(given["frames_per_step"]), dict(given["describe"])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
+    return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both)

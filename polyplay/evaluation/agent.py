@@ -1,0 +1,208 @@
+"""A trained policy to act with: what `polyplay.load` gives.
+
+It stands alone: it needs the run's directory and neither workers nor the environment, whose spaces are in spaces.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay.common import checkpoint, tree
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, read_object
+from polyplay.common.statistics import mean_interval
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs import Envs, make, space_files, spaces
+from polyplay.envs.pool import EnvSpec, Factory
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
+from polyplay.systems import System
+from polyplay.workers import process
+
+
+@dataclass(frozen=True)
+class State:
+    """Where an episode is, from one call of `act` to the next: the network's own state, how often it acted."""
+
+    network: Batch
+    acts: int
+    lanes: int
+
+
+def load(
+    path: str | Path, checkpoint: str | None = None, seed: int = 0, epsilon: float | None = None, trust: bool = False
+) -> Agent:
+    """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's own
+    directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay evaluate`).
+    trust: open a run that was made elsewhere and executes a module by name. Raises UserError.
+    """
+    path = Path(path)
+    if path.parent.name == "checkpoints" and checkpoint is None:
+        path, checkpoint = path.parents[1], path.name.removeprefix("best-") if path.name.isdecimal() else "best"
+    page, settings, options, config = load_run(path, trust)
+    found = choose_checkpoint(path, checkpoint)
+    with _known_spaces(path):
+        wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
+        assert wired.envs.spec
+    return Agent(path, found, wired, config, seed, epsilon)
+
+
+def _known_spaces(directory: Path) -> contextlib.AbstractContextManager[None]:
+    """What the run wrote down of its environment; of earlier versions' runs the environment is made."""
+    file = directory / space_files.FILE
+    try:
+        return make.known_spec(space_files.spec_from_json(read_object(file), str(file)))
+    except OSError:
+        return contextlib.nullcontext()
+    except ValueError as e:
+        raise UserError(f"{file} is damaged: {e}; put back a copy of it") from None
+
+
+class Agent:
+    """`act`, `value`, `predict`, `evaluate`; `system`, `config` (of the run) and `spec` (what it sees and does)."""
+
+    def __init__(self, directory: Path, found: Path, wired: System, config: Row, seed: int, epsilon: float | None):
+        from polyplay.acting.play import PlayOptions, load_policy
+
+        process.tune(1)
+        self.directory, self.checkpoint, self.config = directory, found, config
+        self.system: str = config["system"]
+        self.spec: EnvSpec = wired.envs.spec
+        self.observation_space, self.action_space = space_files.of_spec(self.spec)
+        self._envs: Envs = wired.envs
+        self._policy = load_policy(wired, found)
+        self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
+        self._read = spaces.action_reader(self.action_space)
+
+    def __repr__(self) -> str:
+        return f"<polyplay.Agent {self.system}, {checkpoint.manifest(self.checkpoint)['counters']['steps']:,} steps>"
+
+    def act(
+        self, obs: Any, state: State | None = None, greedy: bool = False, mask: Any = None, reward: Any = None
+    ) -> tuple[Any, State]:
+        """(action, state) for one observation, or for a batch of them. state: what the last call gave; None begins an
+        episode. greedy: the likeliest action. mask: legal actions, where the environment has masks. reward: that came
+        with the observation, for networks that see it. Raises UserError: they do not fit.
+        """
+        step, batched = self._step(obs, state, mask, reward)
+        return self._act(step, batched, state, greedy)
+
+    def value(self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None) -> Any:
+        """What the network expects of the rest of the episode, as its learner counts rewards: a number, or float32 [B].
+        Raises UserError.
+        """
+        step, batched = self._step(obs, state, mask, reward)
+        value = self._choose(step, state, True)[1]
+        return value if batched else float(value[0])
+
+    def predict(
+        self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, State]:
+        """`act` with Stable-Baselines3's signature. episode_start: bool [B], where an episode begins."""
+        step, batched = self._step(obs, state, None, None)
+        if episode_start is not None:
+            step["first"] |= np.broadcast_to(np.asarray(episode_start, bool), step["first"].shape)
+        return self._act(step, batched, state, deterministic)
+
+    def evaluate(
+        self, env: str | Factory | None = None, episodes: int = 10, seed: int = 0, greedy: bool = False
+    ) -> Row:
+        """Full games on the run's environment, or on another with the same spaces; nothing is written. Raises
+        UserError: other spaces.
+        """
+        from polyplay.acting import play
+
+        envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={})
+        if (envs.spec.obs, envs.spec.action) != (self.spec.obs, self.spec.action):
+            given = f"{spaces.describe_fields(envs.spec.obs)}; actions {spaces.describe_actions(envs.spec.action)}"
+            own = f"{spaces.describe_fields(self.spec.obs)}; actions {spaces.describe_actions(self.spec.action)}"
+            raise UserError(f"env: {envs.title} shows {given}, but the agent takes {own}")
+        games = play.play_games(envs, self._policy, episodes, seed, greedy, epsilon=self._how.epsilon)
+        found = play.summarize_games(games, envs.spec.frames_per_step, 0.0)
+        del found["seconds"]
+        return {**found, "interval": mean_interval(found["returns"])}
+
+    # ------------------------------------------------------------------------------------------- rows
+
+    def _step(self, obs: Any, state: State | None, mask: Any, reward: Any) -> tuple[Batch, bool]:
+        """A row [B] as pools give them, and whether a batch was given. Raises UserError."""
+        lanes = _lanes(self.observation_space, obs)
+        batched, n = lanes is not None, 1 if lanes is None else lanes
+        if state is not None and state.lanes != n:
+            raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
+        rows = tree.zeros(self.spec.obs, (n,))
+        for i in range(n):
+            write = spaces.observation_writer(self.observation_space, rows, i)
+            try:
+                write(_lane(obs, i) if batched else obs)
+            except spaces.SpaceViolation as e:
+                raise UserError(f"obs: {e}") from None
+        step: Batch = {"obs": rows, "first": np.full(n, state is None), "reward": np.zeros(n, np.float32)}
+        if reward is not None:
+            step["reward"] = np.broadcast_to(np.asarray(reward, np.float32), (n,)).copy()
+        if self.spec.mask is not None:
+            step["mask"] = _mask(self.spec.mask, mask, n, batched)
+        elif mask is not None:
+            raise UserError("mask: given, but this environment has no masks: leave it out")
+        return step, batched
+
+    def _act(self, step: Batch, batched: bool, state: State | None, greedy: bool) -> tuple[Any, State]:
+        action, _, after = self._choose(step, state, greedy)
+        rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
+        return (_stacked(rows) if batched else rows[0]), after
+
+    def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray, State]:
+        from polyplay.acting.play import choose_with_value
+
+        n = len(step["first"])
+        before = State(self._policy.initial(n), 0, n) if state is None else state
+        how = replace(self._how, greedy=greedy, epsilon=0.0 if greedy else self._how.epsilon)
+        found = choose_with_value(self.spec, self._policy, how, np.arange(n), step, before.network, before.acts)
+        return found[0], found[1], State(found[2], before.acts + 1, n)
+
+
+def _lanes(space: Any, obs: Any) -> int | None:
+    """How many observations these are; None: one by itself. By the first part's dimensions."""
+    parts = spaces.subspaces(space)
+    if parts:
+        key, inner = next(iter(parts.items()))
+        try:
+            return _lanes(inner, obs[key] if isinstance(obs, dict) else obs[int(key)])
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None  # what is wrong with it is told where it is read
+    shape = np.shape(obs)
+    return shape[0] if len(shape) == len(space.shape or ()) + 1 else None
+
+
+def _lane(obs: Any, i: int) -> Any:
+    if isinstance(obs, dict):
+        return {k: _lane(v, i) for k, v in obs.items()}
+    return tuple(_lane(v, i) for v in obs) if isinstance(obs, tuple) else np.asarray(obs)[i]
+
+
+def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
+    if mask is None:
+        raise UserError("mask: missing; this environment tells which actions are legal: give act(…, mask=…)")
+
+    def read(field: Any, given: Any) -> np.ndarray:
+        found = np.asarray(given, bool)
+        found = found if batched else found[None]
+        if found.shape != (n, *field.shape):
+            raise UserError(f"mask: shape {list(found.shape)} given, allowed: {[n, *field.shape]}")
+        return found
+
+    return tree.map(read, spec, mask)
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """Actions of several observations as one: arrays with a leading dimension, in dicts and tuples as they are."""
+    head = rows[0]
+    if isinstance(head, dict):
+        return {k: _stacked([row[k] for row in rows]) for k in head}
+    if isinstance(head, tuple):
+        return tuple(_stacked([row[i] for row in rows]) for i in range(len(head)))
+    return np.stack(rows)

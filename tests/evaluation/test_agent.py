@@ -1,0 +1,203 @@
+"""polyplay/evaluation/agent.py: `polyplay.load`, alone with a run's directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+import polyplay
+from polyplay import systems
+from polyplay.acting import play
+from polyplay.acting.play import PlayOptions
+from polyplay.common.errors import UserError
+from polyplay.envs import space_files
+from polyplay.evaluation import agent
+
+PARTS = """
+import gymnasium, numpy as np
+from gymnasium import spaces as gym
+
+class Parts(gymnasium.Env):
+    flags = gym.Tuple([gym.MultiBinary(2)])
+    observation_space = gym.Dict({"b": gym.Box(-1, 1, (3,)), "a": gym.Discrete(4, start=2), "t": flags})
+    action_space = gym.Tuple([gym.Discrete(3, start=-1), gym.Box(-2, 2, (2,), np.float64), gym.MultiDiscrete([2, 3])])
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.look(), {}
+
+    def look(self):
+        draw = self.np_random
+        flags = (draw.integers(0, 2, 2, np.int8),)
+        return {"b": draw.uniform(-1, 1, 3).astype("f"), "a": int(draw.integers(2, 6)), "t": flags}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.t += 1
+        return self.look(), 1.0, self.t == 9, False, {}
+"""
+
+
+def trained(place: Path, name: str, **options) -> Path:
+    env = "Pendulum-v1" if name == "apex_dpg" else "CartPole-v1"
+    short = {"env": env, "steps": 100, "serial": True, "tensorboard": False, "run": place / name} | options
+    return Path(polyplay.train(name, **short).directory)
+
+
+def same_as_evaluation(run: Path, rows: int = 60, **options) -> None:
+    """Row by row, the action that the evaluation's own loop takes is the agent's."""
+    found = polyplay.load(run, **options)
+    how = PlayOptions(1, options.get("seed", 0), epsilon=found._how.epsilon)
+    state, games = None, play._steps(found._envs, 1, how.seed + play.SEED, found._policy, how)
+    for row, (step, expected) in enumerate(games):
+        if row == rows or step["over"][0]:
+            break
+        obs = {k: v[0] for k, v in step["obs"].items()} if isinstance(step["obs"], dict) else step["obs"][0]
+        action, state = found.act(obs, state, reward=step["reward"])
+        assert np.array_equal(action, found._read(expected[0]))
+    assert row > 5
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_every_system_acts_as_its_evaluation_to_the_bit(name, tmp_path):
+    run = trained(tmp_path, name)
+    same_as_evaluation(run)
+    same_as_evaluation(run, seed=3, epsilon=0.5)
+
+
+@pytest.mark.parametrize("name", ["a2c", "impala", "ppo"])
+def test_networks_with_memory(name, tmp_path):
+    run = trained(tmp_path, name, core="lstm")
+    same_as_evaluation(run)
+    found = polyplay.load(run)
+    obs = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
+    _, state = found.act(obs)
+    assert found.value(obs, state) != found.value(obs)
+    assert found.value(obs) == found.value(obs)
+
+
+def test_a_fresh_process_needs_the_directory_alone(tmp_path, monkeypatch):
+    """The environment's module is gone; tuples, dicts, starts and doubles are as it declared them."""
+    place = tmp_path / "there"
+    place.mkdir()
+    (place / "parts_env.py").write_text(PARTS)
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    run = trained(place, "ppo", env="parts_env:Parts", steps=60)
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    shutil.rmtree(place)
+    code = """
+import json, numpy as np, polyplay
+agent = polyplay.load("moved", trust=True)
+obs = agent.observation_space.sample()
+action, state = agent.act(obs)
+assert agent.action_space.contains(action), action
+several, _ = agent.act({"b": np.zeros((5, 3), "f"), "a": np.full(5, 3), "t": (np.zeros((5, 2), np.int8),)})
+print(json.dumps([[list(np.shape(part)) for part in several], isinstance(agent.value(obs), float), agent.system]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[[5], [5, 2], [5, 2]], True, "ppo"]
+
+
+@pytest.fixture(scope="module")
+def cart(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("cart"), "ppo")
+
+
+def test_a_batch_is_its_rows(cart):
+    found, obs = polyplay.load(cart), np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    assert found.act(obs, greedy=True)[0].tolist() == [int(found.act(row, greedy=True)[0]) for row in obs]
+    assert found.value(obs).tolist() == [found.value(row) for row in obs]
+    assert len({tuple(polyplay.load(cart, seed=s).act(obs)[0]) for s in range(9)}) > 1
+
+
+def test_predict_is_stable_baselines_signature(cart):
+    found, obs = polyplay.load(cart), np.zeros((3, 4), np.float32)
+    action, state = found.predict(obs, None, np.ones(3, bool), deterministic=True)
+    assert action.tolist() == found.act(obs, greedy=True)[0].tolist()
+    assert found.predict(obs, state, episode_start=np.array([True, False, False]))[0].shape == (3,)
+
+
+def test_evaluate_plays_as_the_command_and_writes_nothing(cart):
+    before = sorted(cart.iterdir())
+    found = polyplay.load(cart)
+    assert found.evaluate(episodes=3)["returns"] == polyplay.evaluate(cart, episodes=3)["returns"]
+    (cart / "scores.json").unlink()
+    for file in cart.glob("evaluation-*"):
+        file.unlink()
+    assert found.evaluate(lambda: gymnasium.make("CartPole-v1"), episodes=2)["episodes"] == 2
+    assert sorted(cart.iterdir()) == before
+
+
+def test_a_checkpoint_by_its_directory_number_or_name(cart):
+    newest = max((cart / "checkpoints").glob("[0-9]*"))
+    assert polyplay.load(newest).checkpoint == newest == polyplay.load(cart, checkpoint=newest.name).checkpoint
+    assert repr(polyplay.load(newest)).startswith("<polyplay.Agent ppo, ")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: a.act(np.zeros(3, np.float32)), r"obs: declared float32 \[4\], given float32 \[3\]"),
+        (lambda a: a.act(np.zeros(4, np.float64)), r"obs: declared float32 \[4\], given float64 \[4\]"),
+        (lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]), "state: of 1 episodes, 2"),
+        (lambda a: a.act(np.zeros(4, np.float32), mask=np.ones(2)), "mask: given, but this environment has no masks"),
+        (
+            lambda a: a.evaluate("Acrobot-v1"),
+            r"env: Acrobot-v1 shows .*\[6\].* but the agent takes .*\[4\]",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_a_line(cart, call, message):
+    with pytest.raises(UserError, match=message) as e:
+        call(polyplay.load(cart))
+    assert "\n" not in str(e.value)
+
+
+def test_no_run_and_damaged_spaces(cart, tmp_path):
+    with pytest.raises(UserError, match="no run at"):
+        polyplay.load(tmp_path / "nothing")
+    broken = tmp_path / "broken"
+    shutil.copytree(cart, broken)
+    for text in ("{", "[]", '{"schema": 2}', '{"schema": 1, "observation": {"kind": "Sphere"}, "action": {}}'):
+        (broken / space_files.FILE).write_text(text)
+        with pytest.raises(UserError, match=r"spaces\.json is damaged: .*put back a copy of it"):
+            polyplay.load(broken)
+    (broken / space_files.FILE).unlink()
+    assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.Box(-1, 1, (2, 3)),
+        gym.Box(np.array([-np.inf, 0], np.float32), np.array([1, np.inf], np.float32)),
+        gym.Box(0, 255, (3, 4, 5), np.uint8),
+        gym.Discrete(5, start=-2),
+        gym.MultiDiscrete([[2, 3], [4, 5]]),
+        gym.MultiBinary([2, 2]),
+        gym.Dict([("z", gym.Discrete(2)), ("a", gym.Tuple([gym.Box(0, 1, (1,), np.float64), gym.Discrete(3)]))]),
+    ],
+)
+def test_spaces_come_back_as_they_were(space):
+    again = space_files.from_json(json.loads(json.dumps(space_files.to_json(space))))
+    assert again == space
+    if isinstance(space, gym.Dict):
+        assert list(again) == list(space)
+
+
+def test_the_agent_is_lazy():
+    assert agent.Agent.__module__ == "polyplay.evaluation.agent"
+    code = "import polyplay, sys; polyplay.load; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
