@@ -62,7 +62,7 @@ def load(
     """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
     from polyplay.evaluation import agent
 
-    return agent.load(path, checkpoint, seed, epsilon, trust)
+    return agent.load_agent(path, checkpoint, seed, epsilon, trust)
 
 
 def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:

@@ -142,15 +142,15 @@ def choose_actions(
 
 def choose_with_value(
     spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
-) -> tuple[Tree, np.ndarray, Batch]:
-    """The same with the network's values [B] between them."""
+) -> tuple[Tree, np.ndarray | None, Batch]:
+    """The same with the network's values [B] between them, where it has some."""
     inputs, acts = policy_inputs(step), np.full(len(numbers), act)
     if not how.greedy:
         inputs["noise"] = uniform(how.seed + SEED, numbers, acts, policy.noise)
     with torch.no_grad():
         out, after = policy.act(as_tensors(inputs), state)
     action = tree.map(lambda x: x.numpy(), out["action"])
-    value = out["value"].numpy()
+    value = out["value"].numpy() if "value" in out else None
     if not how.epsilon:
         return action, value, after
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + random_actions.action_width(spec.action))

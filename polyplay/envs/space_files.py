@@ -18,7 +18,7 @@ from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, subs
 FILE = "spaces.json"  # in a run's directory
 
 
-def to_json(space: gym.Space) -> Row:
+def space_to_json(space: gym.Space) -> Row:
     """A space of the kinds that are supported, its seed left out."""
     kind = type(space).__name__
     if (inner := subspaces(space)) is not None:
@@ -36,7 +36,7 @@ def to_json(space: gym.Space) -> Row:
 
 
 def _part(item: tuple[str, gym.Space]) -> Row:
-    return {"key": item[0], "space": to_json(item[1])}
+    return {"key": item[0], "space": space_to_json(item[1])}
 
 
 def _numbers(ends: np.ndarray) -> Any:
@@ -45,11 +45,11 @@ def _numbers(ends: np.ndarray) -> Any:
     return repr(flat[0].item()) if flat.size and (flat == flat[0]).all() else [repr(x.item()) for x in flat]
 
 
-def from_json(given: Row) -> gym.Space:
-    """The inverse of `to_json`. Raises KeyError, TypeError or ValueError: it is damaged."""
+def space_from_json(given: Row) -> gym.Space:
+    """The inverse of `space_to_json`. Raises KeyError, TypeError or ValueError: it is damaged."""
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
-        parts = {part["key"]: from_json(part["space"]) for part in given["parts"]}
+        parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
         return gym.Tuple(list(parts.values())) if kind == "Tuple" else gym.Dict([*parts.items()])  # in this order
     if kind == "Box":
         shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
@@ -73,7 +73,7 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
     """The spaces of observations and actions that an environment declared, or that fit its description."""
     if spec.spaces is not None:
-        return from_json(spec.spaces["observation"]), from_json(spec.spaces["action"])
+        return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     return _seen(spec), tree_space(tree.map(_acted, spec.action))
 
 
@@ -114,7 +114,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
-    return {"schema": 1, "observation": to_json(seen), "action": to_json(acted), **about}
+    return {"schema": 1, "observation": space_to_json(seen), "action": space_to_json(acted), **about}
 
 
 def spec_from_json(given: Row, title: str) -> EnvSpec:
@@ -123,7 +123,7 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         if given["schema"] != 1:
             raise ValueError(f"schema {given['schema']!r}, this version reads 1")
         both = {key: given[key] for key in ("observation", "action")}
-        seen, acted = (from_json(part) for part in both.values())
+        seen, acted = (space_from_json(part) for part in both.values())
         flat = None if given["mask"] is None else {k: Field(tuple(v), "bool") for k, v in given["mask"].items()}
         mask = None if flat is None else tree.nest(flat)
         obs, action = spaces.observation(seen, title), spaces.action(acted, title)

@@ -33,7 +33,7 @@ class State:
     lanes: int
 
 
-def load(
+def load_agent(
     path: str | Path, checkpoint: str | None = None, seed: int = 0, epsilon: float | None = None, trust: bool = False
 ) -> Agent:
     """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's own
@@ -97,6 +97,8 @@ class Agent:
         """
         step, batched = self._step(obs, state, mask, reward)
         value = self._choose(step, state, True)[1]
+        if value is None:
+            raise UserError(f"value: the network of this {self.system} run has none")
         return value if batched else float(value[0])
 
     def predict(
@@ -155,7 +157,7 @@ class Agent:
         rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
         return (_stacked(rows) if batched else rows[0]), after
 
-    def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray, State]:
+    def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray | None, State]:
         from polyplay.acting.play import choose_with_value
 
         n = len(step["first"])

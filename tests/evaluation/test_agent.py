@@ -191,7 +191,7 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
     ],
 )
 def test_spaces_come_back_as_they_were(space):
-    again = space_files.from_json(json.loads(json.dumps(space_files.to_json(space))))
+    again = space_files.space_from_json(json.loads(json.dumps(space_files.space_to_json(space))))
     assert again == space
     if isinstance(space, gym.Dict):
         assert list(again) == list(space)

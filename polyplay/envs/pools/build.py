@@ -146,7 +146,7 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         if isinstance(env, VectorEnv):
             raise mask_note(title)
         text["action mask"] = "from the observation"
-    own = {"observation": space_files.to_json(shown), "action": space_files.to_json(acted)}
+    own = {"observation": space_files.space_to_json(shown), "action": space_files.space_to_json(acted)}
     return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
 
 
