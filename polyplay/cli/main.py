@@ -33,6 +33,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
         "[RUN …] [--place NAME] [--protocol NAME] [--json]",
         "runs beside published scores, human-normalised; without a run all published ones",
     ),
+    "runs": ("[DIR …] [--json]", "the runs in directories (none: runs/), newest first"),
     "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
     "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
     "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
