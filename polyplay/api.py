@@ -11,9 +11,12 @@ from polyplay import systems
 from polyplay.common.files import Row
 from polyplay.runs import flags, options, run
 from polyplay.runs.run import RunResult
+from polyplay.runs.tables import read_table
 from polyplay.workers import process
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from polyplay.envs.check.report import CheckReport
     from polyplay.runs.options import Settings
 
@@ -25,6 +28,26 @@ class Run(RunResult):
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
         """See `evaluate`."""
         return _evaluate(self.directory, self.settings, episodes=episodes, seed=seed, **options)
+
+    def metrics(self) -> Any:
+        """The reports of the run: a pandas DataFrame if pandas is installed, else {column: list}; the columns are those
+        of docs/reference/metrics.md.
+        """
+        return read_table(self.directory / "metrics.jsonl")
+
+    def episodes(self) -> Any:
+        """The full games that ended, in the same form."""
+        return read_table(self.directory / "episodes.jsonl")
+
+    def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
+        """The learning curve as a matplotlib figure, also written to the file `out`. Needs polyplay[plots]."""
+        from polyplay.cli import plot
+
+        options = plot.PlotOptions(games=games, **({} if out is None else {"out": str(out)}))
+        figure = plot.draw_curves([self.directory], games=options.games)
+        if out is not None:
+            figure.savefig(options.out)
+        return figure
 
 
 def train(system: str, **overrides: Any) -> Run:

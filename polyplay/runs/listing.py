@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -71,10 +72,8 @@ def _summary(directory: Path) -> Row:
 
 
 def _last_report(directory: Path) -> Row:
-    last: Row = {}
-    for last in read_lines(directory / "metrics.jsonl", *METRICS):
-        pass
-    return last
+    rows = deque(read_lines(directory / "metrics.jsonl", *METRICS), maxlen=1)
+    return rows[0] if rows else {}
 
 
 def _best_return(directory: Path) -> float | None:
