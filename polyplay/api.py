@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags, options, run
+from polyplay.runs.option_file import read_option_file
 from polyplay.runs.run import RunResult
 from polyplay.runs.tables import read_table
 from polyplay.workers import process
@@ -50,10 +52,17 @@ class Run(RunResult):
         return figure
 
 
-def train(system: str, **overrides: Any) -> Run:
-    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD."""
+def train(system: str | None = None, config: str | Path | None = None, **overrides: Any) -> Run:
+    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
+    options, or a run to repeat, which keywords override and which may name the system.
+    """
+    file = None if config is None else read_option_file(config, overrides)
+    if file is not None:
+        system = file.choose_system(system)
+    if system is None:
+        raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
-    settings, chosen, sources = options.resolve(systems.load(system), **overrides)
+    settings, chosen, sources = options.resolve(systems.load(system), file, **overrides)
     return Run(**vars(run.train(system, settings, chosen, sources)))
 
 
