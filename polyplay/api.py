@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,16 +45,19 @@ class Run(RunResult):
         """The learning curve as a matplotlib figure, also written to the file `out`. Needs polyplay[plots]."""
         from polyplay.cli import plot
 
-        options = plot.PlotOptions(games=games, **({} if out is None else {"out": str(out)}))
+        options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
         figure = plot.draw_curves([self.directory], games=options.games)
         if out is not None:
             figure.savefig(options.out)
         return figure
 
 
-def train(system: str | None = None, config: str | Path | None = None, **overrides: Any) -> Run:
+def train(
+    system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
+) -> Run:
     """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
-    options, or a run to repeat, which keywords override and which may name the system.
+    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called with the run and each report, or objects with any of
+    on_report, on_episode, on_checkpoint, on_evaluation and on_end (runs/callbacks.py).
     """
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
@@ -63,14 +66,14 @@ def train(system: str | None = None, config: str | Path | None = None, **overrid
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     settings, chosen, sources = options.resolve(systems.load(system), file, **overrides)
-    return Run(**vars(run.train(system, settings, chosen, sources)))
+    return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
 
 
-def resume(directory: str | Path, trust: bool = False, **overrides: Any) -> Run:
+def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
     """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
-    elsewhere and executes a module by name.
+    elsewhere and executes a module by name. callbacks: as in `train`.
     """
-    return Run(**vars(run.resume(Path(directory), overrides, trust)))
+    return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -82,7 +82,13 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
 
 
 def _read(path: Path) -> Row:
-    parse = {".json": json.loads, ".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml}.get(path.suffix.lower())
+    parsers: dict[str, Callable[[str], Any]] = {
+        ".json": json.loads,
+        ".toml": tomllib.loads,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+    }
+    parse = parsers.get(path.suffix.lower())
     if parse is None:
         raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
     try:
@@ -113,9 +119,9 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
     if contents["schema"] != SCHEMA:
         text = f"--config: {path} has schema {contents['schema']}, this version reads {SCHEMA}"
         raise UserError(f"{text}: use the version that wrote it")
-    config, options, sources = (contents.get(name) for name in ("config", "options", "sources"))
-    whole = isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)
-    if not whole or not isinstance(contents.get("system"), str) or not isinstance(contents.get("started"), str):
+    config, options, sources = contents.get("config"), contents.get("options"), contents.get("sources")
+    whole = isinstance(contents.get("system"), str) and isinstance(contents.get("started"), str)
+    if not (whole and isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)):
         raise UserError(f"--config: {path} is damaged: no system, config, options and sources as a run writes them")
     _check_code(path, contents, given)
     values = {**config, **{k: v for k, v in options.items() if k not in OF_ONE_RUN}}
