@@ -56,8 +56,8 @@ def train(
     system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
 ) -> Run:
     """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
-    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called with the run and each report, or objects with any of
-    on_report, on_episode, on_checkpoint, on_evaluation and on_end (runs/callbacks.py).
+    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
+    with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
     """
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
