@@ -20,7 +20,7 @@ from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, W
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": (
-        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S] [--run DIR] [--preset NAME] [--config FILE] [--quiet] "
+        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S | --seeds 0..4] [--run DIR] [--preset NAME] [--config FILE] [--quiet] "
         "[--OPTION VALUE …]",
         "train an agent; `polyplay train SYSTEM --help` lists the system's options",
     ),
