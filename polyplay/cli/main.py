@@ -20,8 +20,8 @@ from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, W
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": (
-        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S | --seeds 0..4] [--run DIR] [--preset NAME] [--config FILE] [--quiet] "
-        "[--OPTION VALUE …]",
+        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S | --seeds 0..4] [--run DIR] [--preset NAME] "
+        "[--config FILE] [--quiet] [--OPTION VALUE …]",
         "train an agent; `polyplay train SYSTEM --help` lists the system's options",
     ),
     "resume": ("RUN [--frames N …]", "go on with a run from its newest checkpoint"),
