@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags, options, run
+from polyplay.runs.option_file import read_option_file
 from polyplay.runs.run import RunResult
+from polyplay.runs.tables import read_table
 from polyplay.workers import process
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from polyplay.envs.check.report import CheckReport
     from polyplay.evaluation.agent import Agent
     from polyplay.runs.options import Settings
@@ -27,19 +32,49 @@ class Run(RunResult):
         """See `evaluate`."""
         return _evaluate(self.directory, self.settings, episodes=episodes, seed=seed, **options)
 
+    def metrics(self) -> Any:
+        """The reports of the run: a pandas DataFrame if pandas is installed, else {column: list}; the columns are those
+        of docs/reference/metrics.md.
+        """
+        return read_table(self.directory / "metrics.jsonl")
 
-def train(system: str, **overrides: Any) -> Run:
-    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD."""
-    process.start_early(overrides)
-    settings, chosen, sources = options.resolve(systems.load(system), **overrides)
-    return Run(**vars(run.train(system, settings, chosen, sources)))
+    def episodes(self) -> Any:
+        """The full games that ended, in the same form."""
+        return read_table(self.directory / "episodes.jsonl")
+
+    def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
+        """The learning curve as a matplotlib figure, also written to the file `out`. Needs polyplay[plots]."""
+        from polyplay.cli import plot
+
+        options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
+        figure = plot.draw_curves([self.directory], games=options.games)
+        if out is not None:
+            figure.savefig(options.out)
+        return figure
 
 
-def resume(directory: str | Path, trust: bool = False, **overrides: Any) -> Run:
-    """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
-    elsewhere and executes a module by name.
+def train(
+    system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
+) -> Run:
+    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
+    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
+    with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
     """
-    return Run(**vars(run.resume(Path(directory), overrides, trust)))
+    file = None if config is None else read_option_file(config, overrides)
+    if file is not None:
+        system = file.choose_system(system)
+    if system is None:
+        raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
+    process.start_early(overrides)
+    settings, chosen, sources = options.resolve(systems.load(system), file, **overrides)
+    return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
+
+
+def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
+    """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
+    elsewhere and executes a module by name. callbacks: as in `train`.
+    """
+    return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:

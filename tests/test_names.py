@@ -18,6 +18,7 @@ SAME_THING = {
     "resume": "api calls runs.run",
     "evaluate": "api calls evaluation.evaluate",
     "export": "api calls cli.export",
+    "load": "a run's agent, in api; a system's page",
     "main": "entries of programs",
     "command": "a verb of the command line",
     "describe": "an environment, by the kind of pool that it runs in",

@@ -20,7 +20,8 @@ from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, W
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": (
-        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S] [--run DIR] [--preset NAME] [--OPTION VALUE …]",
+        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S | --seeds 0..4] [--run DIR] [--preset NAME] "
+        "[--config FILE] [--quiet] [--OPTION VALUE …]",
         "train an agent; `polyplay train SYSTEM --help` lists the system's options",
     ),
     "resume": ("RUN [--frames N …]", "go on with a run from its newest checkpoint"),
@@ -33,7 +34,9 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
         "[RUN …] [--place NAME] [--protocol NAME] [--json]",
         "runs beside published scores, human-normalised; without a run all published ones",
     ),
+    "runs": ("[DIR …] [--json]", "the runs in directories (none: runs/), newest first"),
     "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
+    "new": ("FILE.py", "write a short script to start from: train, evaluate, plot"),
     "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
     "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
     "reproduce": ("RUN [--updates N]", "do an asynchronous run again in one thread and compare every loss, to the bit"),

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from polyplay.cli.arguments import parse_words
+from polyplay.cli.pooling import BANDS, Band, Curve, names_of, pool_curves, pools_of
 from polyplay.common.bounds import Count
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_lines
 from polyplay.runs.directory import read_config
+from polyplay.runs.tables import current_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, FAINT = "#333333", "#e4e4e4"
@@ -26,7 +28,9 @@ PICTURES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Return against frames and against wall time: a colour per system, a line per run. Needs polyplay[plots]."""
+    """Return against frames and against wall time. Runs that differ only in their seed become one line: their mean,
+    with a band. Needs polyplay[plots].
+    """
 
     out: str = "curve.png"
     """the picture to write: .png, .svg or .pdf"""
@@ -34,6 +38,9 @@ class PlotOptions:
     """above the picture (none: the environment's name)"""
     games: Count = 100
     """how many of the last full games a mean is of"""
+    pool: Literal["interval", "range", "none"] = "interval"
+    """the band around the mean of runs that differ only in their seed: its 95 % interval, or lowest to highest
+    run (none: a line per run)"""
 
     def __post_init__(self) -> None:
         if not self.out.endswith(PICTURES):
@@ -43,27 +50,16 @@ class PlotOptions:
 def command(words: list[str]) -> None:
     """Prints the name of the picture."""
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
-    print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One run: mean full-game return of the last 100 games at each report, or of fewer at each game's end."""
-
-    label: str
-    env: str
-    frames: list[float]
-    minutes: list[float]
-    returns: list[float]
+    print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games, options.pool))
 
 
 def read_curve(run: Path, games: int = 100) -> Curve:
     """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
     config = read_config(run)
     if games == 100:
-        rows = _rows(run / "metrics.jsonl", "episodic_return_mean")
+        rows = current_rows(run / "metrics.jsonl", "episodic_return_mean")
     else:
-        rows, last = _rows(run / "episodes.jsonl", "episodic_return"), deque[float](maxlen=games)
+        rows, last = current_rows(run / "episodes.jsonl", "episodic_return"), deque[float](maxlen=games)
         for row in rows:
             last.append(row["episodic_return"])
             row["episodic_return_mean"] = fmean(last)
@@ -72,24 +68,21 @@ def read_curve(run: Path, games: int = 100) -> Curve:
     return Curve(
         label=config["system"],
         env=str(config["config"].get("env", "")),
+        settings=config["config"],
         frames=[r["frames"] for r in rows],
         minutes=[r["wall_seconds"] / 60 for r in rows],
         returns=[r["episodic_return_mean"] for r in rows],
     )
 
 
-def _rows(file: Path, value: str) -> list[Row]:
-    """Rows in the order of their frames: what a resumption played again takes the place of what was there."""
-    rows: list[Row] = []
-    for row in read_lines(file, "frames", "wall_seconds", value):
-        while rows and rows[-1]["frames"] > row["frames"]:
-            rows.pop()
-        rows.append(row)
-    return rows
+def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100, pool: str = "interval") -> Path:
+    """Write a picture of learning curves; see `draw_curves`."""
+    draw_curves(runs, title, games, pool).savefig(out)
+    return Path(out)
 
 
-def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -> Path:
-    """Draw return against frames and against wall time: a colour per system, a line per run."""
+def draw_curves(runs: Sequence[Path], title: str = "", games: int = 100, pool: str = "interval") -> Figure:
+    """Return against frames and against wall time: a colour per system and configuration. pool: as PlotOptions."""
     if not runs:
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
     try:
@@ -99,22 +92,15 @@ def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100) -
     found = [read_curve(Path(run), games) for run in runs]
     figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2, sharey=True)
-    names = _names(found)
-    for name, colour in zip(dict.fromkeys(names), cycle(COLOURS), strict=False):
-        _draw(left, right, name, colour, [c for c, n in zip(found, names, strict=True) if n == name])
+    pools = pools_of(found)
+    for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
+        _draw(left, right, name, colour, group, pool)
     _dress(left, "frames", title or _title(found))
     _dress(right, "minutes of wall time", "")
     left.set_ylabel(f"mean return of the last {games} full games", color=INK)
     left.xaxis.set_major_formatter(_short)
     left.legend(frameon=False, labelcolor=INK, loc="best")
-    figure.savefig(out)
-    return Path(out)
-
-
-def _names(found: Sequence[Curve]) -> list[str]:
-    """What a colour stands for: the system, and the environment where there are several."""
-    several = len({c.env for c in found}) > 1
-    return [f"{c.label} · {c.env}" if several else c.label for c in found]
+    return figure
 
 
 def _title(found: Sequence[Curve]) -> str:
@@ -122,12 +108,22 @@ def _title(found: Sequence[Curve]) -> str:
     return envs.pop() if len(envs) == 1 else ""
 
 
-def _draw(left: Axes, right: Axes, name: str, colour: str, runs: Sequence[Curve]) -> None:
+def _draw(left: Axes, right: Axes, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
+    band = None if pool == "none" else pool_curves(runs, pool)
+    if band is not None:
+        _draw_band(left, right, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})", colour, band)
+        return
     label = f"{name} ({len(runs)} runs)" if len(runs) > 1 else name
     for i, run in enumerate(runs):
         for axes, x in ((left, run.frames), (right, run.minutes)):
             (line,) = axes.plot(x, run.returns, color=colour, linewidth=1.6, alpha=0.85, solid_capstyle="round")
             line.set_label("" if i else label)
+
+
+def _draw_band(left: Axes, right: Axes, label: str, colour: str, band: tuple[Band, Band]) -> None:
+    for axes, part in zip((left, right), band, strict=True):
+        axes.plot(part.x, part.mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
+        axes.fill_between(part.x, part.low, part.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _dress(axes: Axes, across: str, title: str) -> None:

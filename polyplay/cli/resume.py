@@ -35,6 +35,8 @@ class ResumeOptions:
     """where learners and replicas compute from now on"""
     chaos: str | None = None
     """which workers are harmed from now on, as in `polyplay train` (none: no more)"""
+    quiet: bool = False
+    """print warnings, errors and the last line only"""
     dry_run: bool = False
     """show the plan, measure the speed for two seconds, write nothing"""
     trust: bool = False

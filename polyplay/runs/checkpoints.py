@@ -32,6 +32,7 @@ class CheckpointCompleter:
     ):
         self.directory, self.metrics, self.reporter = directory, metrics, reporter
         self.keep, self.warn = keep, warn
+        self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
         self.games_before = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl", *GAME))
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
@@ -64,6 +65,7 @@ class CheckpointCompleter:
             return
         self.failure = ""
         checkpoint.prune(self.directory, self.keep)
+        self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
         """The run has failed: have what is whole saved, and make a checkpoint of it. dropped: asked meanwhile, whether

@@ -16,8 +16,8 @@ from polyplay.runs.options import CHANGEABLE, RunOptions, Settings, Sources, to_
 from polyplay.runs.plan import Plan, minutes_over
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
-GIVEN = ("command line", "keyword")
-FREE = ("run", "resume", "dry_run")  # of no meaning for what the run is
+GIVEN = ("command", "keyword", "config")  # first words of sources
+FREE = ("run", "resume", "dry_run", "quiet")  # of no meaning for what the run is
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
@@ -62,7 +62,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     config = read_config(Path(str(options.run)))
     was = {**config["config"], **config["options"], "system": config["system"]}
     now = {**to_json(settings), **to_json(options), "system": system}
-    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k) in GIVEN)]
+    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
     differ = [k for k in given if k in was and was[k] != now[k]]
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
@@ -70,4 +70,4 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
             what = "SYSTEM" if name == "system" else flag(name)
             text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
             raise UserError(f"{text}: leave it as it was, or name another --run")
-    return {k: now[k] for k in differ} | ({"dry_run": True} if options.dry_run else {})
+    return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet") if now[k]}

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 from polyplay.common.errors import UserError
@@ -15,6 +16,7 @@ from polyplay.common.files import parse_json
 from polyplay.common.machine import now
 
 FILE = ".lock"  # in the run's directory; what it says is for people, the lock itself is the system's
+MOMENT = 0.05  # seconds until a lock that was taken is tried again
 
 
 class DirectoryLock:
@@ -28,7 +30,7 @@ class DirectoryLock:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
         except BlockingIOError:
             holder = _describe(os.pread(fd, 4096, 0))
             os.close(fd)
@@ -72,6 +74,32 @@ class DirectoryLock:
             if fd >= 0:
                 os.close(fd)
         self.fd = self.place = -1
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds the lock on a directory. Writes nothing."""
+    try:
+        fd = os.open(directory / FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # file systems without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _lock(fd: int) -> None:
+    """Lock an open file; `is_locked` of another process may hold it for a moment. Raises OSError."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(MOMENT)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _same(path: Path, fd: int) -> bool:

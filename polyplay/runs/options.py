@@ -18,6 +18,7 @@ from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
+from polyplay.runs.option_file import OptionFile
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
 LIMITS = ("frames", "steps", "minutes", "until_return")
 CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos")  # of all
-Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "resume"
+Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
 class Options(Protocol):
@@ -97,6 +98,8 @@ class RunOptions:
     """seconds between checkpoints"""
     keep: Count = 3
     """how many of the newest checkpoints to keep, besides the best"""
+    quiet: bool = False
+    """print warnings, errors and the last line only"""
     tensorboard: bool = True
     """write tensorboard/ in the run directory"""
     trace: bool = False
@@ -156,8 +159,10 @@ def name_of(page: Page) -> str:
     return page.__name__.rpartition(".")[2]
 
 
-def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Settings, RunOptions, Sources]:
-    """(settings, options, sources) from the flags after `polyplay train SYSTEM`.
+def parse(
+    page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None
+) -> tuple[Settings, RunOptions, Sources]:
+    """(settings, options, sources) from the flags after `polyplay train SYSTEM`, which override those of a file.
 
     --help prints and raises SystemExit(0). An unknown flag, a bad value, an unknown preset, values that
     contradict each other: UserError, one line.
@@ -170,13 +175,27 @@ def parse(page: Page, args: Sequence[str], verb: str = "train") -> tuple[Setting
         name, base = _preset(page, named)
         defaults = {name_of(page): base, "run": RunOptions(preset=name)}
         flags.show_help(defaults, command, f"Defaults are those of preset {name} ({', '.join(_presets.names(page))}).")
-    return _choices(page, flags.parse_values(words, types), "command line")
+    return _with_file(page, flags.parse_values(words, types), "command line", file)
 
 
-def resolve(page: Page, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
+def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
-    return _choices(page, flags.check_keywords(overrides, types, name_of(page)), "keyword")
+    return _with_file(page, flags.check_keywords(overrides, types, name_of(page)), "keyword", file)
+
+
+def _with_file(
+    page: Page, given: Mapping[str, object], source: str, file: OptionFile | None
+) -> tuple[Settings, RunOptions, Sources]:
+    """As `_choices`. A value of the file that was a default there, and is one here, stays one."""
+    if file is None:
+        return _choices(page, given, source)
+    values = file.checked(flags.option_types(page.Config, RunOptions), given)
+    base, plain, _ = _choices(page, {k: v for k, v in {**values, **given}.items() if k in ("preset", "env")}, source)
+    usual = {**vars(base), **vars(plain)}
+    values = {k: v for k, v in values.items() if k not in file.usual or v != usual[k]}
+    settings, options, sources = _choices(page, {**values, **given}, source)
+    return settings, options, sources | dict.fromkeys(values, file.source)
 
 
 def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:

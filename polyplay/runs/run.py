@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from polyplay.common import checkpoint, context
 from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
+from polyplay.runs.callbacks import check_callbacks
 from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
@@ -55,14 +56,17 @@ class RunResult:
     settings: Settings | None = None
 
 
-def train(system: str, settings: Settings, options: RunOptions, sources: Sources) -> RunResult:
+def train(
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
+    check_callbacks(callbacks)
     page = systems.load(system)
     system = name_of(page)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = changes_given(system, settings, options, sources)
-        return resume(there, changes, names_same_code(read_config(there), to_json(settings)))
+        return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
     wandb.check_wandb(options.wandb)
     if wrong := _presets.warning(page, options.preset, settings.env):
         _warn(wrong)
@@ -73,7 +77,7 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
     sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
     settings = replace(settings, **wired.resolved)
     directory = new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {})
+    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, callbacks=callbacks)
     if options.dry_run:
         return _dry_run(setup)
     with closing(DirectoryLock(directory)) as lock:
@@ -85,19 +89,28 @@ def train(system: str, settings: Settings, options: RunOptions, sources: Sources
         return _go(replace(setup, lock=lock))
 
 
-def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
+def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now
     hold. trust: also where it was made elsewhere and executes a module by name.
     """
+    check_callbacks(callbacks)
     directory = Path(directory)
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     read_config(directory)
     with closing(DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock)
+        return _resume(directory, changes, trust, lock, callbacks)
 
 
-def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: DirectoryLock | None) -> RunResult:
+def _resume(
+    directory: Path,
+    changes: Mapping[str, Any],
+    trust: bool,
+    lock: DirectoryLock | None,
+    callbacks: Sequence[object] = (),
+) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
     options = override(options, {"run": str(directory), **others})
@@ -111,6 +124,7 @@ def _resume(directory: Path, changes: Mapping[str, Any], trust: bool, lock: Dire
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
+    setup = replace(setup, callbacks=callbacks)
     if why := finished(directory, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, read_summary(directory), settings)

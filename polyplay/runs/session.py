@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import FrameType
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.files import LogWrites, Row, read_object, write_json
+from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
 from polyplay.runs.lock import DirectoryLock
@@ -47,6 +49,7 @@ class RunSetup:
     plan: Plan
     counters: Row
     lock: DirectoryLock | None = None
+    callbacks: Sequence[object] = ()  # the user's own code
 
     @property
     def description(self) -> RunDescription:
@@ -89,6 +92,8 @@ class Session:
         self.checkpoints = CheckpointCompleter(
             self.directory, self.metrics, self.reporter, self.options.keep, self._warn
         )
+        self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish_once)
+        self.reporter.listen, self.checkpoints.listen = self.callbacks.line, self.callbacks.checkpoint
         self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
@@ -124,6 +129,7 @@ class Session:
                 raise
             finally:
                 summary = self._close()
+        self.callbacks.end(summary)
         return summary
 
     def _run(self) -> None:
@@ -215,6 +221,7 @@ class Session:
     def _tick(self) -> None:
         now = time.monotonic()
         self._look()
+        self.callbacks.call()
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
@@ -238,6 +245,10 @@ class Session:
         """Learners save at their next update, and end."""
         self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
         self.crew.control.finish()
+
+    def _finish_once(self, reason: str) -> None:
+        if not self.finishing_since:
+            self._finish(reason)
 
     def _rescue(self) -> None:
         """The run has failed: save first what is whole."""

@@ -52,9 +52,9 @@ def test_curves_draws_a_picture_with_a_colour_per_system(tmp_path: Path, monkeyp
     drawn: list[tuple[str, str, int]] = []
     draw = plot._draw
 
-    def listen(left: Any, right: Any, name: str, colour: str, runs: Any) -> None:
+    def listen(left: Any, right: Any, name: str, colour: str, runs: Any, pool: str) -> None:
         drawn.append((name, colour, len(runs)))
-        draw(left, right, name, colour, runs)
+        draw(left, right, name, colour, runs, pool)
 
     monkeypatch.setattr(plot, "_draw", listen)
     runs = [make(tmp_path, f"{s}{i}", s, ROWS) for s in ("a2c", "impala") for i in range(2)]
@@ -65,9 +65,22 @@ def test_curves_draws_a_picture_with_a_colour_per_system(tmp_path: Path, monkeyp
 
 def test_environments_are_named_where_there_are_several(tmp_path: Path):
     found = [plot.read_curve(make(tmp_path, e, "a2c", ROWS, env=e)) for e in ("x", "y")]
-    assert plot._names(found) == ["a2c · x", "a2c · y"]
     assert (plot._title(found), plot._title(found[:1])) == ("", "x")
-    assert plot._names(found[:1]) == ["a2c"]
+
+
+@pytest.mark.parametrize(("pool", "lines", "bands"), [("interval", 1, 1), ("range", 1, 1), ("none", 2, 0)])
+def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path, pool: str, lines: int, bands: int):
+    runs = [make(tmp_path, f"r{i}", "a2c", [*ROWS, (400, 200.0, float(i))]) for i in range(2)]
+    left, right = plot.draw_curves(runs, pool=pool).axes
+    assert [len(axes.lines) for axes in (left, right)] == [lines, lines]
+    assert [len(axes.collections) for axes in (left, right)] == [bands, bands]
+    (label,) = [text.get_text() for text in left.get_legend().get_texts()]
+    expected = {
+        "interval": "mean of 2 runs, 95 % interval",
+        "range": "mean of 2 runs, lowest to highest",
+        "none": "2 runs",
+    }
+    assert label == f"a2c ({expected[pool]})"
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):

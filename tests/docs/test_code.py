@@ -100,7 +100,7 @@ def commands() -> list[tuple[str, str]]:
 def is_complete(words: str) -> bool:
     """Whether it is a whole command, not the name of a verb or of its option."""
     verb, *rest = words.split()[1:]
-    named = verb in ("bench", "doctor", "scores", "systems") or (rest and not rest[0].startswith("-"))
+    named = verb in ("bench", "doctor", "runs", "scores", "systems") or (rest and not rest[0].startswith("-"))
     return bool(named) and not PLACEHOLDER.search(words) and not any(c in words for c in "*<[")
 
 
@@ -137,9 +137,9 @@ def write_files(page: Path, there: Path) -> None:
 def briefly(call: Callable[..., Any], steps: int, **quiet: Any) -> Callable[..., Any]:
     """`polyplay.train` or `resume`, for no more than so many steps."""
 
-    def short(what: str, **given: Any) -> Any:
+    def short(*what: str, **given: Any) -> Any:
         given.pop("frames", None)
-        return call(what, **{**given, **quiet, "steps": min(steps, given.get("steps", steps))})
+        return call(*what, **{**given, **quiet, "steps": min(steps, given.get("steps", steps))})
 
     return short
 

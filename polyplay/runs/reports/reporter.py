@@ -76,6 +76,7 @@ class Reporter:
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.closed = False
+        self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
         self.return_best: float | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
@@ -231,6 +232,7 @@ class Reporter:
             self.files[name].write(line)
 
         self.writes.attempt(f"{name}.jsonl", write)
+        self.listen(name, line)
         return line
 
     def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:

@@ -85,7 +85,7 @@ class Terminal:
         live = _is_screen(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
         self.goal, self.passes = RunGoal(total_frames), passes
-        self.title = ""
+        self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
         self.row: Row = {}
         self.warning, self.below = "", set[str]()  # below: what stood below warnings, such as tracebacks
         self.pending: deque[RenderableType] = deque(maxlen=1000)
@@ -97,10 +97,11 @@ class Terminal:
         """The first lines: every value with its source, what the environment is, where the run is, its plan."""
         options = run["options"]
         self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
-        if options.get("serial"):
+        self.quiet = bool(options.get("quiet"))
+        if options.get("serial") or self.quiet:
             self.live = None
         self.title = f"{run['system']} · {run['config'].get('env', '')} · seed {options.get('seed', 0)}"
-        for what in opening_lines(run, directory, plan, self.console):
+        for what in [] if self.quiet else opening_lines(run, directory, plan, self.console):
             self._print(what)
 
     def report(self, row: Row) -> None:
@@ -108,7 +109,7 @@ class Terminal:
         self.row, self.at = row, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
-        if self.live is None:
+        if self.live is None and not self.quiet:
             self._print(Text(report_line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
@@ -131,7 +132,8 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self._print(Text(" ".join(text.split())))
+        if not self.quiet:
+            self._print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
         """The last line: why it ended, what came out, and the command to type next; where it failed, an exception says

@@ -388,3 +388,14 @@ def test_clock_text():
         "48:00:00",
         "-:--:--",
     ]
+
+
+def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
+    case = Case(tmp_path, live=False)
+    case.begin(quiet=True)
+    case.report()
+    case.terminal.note("an evaluation")
+    assert case.text == ""
+    case.terminal.warn("a warning")
+    case.terminal.end(case.reporter.close("done", 0))
+    assert [line.split(" ")[0] for line in case.text.splitlines()] == ["warning", "done"]

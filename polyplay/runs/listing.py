@@ -1,0 +1,82 @@
+"""Runs as a list: what each directory says of the run in it, read without changing anything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, is_number, read_lines, read_object
+from polyplay.runs.directory import METRICS, read_config
+from polyplay.runs.lock import is_locked
+
+COUNTERS = ("frames", "steps", "wall_seconds")
+
+
+def list_runs(places: Sequence[Path]) -> list[Row]:
+    """A row for each run in or directly below these directories, newest first. Raises UserError: one is not there."""
+    found = {run.resolve(): run for place in places for run in _runs_in(place)}
+    return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
+
+
+def _runs_in(place: Path) -> Iterable[Path]:
+    """Directories with a config.json: `place` itself, else those in it, with the seeds of a run of several."""
+    if not place.is_dir():
+        raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
+    if (place / "config.json").exists():
+        return [place]
+    return sorted(path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json"))
+
+
+def describe_run(directory: Path) -> Row:
+    """One run. A damaged one has an `error`, and the state "damaged"."""
+    row: Row = {"run": str(directory), "started": "", "state": "damaged"}
+    try:
+        config = read_config(directory)
+        summary = _summary(directory)
+        counters = summary or _last_report(directory)
+        return row | {
+            "system": config["system"],
+            "env": str(config["config"].get("env", "")),
+            "seed": config.get("seed"),
+            "started": str(config.get("started", "")),
+            "state": state_of(directory, summary),
+            **{name: counters.get(name) for name in COUNTERS},
+            "return": counters.get("episodic_return_mean"),
+            "return_best": _best_return(directory),
+            "reason": summary.get("reason"),
+        }
+    except (UserError, OSError) as e:
+        return row | {"error": str(e)}
+
+
+def state_of(directory: Path, summary: Row) -> str:
+    """running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, {} if none."""
+    if is_locked(directory):
+        return "running"
+    if not summary:
+        return "stopped"
+    code, stopped = summary.get("exit_code"), str(summary.get("reason", "")).startswith("stopped")
+    if not is_number(code) or code in (1, 2):
+        return "failed"
+    return "stopped" if code or stopped else "done"
+
+
+def _summary(directory: Path) -> Row:
+    path = directory / "summary.json"
+    try:
+        return read_object(path) if path.exists() else {}
+    except ValueError as e:
+        raise UserError(f"{path} is damaged: {e}") from None
+
+
+def _last_report(directory: Path) -> Row:
+    rows = deque(read_lines(directory / "metrics.jsonl", *METRICS), maxlen=1)
+    return rows[0] if rows else {}
+
+
+def _best_return(directory: Path) -> float | None:
+    """The best mean over 100 games of any report."""
+    rows = read_lines(directory / "metrics.jsonl", "episodes", "episodic_return_mean")
+    return max((row["episodic_return_mean"] for row in rows if row["episodes"] >= 100), default=None)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from polyplay.cli import main, runs
+from polyplay.runs.listing import list_runs
+from tests.runs.test_listing import make_run
+
+
+def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
+    make_run(
+        tmp_path, "accel_dqn-MontezumaRevenge-v5-12345-20260101-120000", {"frames": 200_000_000, "steps": 5 * 10**7}
+    )
+    console = Console(width=80, record=True, color_system=None)
+    console.print(runs.table_of(list_runs([tmp_path])))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "200M/50M" in text
+
+
+def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "runs", "first", {})
+    (make_run(tmp_path / "runs", "bad", {}) / "config.json").write_text("{")
+    assert main.main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert "first" in out
+    assert "damaged: runs/bad/config.json is damaged" in out
+    assert main.main(["runs", str(run), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["run"], row["state"]) == (str(run), "done")
+    assert main.main(["runs", "absent"]) == 2
+    assert "DIR: no directory absent" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main.main(["runs", "empty"]) == 0
+    assert capsys.readouterr().out == "no runs in empty\n"

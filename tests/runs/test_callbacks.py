@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+
+TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
+TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
+
+
+class Recorder:
+    """Counts what it is called with."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda run, what: self.rows.setdefault(name, []).append(what)
+
+
+def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
+    recorder, reports = Recorder(), []
+
+    def count(run: Any, row: dict[str, Any]) -> None:
+        assert run.directory == tmp_path / "run"
+        reports.append(row)
+
+    run = polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=[recorder, count])
+    written = {
+        method: [json.loads(line) for line in (run.directory / f"{name}.jsonl").read_text().splitlines()]
+        for name, method in (("metrics", "on_report"), ("episodes", "on_episode"), ("evaluations", "on_evaluation"))
+    }
+    assert {method: recorder.rows.get(method, []) for method in written} == written
+    assert reports == written["on_report"]
+    assert recorder.rows["on_checkpoint"][-1] == checkpoint.everything(run.directory)[-1]
+    assert recorder.rows["on_end"] == [run.summary]
+
+
+class Stopper:
+    def on_report(self, run: Any, row: dict[str, Any]) -> None:
+        if row["updates"]:
+            run.stop("enough")
+
+
+def enough(run: Any, row: dict[str, Any]) -> bool:
+    return not row["updates"]
+
+
+@pytest.mark.parametrize(("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough")])
+def test_a_callback_ends_the_run_with_a_checkpoint(tmp_path: Path, callback: Any, name: str):
+    run = polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[callback])
+    assert (run.exit_code, run.reason) == (0, f"stopped by callback {name}")
+    assert checkpoint.everything(run.directory)
+    more = polyplay.resume(run.directory, steps=int(run.summary["steps"]) + 200, callbacks=[Recorder()])
+    assert more.reason == "done"
+
+
+def test_a_callback_that_raises_leaves_a_run_that_can_go_on(tmp_path: Path):
+    def broken(run: Any, row: dict[str, Any]) -> None:
+        if row["updates"]:
+            raise RuntimeError("my mistake")
+
+    with pytest.raises(RuntimeError, match="my mistake") as caught:
+        polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[broken])
+    assert "broken" in [entry.name for entry in caught.traceback]
+    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
+    assert checkpoint.everything(tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
+
+
+def test_mistakes_are_one_line_and_nothing_is_made(tmp_path: Path):
+    with pytest.raises(
+        UserError, match="callbacks: int given, allowed: a function, or an object with one of on_report"
+    ):
+        polyplay.train("a2c", **TOY, run=tmp_path / "run", callbacks=[3])
+    with pytest.raises(UserError, match="callbacks: enough given, allowed: a list"):
+        polyplay.train("a2c", **TOY, run=tmp_path / "run", callbacks=enough)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
