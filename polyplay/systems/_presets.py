@@ -52,11 +52,14 @@ def _table() -> dict[str, Any]:
 
 
 def choose(page: Any, env: Any) -> str:
-    """The preset for an environment. Raises UserError: there is no such environment."""
+    """The preset for an environment."""
     where, there = domain(env), tuned(page)
     if where in ("atari", "toy") or where in there or not there:
         return where if where in there else "paper"
-    spec = Envs(env, 1).spec
+    try:
+        spec = Envs(env, 1).spec
+    except UserError:  # building the system says what is wrong
+        return "paper"
     if isinstance(spec.obs, Field) and len(spec.obs.shape) == 3:
         return "paper"
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"

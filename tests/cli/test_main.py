@@ -134,7 +134,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
         ("train fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
         ("train fake --network x", "--network: 'x' given, allowed: nature, impala, mlp"),
-        ("train fake --preset x", "--preset: 'x' given, allowed for fake: paper, quick"),
+        ("train fake --preset x", "--preset: 'x' given, allowed for fake: auto, paper, quick"),
         ("train fake Breakout", "did you mean --env Breakout?"),
         ("diagram fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
         ("resume", "resume takes the directory of a run first"),
