@@ -21,6 +21,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs.spaces import ActionSpec
 
+WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
@@ -123,9 +124,13 @@ class Envs:
     max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see pools.faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
+    kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
+    wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
 
     def __post_init__(self) -> None:
+        more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
+        object.__setattr__(self, "options", {**self.options, **more})
         if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
             raise UserError(f"groups={self.groups} must divide lanes={self.lanes}, both at least 1")
         least = getattr(self.batching, "n", 1)

@@ -118,7 +118,7 @@ class Agent:
         """
         from polyplay.acting import play
 
-        envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={})
+        envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={}, kwargs={}, wrappers=())
         if (envs.spec.obs, envs.spec.action) != (self.spec.obs, self.spec.action):
             given = f"{spaces.describe_fields(envs.spec.obs)}; actions {spaces.describe_actions(envs.spec.action)}"
             own = f"{spaces.describe_fields(self.spec.obs)}; actions {spaces.describe_actions(self.spec.action)}"

@@ -5,6 +5,7 @@ Knows dataclasses only. Every mistake is a UserError of one line; tyro writes th
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import math
@@ -217,6 +218,20 @@ def _fit(value: object, hint: object) -> object:
     if not fits:
         raise ValueError
     return value
+
+
+def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
+    """NAME=VALUE, each a Python literal, true, false, or else text. Raises UserError."""
+    found: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise UserError(f"{flag(name)}: {word} given, allowed: NAME=VALUE, as in {flag(name)} gravity=-9.8")
+        try:
+            found[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found
 
 
 def _number(value: object, kind: object) -> float:

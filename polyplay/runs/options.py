@@ -108,6 +108,10 @@ class RunOptions:
     """whose names TensorBoard and W&B show metrics under"""
     wandb: str | None = None
     """project of Weights & Biases that metrics go to as well (none: not used)"""
+    env_kwargs: tuple[str, ...] = ()
+    """options of the environment, NAME=VALUE each: what its function takes, or for Atari games docs/guides/atari.md"""
+    wrapper: tuple[str, ...] = ()
+    """module:callable each: what is put around a Gymnasium environment, the first innermost"""
     hidden: Widths = ()
     """sizes of the network's hidden layers: 256 256 for an mlp, one size behind convolutions (none: its own)"""
     activation: Literal["tanh", "relu"] | None = None
@@ -147,6 +151,10 @@ class RunOptions:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
+        flags.read_assignments("env_kwargs", self.env_kwargs)
+        for name in self.wrapper:
+            if not isinstance(name, str) or ":" not in name:
+                raise UserError(f"--wrapper: {name} given, allowed: module:callable, a function of an environment")
         if self.chaos is not None:
             fault_rules.parse_faults(self.chaos)
             if self.serial or self.on == "thread":
@@ -181,6 +189,8 @@ def parse(
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
+    if isinstance(given := overrides.get("env_kwargs"), Mapping):
+        overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
     return _with_file(page, flags.check_keywords(overrides, types, name_of(page)), "keyword", file)
 
 

@@ -35,11 +35,14 @@ def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
 
 def names_same_code(config: Row, own: Row) -> bool:
     """Whether a run with `own` configuration, begun here, would execute the same modules: then no word is needed."""
-    return all(own.get(key) == config["config"].get(key) for key in ("env", "network"))
+    same = all(own.get(key) == config["config"].get(key) for key in ("env", "network"))
+    return same and not config["options"].get("wrapper")
 
 
 def _names(config: Row) -> dict[str, Any]:
-    return {"environment": config["config"].get("env"), "network": config["config"].get("network")}
+    found = {"environment": config["config"].get("env"), "network": config["config"].get("network")}
+    wrappers = config["options"].get("wrapper")
+    return found | {f"wrapper {i}": name for i, name in enumerate(wrappers if isinstance(wrappers, list) else [])}
 
 
 def runs_code(env: object) -> bool:

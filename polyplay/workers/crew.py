@@ -11,7 +11,7 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -78,10 +78,14 @@ class Crew:
     precision: str = "float32"
     where: Placement = field(default_factory=Placement)
     reuse: bool = True
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
+    wrappers: tuple[str, ...] = ()  # around every environment
     say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.stepping: dict[str, Any] = {k: getattr(self, k) for k in ("step_timeout", "max_restarts")}  # of every Envs
+        self.stepping: dict[str, Any] = {
+            k: getattr(self, k) for k in ("step_timeout", "max_restarts", "kwargs", "wrappers")
+        }
         self.stepping["inline"] = self.serial
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs import masks, rules, space_files, spaces
-from polyplay.envs.pool import EnvSpec, Factory, closest_names, title_of
+from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
 VERSION = re.compile(r"-v\d+$")
@@ -32,6 +32,8 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
     `kwargs`. Raises UserError: no such environment, module or attribute.
     """
+    if wrappers := kwargs.get(WRAPPERS):
+        return _wrapped(factory(name, {k: v for k, v in kwargs.items() if k != WRAPPERS}), wrappers)
     if callable(name):
         return partial(name, **kwargs)
     if name.startswith("ALE/"):
@@ -45,6 +47,19 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     if VERSION.search(attribute) or (attribute in gymnasium.registry and not hasattr(found, attribute)):
         return _registered(attribute, kwargs)
     return partial(imported(name), **kwargs)
+
+
+def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
+    """What builds the environment inside its wrappers. Raises UserError: there is no such wrapper."""
+    around = [imported(name) for name in wrappers]
+
+    def build() -> gymnasium.Env:
+        env = make()
+        for wrap in around:
+            env = wrap(env)
+        return env
+
+    return build
 
 
 def imported(name: str) -> Callable[..., Any]:
