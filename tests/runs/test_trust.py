@@ -122,7 +122,7 @@ def test_a_run_that_cannot_be_signed_says_so_once(tmp_path: Path, monkeypatch, c
 def test_resume_auto_trusts_what_its_own_command_names(run: Path, monkeypatch):
     trusted: list[bool] = []
 
-    def resume(directory: Path, changes: object, trust: bool) -> runs.RunResult:
+    def resume(directory: Path, changes: object, trust: bool, *others: object) -> runs.RunResult:
         trusted.append(trust)
         return runs.RunResult(directory)
 
