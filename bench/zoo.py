@@ -86,7 +86,7 @@ def summary(rows: list[Row], least: float) -> list[Row]:
         means = [sum(row["returns"]) / len(row["returns"]) for row in mine]
         if not mine:
             continue
-        low, high = mean_interval(means)
+        low, high = mean_interval(means) or (means[0], means[0])
         passed = [row["reached"] for row in mine if row["reached"] is not None]
         found.append(
             {
