@@ -34,6 +34,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
         "runs beside published scores, human-normalised; without a run all published ones",
     ),
     "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
+    "watch": ("RUN … [--port N]", "a live page over runs, on this machine only: numbers, curves, stop, checkpoint"),
     "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
     "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
     "reproduce": ("RUN [--updates N]", "do an asynchronous run again in one thread and compare every loss, to the bit"),

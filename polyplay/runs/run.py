@@ -13,12 +13,13 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import files as replay_files
 from polyplay.common import checkpoint, context
-from polyplay.common.files import Row
+from polyplay.common.files import Row, write_json
 from polyplay.envs.atari import protocols
-from polyplay.runs.directory import amend_config, read_config, rewind, write_config
+from polyplay.runs.directory import WIRING, amend_config, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.memory_estimate import kind_of
 from polyplay.runs.options import (
     Page,
     RunOptions,
@@ -36,6 +37,7 @@ from polyplay.runs.reports import terminal, wandb
 from polyplay.runs.session import RunSetup, Session
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.workers import fault_rules
+from polyplay.workers.diagram import describe_wiring
 
 if TYPE_CHECKING:
     from polyplay.systems import System
@@ -194,5 +196,7 @@ def _dry_run(setup: RunSetup) -> RunResult:
 
 
 def _go(setup: RunSetup) -> RunResult:
+    wiring = describe_wiring(setup.crew) | {"pool": kind_of(setup.wired.envs)}
+    write_json(setup.directory / WIRING, wiring)
     summary = Session(setup).go()
     return RunResult(setup.directory, summary["exit_code"], summary["reason"], summary, setup.settings)
