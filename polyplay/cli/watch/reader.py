@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,10 +99,8 @@ class RunReader:
 
     def state(self) -> Row:
         self._read_metrics()
-        try:
+        with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = read_config(self.directory)
-        except UserError:  # being written, or deleted: the last one stands
-            pass
         summary, wiring = self._object("summary.json"), self._object(WIRING)
         values = self.config["config"]
         pool = str(wiring.get("pool", ""))
@@ -122,21 +121,15 @@ class RunReader:
         }
 
     def _read_metrics(self) -> None:
-        while (rows := self.lines.read()) is None or rows or self._more():
+        before = -1
+        while before != self.lines.offset:
+            before, rows = self.lines.offset, self.lines.read()
             if rows is None:
-                self.curve, self.row = Curve(), {}
-                continue
-            for row in rows:
+                self.curve, self.row, before = Curve(), {}, -1
+            for row in rows or ():
                 self.row = row
                 mean = row.get("episodic_return_mean")
                 self.curve.add((row["steps"], row["wall_seconds"], mean, row.get("sps")))
-
-    def _more(self) -> bool:
-        """Whether a chunk held no whole row, and another follows."""
-        try:
-            return self.lines.path.stat().st_size - self.lines.offset >= CHUNK
-        except OSError:
-            return False
 
     def _standing(self, summary: Row) -> Row:
         """Whether it goes on, and why it ended."""

@@ -94,6 +94,7 @@ def application(directories: list[Path], token: str, port: int) -> Starlette:
     runs = Runs(directories, token)
     routes = [
         *(Route(path, _file(name), methods=["GET"]) for path, name in FILES.items()),
+        Route("/favicon.ico", lambda request: Response(status_code=204)),  # browsers ask for it by themselves
         Route("/state", runs.state, methods=["GET"]),
         Route("/runs/{index:int}/stop", runs.end, methods=["POST"]),
         Route("/runs/{index:int}/checkpoint", runs.save, methods=["POST"]),
