@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from docs.browser import Browser, missing  # noqa: E402 - a script's own folder comes first
+from docs.browser import Browser, missing
 
 PICTURES = Path(__file__).parent / "pictures"
 PORT = 8799

@@ -121,10 +121,13 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, verify, scores, plot, starts, export, reproduce"),
+        (
+            "zzz",
+            "unknown verb zzz; there are train, resume, evaluate, verify, scores, plot, watch, starts, export, reproduce",
+        ),
         (
             "play",
-            "play comes in a later version; this one has train, resume, evaluate, verify, scores, plot, starts, export",
+            "play comes in a later version; this one has train, resume, evaluate, verify, scores, plot, watch, starts, export",
         ),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),

@@ -21,7 +21,7 @@ TAIL = 1 << 14  # bytes of episodes.jsonl that are looked at
 
 
 @dataclass
-class Curve:
+class ThinnedCurve:
     """Rows by report, thinned to every second, fourth, … where there are too many; the newest is always there."""
 
     rows: list[tuple[float, ...]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class RunReader:
     def __init__(self, directory: Path):
         self.directory = directory
         self.lines = LineReader(directory / "metrics.jsonl")
-        self.curve, self.row = Curve(), Row()
+        self.curve, self.row = ThinnedCurve(), Row()
         self.config = read_config(directory)
 
     def state(self) -> Row:
@@ -125,7 +125,7 @@ class RunReader:
         while before != self.lines.offset:
             before, rows = self.lines.offset, self.lines.read()
             if rows is None:
-                self.curve, self.row, before = Curve(), {}, -1
+                self.curve, self.row, before = ThinnedCurve(), {}, -1
             for row in rows or ():
                 self.row = row
                 mean = row.get("episodic_return_mean")

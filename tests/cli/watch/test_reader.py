@@ -73,7 +73,7 @@ def test_a_file_larger_than_a_chunk_is_read_whole(tmp_path: Path, monkeypatch: p
 
 
 def test_curves_are_thinned_and_end_with_the_newest_report():
-    curve = reader.Curve()
+    curve = reader.ThinnedCurve()
     for i in range(30_001):
         curve.add((i, 0.0))
     points = [p[0] for p in curve.points()]
