@@ -2,8 +2,8 @@
 
     python bench/watched.py [--seconds 30] [--pairs 4]
 
-Each run is a new impala on toy:catch; B has `polyplay watch` and chromium with its page open. The first reports are left
-out. Needs chromium, chromedriver and polyplay[watch]; nothing else may run on the machine.
+Each run is a new impala on toy:catch; B has `polyplay watch` and chromium with its page open. The first reports are
+left out. Needs chromium, chromedriver and polyplay[watch]; nothing else may run on the machine.
 """
 
 from __future__ import annotations
