@@ -8,7 +8,7 @@ from typing import Any
 
 from polyplay.cli.bench import advice
 from polyplay.cli.bench.limits import CoreTime, bottleneck
-from polyplay.common.files import Row, is_number
+from polyplay.common.files import Row, is_row
 
 KINDS = ("env", "infer", "learn", "replay", "wait")
 
@@ -26,14 +26,13 @@ def core_time(row: Row) -> CoreTime | None:
     """Where the time of all cores went between two reports: cores that nobody used are idle, the others did what the
     workers were busy with, in proportion. What the report lacks is None.
     """
-    times = {k: row.get(f"time_{k}") for k in KINDS}
-    cpu = row.get("cpu")
-    if not is_number(cpu) or not all(is_number(v) for v in times.values()):
+    if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
         return None
+    times: dict[str, float] = {k: row[f"time_{k}"] for k in KINDS}
     busy = sum(times[k] for k in KINDS if k != "wait")
     if busy <= 0.0:
         return None
-    used = min(1.0, cpu)
+    used = min(1.0, row["cpu"])
     part = {k: used * times[k] / busy for k in KINDS}
     parts = {k: part[k] for k in ("env", "infer", "learn")}
     dearer = dict.fromkeys(("dearer_env", "dearer_infer", "dearer_learn"), 0.0)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from polyplay.cli.watch.advice import limit_sentence
 from polyplay.common import checkpoint
@@ -24,12 +25,12 @@ TAIL = 1 << 14  # bytes of episodes.jsonl that are looked at
 class ThinnedCurve:
     """Rows by report, thinned to every second, fourth, … where there are too many; the newest is always there."""
 
-    rows: list[tuple[float, ...]] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
     every: int = 1
     seen: int = 0
-    newest: tuple[float, ...] | None = None
+    newest: tuple[Any, ...] | None = None
 
-    def add(self, row: tuple[float, ...]) -> None:
+    def add(self, row: tuple[Any, ...]) -> None:
         """The first number of a row is steps: what a resumption does again takes the place of what was there."""
         while self.rows and self.rows[-1][0] > row[0]:
             self.rows.pop()
@@ -40,7 +41,7 @@ class ThinnedCurve:
         if len(self.rows) >= POINTS:
             self.rows, self.every = self.rows[::2], 2 * self.every
 
-    def points(self) -> list[tuple[float, ...]]:
+    def points(self) -> list[tuple[Any, ...]]:
         last = [self.newest] if self.newest and (not self.rows or self.rows[-1] != self.newest) else []
         return [*self.rows, *last]
 

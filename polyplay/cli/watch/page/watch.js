@@ -177,7 +177,8 @@ function setShares(view, now) {
     view.at.bar.replaceChildren(...kinds.map((k) => element("span", "", k)));
   kinds.forEach((k, i) => { view.at.bar.children[i].style.width = `${100 * (now[`time_${k}`] || 0)}%`; });
   const part = (v) => typeof v === "number" ? `${number(100 * v)} %` : "–";
-  setList(view.at.shares, [...kinds.map((k) => [KINDS[k], part(now[`time_${k}`])]), ["cpu, of all cores", part(now.cpu)]]);
+  setList(view.at.shares, [...kinds.map((k) => [KINDS[k], part(now[`time_${k}`])]), ["cpu of all cores", part(now.cpu)]]);
+  kinds.forEach((k, i) => { view.at.shares.children[i].firstElementChild.className = `key-${k}`; });
 }
 
 function show(view, run) {
