@@ -28,5 +28,6 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         "polyplay/envs/rules.toml",
         "polyplay/systems/tuned.toml",
         *(f"polyplay/evaluation/scores/{name}" for name in scores),
+        *(f"polyplay/cli/watch/page/{name}" for name in ("index.html", "watch.css", "watch.js")),
     }
     assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | data

@@ -37,6 +37,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "runs": ("[DIR …] [--json]", "the runs in directories (none: runs/), newest first"),
     "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
     "new": ("FILE.py", "write a short script to start from: train, evaluate, plot"),
+    "watch": ("RUN … [--port N]", "a live page over runs, on this machine only: numbers, curves, stop, checkpoint"),
     "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
     "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
     "reproduce": ("RUN [--updates N]", "do an asynchronous run again in one thread and compare every loss, to the bit"),

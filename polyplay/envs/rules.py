@@ -72,7 +72,7 @@ def image_flaw(obs: Spec) -> str:
 
 def values_flaw(action: ActionSpec) -> str:
     """Why these actions have no values to learn; "": they have."""
-    return "" if isinstance(action, Discrete) else "values are of Discrete actions"
+    return "" if isinstance(action, Discrete) else "this system needs Discrete actions"
 
 
 def deterministic_flaw(action: ActionSpec) -> str:

@@ -119,7 +119,9 @@ def make_values(
     previous=True. Raises UserError.
     """
     if flaw := rules.values_flaw(spec.action):
-        raise UserError(f"actions: {flaw}, the environment's are {spec.action}; use a policy")
+        raise UserError(
+            f"actions: {flaw}, the environment's are {spec.action}; take ppo, impala, a2c or another system with a policy"
+        )
     assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")

@@ -19,6 +19,7 @@ from polyplay.common.machine import stamp
 from polyplay.runs.trust import signature
 
 SCHEMA = 1
+WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")

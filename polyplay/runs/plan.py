@@ -218,7 +218,7 @@ def _repeats(crew: Any) -> str:
     if not _fixed(crew):
         return "not exact: workers run freely; --serial is exact to the bit"
     why = ": lag 0" if not crew.serial and any(r.source for r in crew.roles) else ""
-    return f"exact to the bit with the same seed and settings, where the environment is{why}"
+    return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{why}"
 
 
 def _fixed(crew: Any) -> bool:

@@ -17,10 +17,11 @@ from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
-from polyplay.runs.directory import amend_config, read_config, rewind, write_config
+from polyplay.runs.directory import WIRING, amend_config, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.memory_estimate import kind_of
 from polyplay.runs.options import (
     Page,
     RunOptions,
@@ -39,6 +40,7 @@ from polyplay.runs.session import RunSetup, Session
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
+from polyplay.workers.diagram import describe_wiring
 
 if TYPE_CHECKING:
     from polyplay.systems import System
@@ -213,5 +215,7 @@ def _dry_run(setup: RunSetup) -> RunResult:
 
 
 def _go(setup: RunSetup) -> RunResult:
+    wiring = describe_wiring(setup.crew) | {"pool": kind_of(setup.wired.envs)}
+    write_json(setup.directory / WIRING, wiring)
     summary = Session(setup).go()
     return RunResult(setup.directory, summary["exit_code"], summary["reason"], summary, setup.settings)

@@ -26,6 +26,7 @@ from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
 from polyplay.runs.reports.terminal import Terminal, evaluation_line
 from polyplay.runs.reports.wandb import WandbLogger
+from polyplay.runs.requests import take_save_request
 from polyplay.systems import System
 from polyplay.workers import fault_injection, fault_rules
 from polyplay.workers.autoscale.worker import describe_decision
@@ -227,7 +228,8 @@ class Session:
             self._report()
             for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
                 self._warn(line)
-        if now >= self.next_save and not self.finishing_since:
+        asked = take_save_request(self.directory)
+        if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
         minutes, goal = self.options.minutes, self.options.until_return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyplay.common.edges import Edge
+from polyplay.common.edges import Arrow, Edge
+from polyplay.common.files import Row
 from polyplay.workers.role import Role
 
 if TYPE_CHECKING:
@@ -63,17 +64,38 @@ def _name(policy: object) -> str:
     return title if core == "none" else f"{title} + {core}"
 
 
+def describe_wiring(crew: Crew) -> Row:
+    """The same as plain data: the roles, and the arrows between them by the roles' names."""
+    roles = [{"name": role.name, "n": role.n, "acts": _acts(role), "learns": role.learner} for role in crew.roles]
+    described = [{**row, "holds": _holds(role)} for row, role in zip(roles, crew.roles, strict=True)]
+    arrows = [
+        {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
+        for arrow, givers, takers in _shared(crew)
+    ]
+    return {"roles": described, "arrows": arrows}
+
+
+def _acts(role: Role) -> bool:
+    return bool(role.envs or role.agents)
+
+
 def _arrows(crew: Crew) -> list[str]:
     """A line for each arrow of each thing that roles share."""
+    shared = _shared(crew)
+    return [f"{' + '.join(givers)} ──► {arrow.label} ──► {' + '.join(takers)}" for arrow, givers, takers in shared]
+
+
+def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:
+    """Every arrow, with the names of the roles that it comes from and goes to."""
     edges: dict[int, Edge] = {id(e): e for role in crew.roles for e in role.edges().values()}
-    lines = []
+    found = []
     for key, edge in edges.items():
         held = [(role.name, end) for role in crew.roles for end, e in role.edges().items() if id(e) == key]
         for arrow in edge.arrows():
             givers = dict.fromkeys(name for name, end in held if end in arrow.givers)
             takers = dict.fromkeys(name for name, end in held if end in arrow.takers)
-            lines.append(f"{' + '.join(givers)} ──► {arrow.label} ──► {' + '.join(takers)}")
-    return lines
+            found.append((arrow, list(givers), list(takers)))
+    return found
 
 
 def _box(title: str, rows: list[str]) -> list[str]:

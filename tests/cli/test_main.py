@@ -123,11 +123,11 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ("trian fake", "unknown verb trian; did you mean train?"),
         (
             "zzz",
-            "unknown verb zzz; there are train, resume, evaluate, verify, scores, runs, plot, new",
+            "unknown verb zzz; there are train, resume, evaluate, verify, scores, runs, plot, new, watch",
         ),
         (
             "play",
-            "play comes in a later version; this one has train, resume, evaluate, verify, scores, runs, plot, new",
+            "play comes in a later version; this one has train, resume, evaluate, verify, scores, runs, plot, new, watch",
         ),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),

@@ -326,7 +326,7 @@ def test_mistakes_are_one_clear_line(name: str, options: dict, message: str) -> 
 
 def test_only_discrete_actions_have_values() -> None:
     with pytest.raises(
-        UserError, match=r"actions: values are of Discrete actions, the environment's are .*; use a policy"
+        UserError, match=r"actions: this system needs Discrete actions, the environment's are .*; take ppo, impala, a2c"
     ):
         nets.make_values("mlp", continuous(vector(3), 2))
     policy = nets.make_values("mlp", discrete(vector(4)))

@@ -168,7 +168,7 @@ def test_what_does_not_divide_is_refused():
 
 
 def test_an_action_that_is_no_choice_is_refused():
-    with pytest.raises(UserError, match="values are of Discrete actions"):
+    with pytest.raises(UserError, match="this system needs Discrete actions"):
         wired(Crew(), env="toy:pendulum")
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from polyplay.cli.bench.limits import NAMES, CoreTime
 from polyplay.common.files import Row
 from polyplay.runs.flags import flag
 
-if TYPE_CHECKING:
-    from polyplay.cli.bench.settings import WiredSystem
+
+class Advised(Protocol):
+    """What advice asks of a system: all its settings, the kind of its pool (memory_estimate.kind_of), its envs."""
+
+    @property
+    def values(self) -> Row: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def envs(self) -> Any: ...
+
 
 WORTH = 1.1  # times as fast: what a change must promise
 # by bottleneck: options that help where a page has them, the first that does, and what they do
@@ -36,7 +45,7 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def sentence(name: str, where: CoreTime, wired: WiredSystem, faster: str = "") -> str:
+def sentence(name: str, where: CoreTime, wired: Advised, faster: str = "") -> str:
     """The bottleneck in words, and what to change. faster: the precision in which its network is, if it is another."""
     share = 100 * where.of(name) / where.whole
     return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, faster)}"
@@ -49,7 +58,7 @@ def faster(rows: Sequence[Row], network: str, now: str) -> str:
     return best if best and limits[best] > WORTH * limits.get(now, limits[best]) else ""
 
 
-def change(name: str, wired: WiredSystem, faster: str = "") -> str:
+def change(name: str, wired: Advised, faster: str = "") -> str:
     if name == "env":
         return _environment(wired)
     if name in ("infer", "learn") and faster:
@@ -73,7 +82,7 @@ def other(option: str, values: Row) -> int | None:
     return {"epochs": now - 1, "actors": now + 1}.get(option, 2 * now) or None
 
 
-def _environment(wired: WiredSystem) -> str:
+def _environment(wired: Advised) -> str:
     if not wired.envs.title.startswith("ALE/"):
         return f"`polyplay check {wired.envs.title}` measures it; make its step cheaper, or take more cores"
     if wired.kind == "inline":

@@ -51,7 +51,7 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
         return "warning", first.odd[rule]
     begun = rule in BEGIN and (first.card or set(BEGIN[BEGIN.index(rule) :]) & first.broke.keys())
     if not begun and not first.card:
-        return "unseen", "it did not come to that"
+        return "unseen", "not tested"
     if begun:
         spaces = f"{first.card.get('observation')}; {first.card.get('actions')}"
         built = f"in {_time(facts.build)}" if facts.build else "it was built"

@@ -1,0 +1,49 @@
+"""What limits a run, by its own reports, in the words of `polyplay bench`. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from polyplay.cli.bench import advice
+from polyplay.cli.bench.limits import CoreTime, bottleneck
+from polyplay.common.files import Row, is_row
+
+KINDS = ("env", "infer", "learn", "replay", "wait")
+
+
+@dataclass(frozen=True)
+class ReportedSystem:
+    """What advice asks of a system, from the files of its run."""
+
+    values: Row
+    kind: str
+    envs: Any
+
+
+def core_time(row: Row) -> CoreTime | None:
+    """Where the time of all cores went between two reports: cores that nobody used are idle, the others did what the
+    workers were busy with, in proportion. What the report lacks is None.
+    """
+    if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
+        return None
+    times: dict[str, float] = {k: row[f"time_{k}"] for k in KINDS}
+    busy = sum(times[k] for k in KINDS if k != "wait")
+    if busy <= 0.0:
+        return None
+    used = min(1.0, row["cpu"])
+    part = {k: used * times[k] / busy for k in KINDS}
+    parts = {k: part[k] for k in ("env", "infer", "learn")}
+    dearer = dict.fromkeys(("dearer_env", "dearer_infer", "dearer_learn"), 0.0)
+    return CoreTime(**parts, **dearer, overhead=part["replay"], others=0.0, idle=1.0 - used)
+
+
+def limit_sentence(row: Row, config: Row, pool: str) -> str:
+    """The bottleneck and an option to try, or "" before a report tells."""
+    where = core_time(row)
+    if where is None:
+        return ""
+    title = str(config.get("env", ""))
+    wired = ReportedSystem(config, pool, SimpleNamespace(title=title))
+    return advice.sentence(bottleneck(where), where, wired)
