@@ -120,7 +120,7 @@ def make_values(
     """
     if flaw := rules.values_flaw(spec.action):
         raise UserError(
-            f"actions: {flaw}, the environment's are {spec.action}; take ppo, impala, a2c or another system with a policy"
+            f"actions: {flaw}, the environment's are {spec.action}; take ppo, impala, a2c or another policy"
         )
     assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)

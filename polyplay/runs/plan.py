@@ -217,7 +217,7 @@ def _repeats(crew: Any) -> str:
         return "not exact: sums on a GPU have no fixed order"
     if not _fixed(crew):
         return "not exact: workers run freely; --serial is exact to the bit"
-    why = ": lag 0" if not crew.serial and any(r.source for r in crew.roles) else ""
+    why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{why}"
 
 

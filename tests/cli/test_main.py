@@ -127,7 +127,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
         ),
         (
             "play",
-            "play comes in a later version; this one has train, resume, evaluate, verify, scores, runs, plot, new, watch",
+            "play comes in a later version; this one has train, resume, evaluate, verify, scores, runs, plot, new",
         ),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),

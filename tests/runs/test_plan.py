@@ -104,9 +104,9 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("system", "settings", "options", "repeats"),
     [
-        ("a2c", {}, {}, "exact to the bit"),
-        ("impala", {}, {"serial": True}, "exact to the bit"),
-        ("impala", {"lag": 0}, {}, "exact to the bit"),
+        ("a2c", {}, {}, "bitwise reproducible"),
+        ("impala", {}, {"serial": True}, "bitwise reproducible"),
+        ("impala", {"lag": 0}, {}, "bitwise reproducible"),
         ("impala", {"lag": 0, "actors": 4, "batch": 32}, {}, "not exact"),  # an update takes 2 of 4 rollouts
         ("impala", {"lag": 1}, {}, "not exact"),
         ("impala", {}, {}, "not exact"),

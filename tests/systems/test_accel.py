@@ -158,7 +158,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, wired(crew, algo="ppo", unroll=64), RunOptions(steps=10_240)).lines)
     assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]
-    assert made["repeat"].startswith("exact")
+    assert made["repeat"].startswith("bitwise reproducible")
 
 
 def test_they_say_so_of_chunks_too():

@@ -31,7 +31,7 @@ def test_a_task_rewarded_only_at_its_end_is_learnt(how, tmp_path):
 
 def test_agents_that_are_processes_learn_to_balance(tmp_path):
     settings = {"agents": 6, "learning_rate": 5e-3, "gamma": 0.98, "reward": "scale", "entropy_cost": 0.0}
-    settings |= {"steps": 60_000, "until_return": 60.0}
+    settings |= {"steps": 60_000, "until_return": 60.0, "preset": "paper"}
     run = polyplay.train("ga3c", env="CartPole-v1", run=str(tmp_path / "run"), **{**FAST, **settings})
     assert run.summary["episodic_return_mean_best"] >= 60.0, "25 is what random play gets"
     row = next(r for r in reversed(lines(run, "metrics.jsonl")) if r["train_batch"] and r["predict_batch"])

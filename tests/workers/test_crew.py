@@ -303,8 +303,9 @@ def test_workers_end_when_the_main_process_is_killed():
 
 
 def test_environments_are_stepped_as_the_run_wants():
-    assert Crew(serial=True, step_timeout=3.0).stepping == {"inline": True, "step_timeout": 3.0, "max_restarts": 10}
-    assert Crew().stepping == {"inline": False, "step_timeout": 60.0, "max_restarts": 10}
+    usual = {"inline": False, "step_timeout": 60.0, "max_restarts": 10, "kwargs": {}, "wrappers": ()}
+    assert Crew().stepping == usual
+    assert Crew(serial=True, step_timeout=3.0).stepping == {**usual, "inline": True, "step_timeout": 3.0}
 
 
 def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeypatch):
