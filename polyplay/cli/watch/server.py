@@ -47,8 +47,8 @@ class LocalOnly:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 more = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                kept = [h for h in message["headers"] if h[0].decode().lower() not in HEADERS]
-                message = {**message, "headers": [*kept, *more]}
+                others = [h for h in message["headers"] if h[0].decode().lower() not in HEADERS]
+                message = {**message, "headers": [*others, *more]}
             await send(message)
 
         local = len(hosts) == 1 and hosts[0].lower() in self.hosts
