@@ -18,6 +18,7 @@ from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
+from polyplay.runs.env_instances import is_instance, made_from
 from polyplay.runs.option_file import OptionFile
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
@@ -189,6 +190,9 @@ def parse(
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
+    if is_instance(overrides.get("env")):
+        overrides["env"], own = made_from(overrides["env"])
+        overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
     return _with_file(page, flags.check_keywords(overrides, types, name_of(page)), "keyword", file)
