@@ -106,12 +106,15 @@ def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.Capt
     assert capsys.readouterr().out == "file   p.onnx\nbytes  9\n"
 
 
-def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture):
-    assert main.main(["systems"]) == 0
-    out = capsys.readouterr().out
-    for words in ("system", "policy runs", "fake", "one pool", "nobody 2026"):
-        assert words in out
-    assert "\x1b" not in out
+def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    for columns, words in ((80, ("good for", "nobody 2026")), (200, ("good for", "policy runs", "one pool"))):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main.main(["systems"]) == 0
+        out = capsys.readouterr().out
+        assert all(word in out for word in ("system", "fake", *words))
+        assert max(map(len, out.splitlines())) <= columns
+        assert "\x1b" not in out
+        assert "…" not in out
     assert main.main(["diagram", "fake", "--lanes", "3"]) == 0
     assert capsys.readouterr().out == "a ─► b\n"
     assert calls[0][2].lanes == 3
