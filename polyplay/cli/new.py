@@ -14,10 +14,10 @@ SCRIPT = '''\
 
 import polyplay
 
-STEPS = 200_000
+STEPS = 150_000
 
 if __name__ == "__main__":
-    run = polyplay.train("ppo", env="CartPole-v1", network="mlp", lanes=8, steps=STEPS)
+    run = polyplay.train("ppo", env="CartPole-v1", steps=STEPS)
     print(run.directory, run.evaluate(episodes=20)["episodic_return_mean"])
     run.plot("curve.png")  # needs matplotlib: pip install 'polyplay[plots]'
 '''

@@ -131,12 +131,15 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
     """Raises UserError: the run was made elsewhere, and a module that it names would be executed."""
-    executed = [k for k in ("env", "network") if runs_code(contents["config"].get(k)) and k not in given]
+    named = {k: contents["config"].get(k) for k in ("env", "network")}
+    executed = {k: name for k, name in named.items() if runs_code(name) and k not in given}
+    if (wrappers := contents["options"].get("wrapper")) and "wrapper" not in given:
+        executed["wrapper"] = " ".join(map(str, wrappers))
     if not executed:
         return
     try:
         check_trust(path, contents, False)
     except UserError as e:
         text = str(e).removeprefix("RUN: ").partition(": read that")[0]
-        anew = " ".join(f"{flags.flag(k)} {contents['config'][k]}" for k in executed)
+        anew = " ".join(f"{flags.flag(k)} {name}" for k, name in executed.items())
         raise UserError(f"--config: {text}: read that, then give {anew} as well") from None

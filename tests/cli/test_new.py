@@ -14,8 +14,8 @@ def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert main.main(["new", "first.py"]) == 0
     assert capsys.readouterr().out == "first.py: run it with `python first.py`\n"
     text = Path("first.py").read_text()
-    assert "STEPS = 200_000" in text
-    Path("first.py").write_text(text.replace("STEPS = 200_000", "STEPS = 3_000"))
+    assert "STEPS = 150_000" in text
+    Path("first.py").write_text(text.replace("STEPS = 150_000", "STEPS = 3_000"))
     done = subprocess.run([sys.executable, "first.py"], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert Path("curve.png").read_bytes().startswith(b"\x89PNG")

@@ -106,6 +106,15 @@ def test_absent_files_and_yaml_without_a_parser(tmp_path: Path, monkeypatch: pyt
         read_option_file(tmp_path / "a.yml")
 
 
+def test_a_wrapper_of_a_run_made_elsewhere_is_not_executed_either(run: Path, tmp_path: Path):
+    contents = json.loads((run / "config.json").read_text())
+    contents["options"]["wrapper"] = ["antigravity:make"]
+    (tmp_path / "config.json").write_text(json.dumps(contents))
+    with pytest.raises(UserError, match=r"made elsewhere.* then give --wrapper antigravity:make as well"):
+        read_option_file(tmp_path)
+    assert read_option_file(tmp_path, ("wrapper",)).values["wrapper"] == ["antigravity:make"]
+
+
 def test_a_run_made_elsewhere_executes_nothing_by_name(run: Path, tmp_path: Path):
     shutil.copy(run / "config.json", tmp_path)
     contents = json.loads((tmp_path / "config.json").read_text())
