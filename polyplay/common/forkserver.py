@@ -76,18 +76,21 @@ class ForkServer:
             os.close(lifeline)
         self.status = None
 
-    def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int]:
-        """A new process that waits for its data: its number, where its exit status comes from, where its data go to.
+    def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
+        """A new process that waits for its data: its number, where its exit status comes from, where its data go to,
+        what tells it by being closed that we ended.
 
         check: called every now and then while the server gets ready; what it raises ends the wait. Raises OSError.
         """
         self.ensure_running()
         status, their_status = os.pipe()
         their_data, data = os.pipe()
+        their_lifeline, lifeline = os.pipe()  # the kernel signals late that data came: those must not kill
+        theirs = [their_data, their_lifeline]
         try:
             request = json.dumps([len(fds), title, processes.label]).encode()
             with self._lock:
-                socket.send_fds(self._channel, [request], [their_data, their_status, *fds])
+                socket.send_fds(self._channel, [request], [their_status, *theirs, *fds])
                 os.close(their_status)
                 their_status = -1
                 while not readable([status], TICK):
@@ -96,16 +99,15 @@ class ForkServer:
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
         except BaseException as e:
-            os.close(status)
-            os.close(data)
+            for fd in (status, data, lifeline):
+                os.close(fd)
             if isinstance(e, (EOFError, ConnectionError)):
                 raise self._refusal() from None
             raise
         finally:
-            os.close(their_data)
-            if their_status >= 0:
-                os.close(their_status)
-        return pid, status, data
+            for fd in (*theirs, *[their_status] * (their_status >= 0)):
+                os.close(fd)
+        return pid, status, data, lifeline
 
     def _refusal(self) -> OSError:
         """Why it did not answer: it is dead, or could not take what it was sent."""
@@ -166,10 +168,9 @@ class _Popen(popen_forkserver.Popen):
         finally:
             set_spawning_popen(None)
         fork = process_obj.server.fork(process_obj.name, self._fds, process_obj.check)  # type: ignore[attr-defined]
-        self.pid, self.sentinel, end = fork
-        our_end = os.dup(end)  # closed when we end: the child notices by that
-        self.finalizer = util.Finalize(self, util.close_fds, (our_end, self.sentinel))  # type: ignore[attr-defined]
-        with open(end, "wb", closefd=True) as pipe:
+        self.pid, self.sentinel, data, lifeline = fork
+        self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))  # type: ignore[attr-defined]
+        with open(data, "wb", closefd=True) as pipe:
             pipe.write(buffer.getbuffer())
 
 
@@ -266,29 +267,29 @@ class _Server:
 
     def _take(self, fds: list[int], others: int, title: str, label: str) -> None:
         processes.set_title(f"fork server{label}")
-        if len(fds) == 2 + others:
+        if len(fds) == 3 + others:
             self._fork(title, *fds)
             return
         for fd in fds:  # some were lost: too many files are open here
             os.close(fd)
 
-    def _fork(self, title: str, data: int, status: int, *others: int) -> None:
+    def _fork(self, title: str, status: int, data: int, lifeline: int, *others: int) -> None:
         mine = os.getpid()
         try:
             pid = os.fork()
         except OSError as e:
             pid = -(e.errno or 1)
         if pid == 0:
-            self._become(mine, title, data, status, [*others])
+            self._become(mine, title, status, data, lifeline, [*others])
         self._tell(status, pid)
         if pid > 0:
             self.statuses[pid] = status
-        for fd in (data, *others, *[status] * (pid < 0)):
+        for fd in (data, lifeline, *others, *[status] * (pid < 0)):
             os.close(fd)
 
-    def _become(self, server: int, title: str, data: int, status: int, fds: list[int]) -> None:
+    def _become(self, server: int, title: str, status: int, data: int, lifeline: int, fds: list[int]) -> None:
         """The new process, which never returns."""
-        code, sentinel = 1, os.dup(data)
+        code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -301,9 +302,9 @@ class _Server:
             self.channel.close()
             processes.set_title(title)
             forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
-            code = spawn._main(data, sentinel)
+            code = spawn._main(data, lifeline)
         except Exception:
-            if not readable([sentinel], 0.0):  # else the other side went, in the midst of a sentence
+            if not readable([lifeline], 0.0):  # else the other side went, in the midst of a sentence
                 sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()

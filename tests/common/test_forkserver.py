@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe, parent_process
 from multiprocessing import forkserver as theirs
 from pathlib import Path
 
@@ -84,6 +86,39 @@ def test_processes_are_called_what_they_are(server, monkeypatch):
     process.end()
 
 
+def live_until_the_parent_ends(answer):
+    """As an environment's process does."""
+    sentinel = parent_process().sentinel
+    fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    answer.send(True)
+    time.sleep(1000)
+
+
+def test_only_the_end_of_the_parent_kills_a_child_and_not_the_data_that_it_came_with(server, monkeypatch):
+    """The kernel signals that data came after it let them be read, on a busy machine milliseconds later."""
+    pipes = []
+
+    def fork(*args):
+        made = ForkServer.fork(server, *args)
+        pipes.append(os.dup(made[2]))
+        return made
+
+    monkeypatch.setattr(server, "fork", fork)
+    here, there = Pipe(duplex=False)
+    process = ForkedProcess(server, live_until_the_parent_ends, (there,), "child")
+    process.start()
+    assert here.recv()
+    with contextlib.suppress(BrokenPipeError):
+        os.write(pipes[0], b"x")
+    process.join(0.3)
+    assert process.is_alive()
+    process._popen.finalizer()
+    assert gone([process.pid])
+    os.close(pipes[0])
+
+
 def test_the_wait_for_a_server_can_be_broken_off():
     slow = ForkServer("tests.common.slow_to_import")
     asked = []
@@ -111,10 +146,11 @@ def test_a_system_that_lets_no_more_be_started_gives_its_own_error(monkeypatch):
 
     monkeypatch.setattr(os, "fork", full)
     there, status = os.pipe()
-    inside._take([os.open(os.devnull, os.O_RDONLY), status], 0, "act 0", "")
+    null = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    inside._take([status, *null[:2]], 0, "act 0", "")
     assert theirs.read_signed(there) == -errno.EAGAIN
     there, status = os.pipe()
-    inside._take([os.open(os.devnull, os.O_RDONLY), status], 3, "act 0", "")
+    inside._take([status, null[2]], 3, "act 0", "")
     assert os.read(there, 1) == b""
 
 
