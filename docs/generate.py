@@ -196,7 +196,7 @@ class Help(Exception):
 def verb(page: Path, name: str) -> str:
     """The options of one verb, as its --help has them."""
 
-    def show(defaults: Any, command: str, about: str = "") -> None:
+    def show(defaults: Any, groups: Any, command: str, about: str = "") -> None:
         raise Help(defaults, command, about)
 
     printed = io.StringIO()
@@ -210,9 +210,8 @@ def verb(page: Path, name: str) -> str:
             status = main.main([name, "--help"])
         except Help as shown:
             defaults, command, text = shown.args
-            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults.values() if is_dataclass(v)]
-            docs = [" ".join((type(v).__doc__ or "").split()) for v in defaults.values()]
-            return "\n\n".join([f"`{command}`", prose(" ".join([text, *docs]).strip(), page), *tables])
+            tables = [of_dataclass(v, page, flags.flag, "option") for v in defaults if is_dataclass(v)]
+            return "\n\n".join([f"`{command}`", prose(" ".join(text.split()), page), *tables])
     return fence(printed.getvalue()) if status == 0 else f"`polyplay {name}` takes no options."
 
 

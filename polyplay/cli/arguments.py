@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from polyplay.common.errors import UserError
 
 T = TypeVar("T")
+EXAMPLES = (
+    "ppo --env CartPole-v1",
+    "a2c --env ALE/Pong-v5 --preset quick",
+    "impala --env CartPole-v1 --hidden 128 128",
+)
 
 
 def parse_words(
@@ -43,11 +48,22 @@ def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, li
     from polyplay import systems
 
     if words and words[0] in ("-h", "--help"):
-        known = systems.names()
-        print(f"usage: polyplay {verb} SYSTEM [--OPTION VALUE …]\n\nsystems: {', '.join(known)}")
-        print(f"`polyplay {verb} {known[0]} --help` lists one's options; `polyplay systems` compares all")
-        raise SystemExit(0)
+        _show_general_help(verb)
     if not words or words[0].startswith("-"):
         given = f"'{words[0]}' given" if words else "nothing given"
         raise UserError(f"{verb} takes a system first, {given}; allowed: {', '.join(systems.names())}")
     return words[0], systems.load(words[0]), list(words[1:])
+
+
+def _show_general_help(verb: str) -> NoReturn:
+    """What all systems have in common."""
+    from polyplay import systems
+    from polyplay.runs import flags
+    from polyplay.runs.option_groups import grouped
+    from polyplay.runs.options import RunOptions
+
+    lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for."]
+    lines += [f"`polyplay {verb} ppo --help` lists ppo's options too. Those below are the same for every system.", ""]
+    lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES)]
+    groups = grouped((), flags.option_types(RunOptions))
+    flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))

@@ -19,43 +19,32 @@ from polyplay.common import signals
 from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
-    "train": (
-        "SYSTEM [--env ID] [--frames N | --steps N] [--seed S | --seeds 0..4] [--run DIR] [--preset NAME] "
-        "[--config FILE] [--quiet] [--OPTION VALUE …]",
-        "train an agent; `polyplay train SYSTEM --help` lists the system's options",
-    ),
-    "resume": ("RUN [--frames N …]", "go on with a run from its newest checkpoint"),
-    "evaluate": (
-        "RUN [--protocol NAME] [--episodes N] [--seed S] [--epsilon E] [--max-steps N] [--video] [--checkpoint NAME]",
-        "play full games with a run's weights, and write their score down",
-    ),
-    "verify": ("RUN [--evaluation FILE]", "play a recorded evaluation again: does its score come out?"),
-    "scores": (
-        "[RUN …] [--place NAME] [--protocol NAME] [--json]",
-        "runs beside published scores, human-normalised; without a run all published ones",
-    ),
-    "runs": ("[DIR …] [--json]", "the runs in directories (none: runs/), newest first"),
-    "plot": ("RUN … --out FILE [--title TEXT] [--games N]", "learning curves of runs as a picture"),
-    "new": ("FILE.py", "write a short script to start from: train, evaluate, plot"),
-    "watch": ("RUN … [--port N]", "a live page over runs, on this machine only: numbers, curves, stop, checkpoint"),
-    "starts": ("RUN --out FILE [--number N]", "start states from a run's own play, for --protocol human-starts"),
-    "export": ("RUN --onnx FILE [--checkpoint NAME]", "write a run's policy for onnxruntime and other programs"),
-    "reproduce": ("RUN [--updates N]", "do an asynchronous run again in one thread and compare every loss, to the bit"),
-    "check": (
-        "ENV [--steps N] [--step-timeout S] [--seed N] [--json]",
-        "whether an environment keeps to the rules, and how fast it is",
-    ),
-    "bench": (
-        "[SYSTEM …] [--env ID] [--network NAME …] [--without env network] [--json FILE] [--read FILE]",
-        "how fast this machine could be and each system is, where the rest goes, what to change",
-    ),
-    "doctor": ("[--json]", "what a bug report needs: versions, limits, what works here"),
-    "systems": ("", "the table of systems: six choices each"),
-    "diagram": ("SYSTEM [--OPTION VALUE …]", "draw a system from its real wiring"),
+    "train": ("SYSTEM", "train an agent"),
+    "resume": ("RUN", "go on with a run from its newest checkpoint"),
+    "evaluate": ("RUN", "play full games with a run's weights"),
+    "plot": ("RUN … --out FILE", "learning curves of runs as a picture"),
+    "runs": ("[DIR …]", "list runs, the newest first"),
+    "watch": ("RUN …", "a live page: curves, rates, stop, checkpoint"),
+    "systems": ("", "list the systems, and what each is good for"),
+    "new": ("FILE.py", "write a short script to start from"),
+    "diagram": ("SYSTEM", "draw a system's parts and what flows between them"),
+    "scores": ("[RUN …]", "runs beside published Atari scores"),
+    "verify": ("RUN", "repeat a saved evaluation: is the score the same?"),
+    "starts": ("RUN --out FILE", "save start states, for --protocol human-starts"),
+    "export": ("RUN --onnx FILE", "write a run's policy for onnxruntime"),
+    "reproduce": ("RUN", "repeat a run in one thread and compare its losses"),
+    "check": ("ENV", "test an environment, and measure its speed"),
+    "bench": ("[SYSTEM …]", "measure this machine and each system; what to change"),
+    "doctor": ("", "versions, limits and what works here, for bug reports"),
 }
+EXAMPLES = (
+    "polyplay train ppo --env CartPole-v1",
+    "polyplay train a2c --env ALE/Pong-v5 --preset quick",
+    "polyplay train impala --env CartPole-v1 --seeds 0..4 --hidden 128 128",
+)
 COMING = ("play",)
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
-INDENT = 24  # columns before what a verb does
+INDENT = 24  # columns of what a verb takes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,13 +98,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 def usage() -> str:
-    """What `polyplay --help` prints."""
-    lines = ["usage: polyplay VERB …", ""]
-    for verb, (arguments, what) in VERBS.items():
-        call = f"  {verb} {arguments}".rstrip()
-        lines += [f"{call:<{INDENT}}{what}"] if len(call) < INDENT else [call, " " * INDENT + what]
-    example = "for example: polyplay train a2c --env ALE/Pong-v5 --preset quick"
-    return "\n".join([*lines, "  --version, --help", "", example])
+    """What `polyplay --help` prints. A line has at most 80 columns."""
+    lines = [f"  {f'{verb} {takes}':<{INDENT}}{what}" for verb, (takes, what) in VERBS.items()]
+    examples = [f"  {example}" for example in EXAMPLES]
+    rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
+    return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])
 
 
 if __name__ == "__main__":

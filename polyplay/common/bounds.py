@@ -28,7 +28,15 @@ class Range:
             return f"above {self.low}" + (f", at most {high}" if self.high < math.inf else "")
         return f"from {self.low} " + ("up" if self.high == math.inf else f"to {'below ' * (self.but == 'high')}{high}")
 
+    @property
+    def in_short(self) -> str:
+        """As help shows it: a bound that nobody reaches is left out."""
+        if self.high < VAST:
+            return str(self)
+        return f"above {self.low}" if self.but == "low" else f"at least {self.low}"
 
+
+VAST = 10**9  # what only a slip of the finger gives
 SEATS = 64  # workers at once: of a role, and of a run
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 

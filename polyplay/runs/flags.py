@@ -12,6 +12,8 @@ import math
 import operator
 import os
 import re
+import shutil
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
-ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps"}
+ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
 ELSEWHERE = {  # what other libraries call it: only to suggest, never accepted
-    "learning_rate": "lr", "lr": "learning_rate", "num_envs": "lanes", "n_envs": "lanes",
+    "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
     "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
@@ -63,7 +65,8 @@ def wants_help(args: Sequence[str]) -> bool:
 def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "") -> tuple[T, set[str]]:
     """An instance of the dataclass `cls` from flags, and the names of the fields that were given."""
     if wants_help(args):
-        show_help({command.split()[1]: cls()}, command, about)
+        about = "\n".join(filter(None, [about, " ".join((cls.__doc__ or "").split())]))
+        show_help([cls()], {command.split()[1]: list(option_types(cls))}, command, about)
     options = option_types(cls)
     values = parse_values(split_flags(args, options, command), options)
     return cls(**values), set(values)
@@ -281,20 +284,30 @@ def allowed(hint: object) -> str:
 # Help
 
 
-def show_help(defaults: Mapping[str, object], command: str, about: str = "") -> NoReturn:
-    """Print tyro's help for instances of dataclasses, a group each, and raise SystemExit(0)."""
+def show_help(
+    defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
+) -> NoReturn:
+    """Print tyro's help for instances of dataclasses, whose options stand in groups, and raise SystemExit(0)."""
     import tyro
 
-    groups = {name: _with_ranges(type(v))(**vars(v)) for name, v in defaults.items()}
-    options = dataclasses.make_dataclass("Options", [(n, type(v)) for n, v in groups.items()], frozen=True)
+    # tyro joins lines that begin with a letter, and wraps none
+    indented = partial(textwrap.fill, width=_columns(), initial_indent=" ", subsequent_indent=" ")
+    described = {name: field for instance in defaults for name, field in _described(type(instance)).items()}
+    values = {name: value for instance in defaults for name, value in vars(instance).items()}
+    made = dict[str, object]()
+    for title, names in groups.items():
+        group = dataclasses.make_dataclass("Group", [(name, described[name]) for name in names], frozen=True)
+        group.__doc__ = ""
+        made[title] = group(**{name: values[name] for name in names})
+    options = dataclasses.make_dataclass("Options", [(title, type(v)) for title, v in made.items()], frozen=True)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_optional)
     tyro.cli(
         options,
         prog=command,
-        description=about,
+        description="\n".join(map(indented, about.splitlines())),
         args=["--help"],
-        default=options(**groups),
+        default=options(**made),
         config=(tyro.conf.OmitArgPrefixes,),
         registry=registry,
     )
@@ -309,21 +322,24 @@ def range_of(hint: object) -> Range | None:
 
 
 def _default(numbers: Range | None, default: str) -> str:
-    return f"(default: {default or 'none'}; {numbers})"
+    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
+    return f"(default: {shown}; {numbers.in_short})" if numbers else f"(default: {shown})"
 
 
-def _with_ranges(cls: type) -> type:
-    """A dataclass for whose fields tyro prints what they mean in one piece, the default and the range."""
+def _columns() -> int:
+    return min(shutil.get_terminal_size().columns, 100)
+
+
+def _described(cls: type) -> dict[str, object]:
+    """A dataclass's fields: types for which tyro prints what they mean in one piece, the default and the range."""
     import tyro
 
-    ranges, said = {name: range_of(hint) for name, hint in option_types(cls).items()}, meanings(cls)
-    fields = list[tuple[str, object]]()
+    said, ranges = meanings(cls), {name: range_of(hint) for name, hint in option_types(cls).items()}
+    described = dict[str, object]()
     for name, hint in get_type_hints(cls).items():
-        default = partial(_default, ranges[name]) if ranges[name] else None
-        fields.append((name, Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]))
-    made = dataclasses.make_dataclass(cls.__name__, fields, frozen=True)
-    made.__doc__ = cls.__doc__
-    return made
+        default = partial(_default, ranges[name])
+        described[name] = Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]
+    return described
 
 
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:

@@ -20,6 +20,7 @@ from polyplay.common.files import Row
 from polyplay.runs import flags
 from polyplay.runs.env_instances import is_instance, made_from
 from polyplay.runs.option_file import OptionFile
+from polyplay.runs.option_groups import grouped
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
 
@@ -182,8 +183,11 @@ def parse(
     if flags.wants_help(args):
         named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
         name, base = _preset(page, named)
-        defaults = {name_of(page): base, "run": RunOptions(preset=name)}
-        flags.show_help(defaults, command, f"Defaults are those of preset {name} ({', '.join(_presets.names(page))}).")
+        groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
+        about = f"Defaults are those of preset {name}; there are {', '.join(_presets.names(page))}.\n"
+        about += "--seeds 0..4 trains once a seed; --config FILE takes options from a run's config.json or from YAML."
+        about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
+        flags.show_help([base, RunOptions(preset=name)], groups, command, about)
     return _with_file(page, flags.parse_values(words, types), "command line", file)
 
 

@@ -25,7 +25,7 @@ class Config:
     lanes: Count = 16  # environments stepped in one batch, over all replicas
     replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
     groups: Count = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
-    workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen)
+    env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen)
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
@@ -62,7 +62,7 @@ ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
 
 def build(c: Config, crew: Crew) -> System:
     replicas = replicas_of(c, crew)
-    envs = replica_envs(c, crew, replicas, c.life_loss, c.workers)
+    envs = replica_envs(c, crew, replicas, c.life_loss, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)

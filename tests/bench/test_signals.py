@@ -15,8 +15,8 @@ import signals as sweep
     "case",
     [
         ("a2c", "SIGINT", "group", "twice", 6),
-        ("impala", "SIGTERM", "group", "once", 20),
-        ("apex", "SIGINT", "main", "once", 40),
+        pytest.param(("impala", "SIGTERM", "group", "once", 20), marks=pytest.mark.long),
+        pytest.param(("apex", "SIGINT", "main", "once", 40), marks=pytest.mark.long),
         ("impala", "SIGINT", "group", "twice", 60),
         ("ga3c", "SIGTERM", "main", "twice", 81),
     ],

@@ -126,11 +126,11 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
         ("trian fake", "unknown verb trian; did you mean train?"),
         (
             "zzz",
-            "unknown verb zzz; there are train, resume, evaluate, verify, scores, runs, plot, new, watch",
+            "unknown verb zzz; there are train, resume, evaluate, plot, runs, watch, systems, new",
         ),
         (
             "play",
-            "play comes in a later version; this one has train, resume, evaluate, verify, scores, runs, plot, new",
+            "play comes in a later version; this one has train, resume, evaluate, plot, runs, watch",
         ),
         ("train", "train takes a system first, nothing given; allowed: fake"),
         ("train --env x", "train takes a system first, '--env' given; allowed: fake"),
@@ -252,9 +252,9 @@ def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch
 def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     for line, says in {
         "": "usage: polyplay VERB",
-        "--help": "evaluate RUN [--protocol NAME]",
+        "--help": "evaluate RUN            play full games",
         "-h": "systems",
-        "train --help": "usage: polyplay train SYSTEM",
+        "train --help": "polyplay train ppo --env CartPole-v1",
         "train fake --help": "step size (default: 0.0006)",
         "train fake --preset quick -h": "step size (default: 0.001)",
         "diagram fake --help": "polyplay diagram fake",

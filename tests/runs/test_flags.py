@@ -45,7 +45,7 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     assert "About it." in out
     assert "how many (default: none)" in out
     assert "say less of what is going on, which is a longer" in out
-    assert "description, so that it has two lines (default: False)" in out, "one text, wrapped once"
+    assert "description, so that it has two lines (default: off)" in out, "one text, wrapped once"
 
 
 def test_the_last_of_several_bad_ones_does_not_hide_the_first():

@@ -107,7 +107,7 @@ def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
 def test_more_workers_and_environment_processes_take_more():
     crews, page = [wired("a2c", replicas=n)[0] for n in (1, 2)], systems.load("a2c")
     crews.append(Crew(0))
-    page.build(page.Config(env="CartPole-v1", network="mlp", replicas=1, workers=3), crews[-1])
+    page.build(page.Config(env="CartPole-v1", network="mlp", replicas=1, env_workers=3), crews[-1])
     one, two, stepped = (memory.processes(crew) / memory.MB for crew in crews)  # with what this process takes now
     assert two - one == pytest.approx(memory.IDLE_PROCESS_MB["learn"], abs=5)
     servers = memory.IDLE_PROCESS_MB["env server"] + 3 * memory.IDLE_PROCESS_MB["env"]

@@ -131,7 +131,7 @@ def test_help_lists_both_groups_with_the_presets_defaults(capsys: pytest.Capture
     assert caught.value.code == 0
     for words in (
         "polyplay train fake",
-        "fake options",
+        "algorithm options",
         "run options",
         "step size (default: 0.001)",
         "--frames INT",

@@ -36,7 +36,7 @@ def test_who_works():
     assert line(make("a2c", replicas=1), "workers").startswith("replica ×1 with 16 lanes each; ")
     text = line(make("impala", env="ALE/Pong-v5", network="a3c", lanes=4, batch=8), "workers")
     assert text.startswith("act ×2 with 4 lanes each (1 ale-py thread), learn ×1; 1 compute thread")
-    text = line(make("a2c", env="CartPole-v1", replicas=2, workers=3, options={"on": "thread"}), "workers")
+    text = line(make("a2c", env="CartPole-v1", replicas=2, env_workers=3, options={"on": "thread"}), "workers")
     assert text.startswith("replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute")
     assert "all take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
 

@@ -129,7 +129,7 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     for field, numbers, _ in [*ranges(systems.load(name).Config), *ranges(RunOptions)]:
         found = re.search(rf"{flags.flag(field)} (?:\[?INT|FLOAT).*?\(default: \S+; (.*?)\)", said)
         assert found is not None, field
-        assert found[1] == str(numbers)
+        assert found[1] == numbers.in_short
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,12 @@ def fresh(case):
     return build_network(page.build(chosen, Crew(options.seed, options.on)).policy, options.seed)
 
 
-@pytest.mark.parametrize("case", matrix.CASES, ids=str)
+def marks(case):
+    """A learning run of one trait takes long and shows less than those of all."""
+    return [pytest.mark.long] * (len(case.traits) == 1 and case.goal is not None and case.system != "impala")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=str(case), marks=marks(case)) for case in matrix.CASES])
 def test_it_learns_or_trains(case, tmp_path):
     run = polyplay.train(case.system, run=str(tmp_path / "run"), **settings(case))
     assert run.exit_code == 0

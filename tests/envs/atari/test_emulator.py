@@ -45,7 +45,9 @@ def agree(game, options, steps):
 
 
 @pytest.mark.parametrize("name", ["baselines", "dopamine"])
-@pytest.mark.parametrize("game", ["Breakout", "Pong", "SpaceInvaders"])
+@pytest.mark.parametrize(
+    "game", ["Breakout", *(pytest.param(n, marks=pytest.mark.long) for n in ("Pong", "SpaceInvaders"))]
+)
 def test_both_pipelines_show_the_same(game, name):
     """A thousand steps: no-ops, FIRE and lost lives in one, sticky actions in the other."""
     ends, firsts = agree(game, atari_preset(name), 1000)
