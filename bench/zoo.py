@@ -108,8 +108,8 @@ def write(out: Path, rows: list[Row], env: str, least: float) -> None:
     what = about()
     text = [f"# {env}: every system as it starts", "", *lines_about(what), ""]
     text += [
-        "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds. Where other "
-        "programs ran on the machine, seconds are too many.",
+        "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds. "
+        "Where other programs ran on the machine, seconds are too many.",
         "",
     ]
     publish(out, {**what, "rows": rows}, [*text, *table(summary(rows, least))])

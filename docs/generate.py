@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from docs import signatures  # noqa: E402
 from polyplay import systems  # noqa: E402
 from polyplay.cli import main  # noqa: E402
 from polyplay.envs.rules import RULES  # noqa: E402
@@ -259,6 +260,11 @@ def stale(write: bool = False) -> list[str]:
             found.append(str(page.relative_to(ROOT)))
             if write:
                 page.write_text(made)
+    typed = ROOT / signatures.FILE
+    if typed.parent.is_dir() and signatures.stub() != (typed.read_text() if typed.exists() else ""):
+        found.append(str(signatures.FILE))
+        if write:
+            typed.write_text(signatures.stub())
     return found
 
 

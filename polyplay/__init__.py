@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyplay.api import Run, check, evaluate, export, load, resume, train
+    from polyplay._signatures import Run, check, evaluate, export, load, resume, train
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]

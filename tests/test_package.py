@@ -25,6 +25,7 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
     scores = ("SOURCES.md", "atari_scores.csv", "dopamine_sticky_final.csv")
     data = {
         "polyplay/py.typed",
+        "polyplay/_signatures.pyi",
         "polyplay/envs/rules.toml",
         "polyplay/systems/tuned.toml",
         *(f"polyplay/evaluation/scores/{name}" for name in scores),

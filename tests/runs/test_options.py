@@ -88,7 +88,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ),
         ("--entropy 3", "did you mean --entropy-cost?"),
         ("--lr 3", "did you mean --learning-rate?"),
-        ("--num-envs 3", "did you mean --lanes?"),
+        ("--n-envs 3", "did you mean --lanes?"),
         ("--no-env", "unknown option --no-env"),
         ("-x 3", "unknown option -x"),
         ("-lanes 3", "unknown option -lanes for polyplay train fake; did you mean --lanes?"),
