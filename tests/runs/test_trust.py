@@ -130,3 +130,8 @@ def test_resume_auto_trusts_what_its_own_command_names(run: Path, monkeypatch):
     for given in ({}, {"env": "strange_game:make"}):
         polyplay.train("a2c", run=str(run), resume="auto", **given)
     assert trusted == [False, True]
+
+
+def test_what_a_notebook_defines_executes_no_file():
+    assert not trust.runs_code("__main__:Follow")
+    assert trust.runs_code("strange_game:make")

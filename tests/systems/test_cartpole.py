@@ -7,7 +7,7 @@ import pytest
 import polyplay
 from polyplay import systems
 
-NOT_YET = {"accel_dqn", "r2d2", "rainbow"}  # they learn, but their settings do not reach 450 yet
+NOT_YET = ()
 LEARN = sorted(set(systems.names()) - {"apex_dpg"} - NOT_YET)
 
 
