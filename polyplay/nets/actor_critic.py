@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from torch import Tensor, nn
 
 from polyplay.common import tree
+from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.nets.action_heads import ActionHead
 from polyplay.nets.activation_reuse import Tape
@@ -52,8 +53,12 @@ class ActorCritic(TorsoPolicy):
         if core is not None and core.inputs != features:
             raise ValueError(f"the core takes {core.inputs} numbers, but gets {features}")
         features = features if core is None else core.features
-        self.actions = Linear(features, head.size)
-        self.value = Linear(features, 1)
+        own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
+        if own and (core is not None or previous):
+            raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
+        self.split = features - own if own else None
+        self.actions = Linear(features - own, head.size)
+        self.value = Linear(own or features, 1)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
 
@@ -75,7 +80,7 @@ class ActorCritic(TorsoPolicy):
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
-        value = self.value(x).squeeze(1)
+        value = self._value(x)
         return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
@@ -91,7 +96,7 @@ class ActorCritic(TorsoPolicy):
         params = self._params(x, rows.get("mask"))
         out = {
             "logp": self.head.logp(params, rows["action"]),
-            "value": self.value(x).squeeze(1),
+            "value": self._value(x),
             "entropy": self.head.entropy(params),
         }
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
@@ -104,5 +109,9 @@ class ActorCritic(TorsoPolicy):
 
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""
-        params: Tensor = self.actions(x)
+        params: Tensor = self.actions(x if self.split is None else x[:, : self.split])
         return params if mask is None else self.head.masked(params, mask)
+
+    def _value(self, x: Tensor) -> Tensor:
+        value: Tensor = self.value(x if self.split is None else x[:, self.split :])
+        return value.squeeze(1)

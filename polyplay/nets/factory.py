@@ -33,7 +33,7 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
-from polyplay.nets.mlp import MLP
+from polyplay.nets.mlp import MLP, SeparateMLPs
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
@@ -47,6 +47,7 @@ LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and wh
 INPUTS = ("raw", "centre", "signed", "normalize")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
+NETS["separate"] = SeparateMLPs
 
 
 def make(

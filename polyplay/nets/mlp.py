@@ -49,6 +49,24 @@ class MLP(nn.Module):
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
 
+class SeparateMLPs(nn.Module):
+    """Two of them, one for the policy and one for the value, as PPO has it for MuJoCo (Schulman et al. 2017, §6.1).
+
+    Observation → [N, features]: the policy's, then the value's last `value_features`.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
+    ):
+        super().__init__()
+        self.policy, self.value = (MLP(spec, hidden, activation, init) for _ in range(2))
+        self.value_features = self.value.features
+        self.features = self.policy.features + self.value_features
+
+    def forward(self, obs: Tree) -> Tensor:
+        return torch.cat([self.policy(obs), self.value(obs)], 1)
+
+
 def _width(n: int | tuple[int, ...]) -> int:
     return n if isinstance(n, int) else sum(n)
 
