@@ -60,7 +60,7 @@ class A2C(RunOptions, total=False):
     unroll: int  # agent steps per lane between two updates (nsteps)
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
     learning_rate: float  # at the start; see --anneal
@@ -85,7 +85,7 @@ class A3C(RunOptions, total=False):
     unroll: int  # agent steps between two updates of a worker (t_max)
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
@@ -119,7 +119,7 @@ class Accel(RunOptions, total=False):
     clip_range: float  # ppo: ε; falls with the learning rate
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
@@ -231,7 +231,7 @@ class Appo(RunOptions, total=False):
     clip_range: float  # ε: how far π/μ may go
     gamma: float  # discount
     lam: float  # λ in V-trace's traces
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
     eps: float  # Adam's ε
@@ -284,7 +284,7 @@ class Ga3C(RunOptions, total=False):
     queue: int  # chunks that may wait for a trainer
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: float  # discount
-    network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, auto, or module:callable
+    network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
@@ -340,7 +340,7 @@ class Impala(RunOptions, total=False):
     batch: int  # trajectories in one update, over all learners
     gamma: float  # discount
     rho: float  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # at the start; see --anneal
@@ -370,7 +370,7 @@ class Ppo(RunOptions, total=False):
     target_kl: float  # approximate KL divergence that ends the passes over a rollout, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation
-    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
     learning_rate: float  # at the start; see --anneal

@@ -29,7 +29,7 @@ class Config:
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal

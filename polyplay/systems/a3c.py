@@ -29,7 +29,7 @@ class Config:
     unroll: Count = 5  # agent steps between two updates of a worker (t_max)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)

@@ -35,7 +35,7 @@ class Config:
     clip_range: Positive = 0.2  # ppo: ε; falls with the learning rate
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
-    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam

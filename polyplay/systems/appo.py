@@ -40,7 +40,7 @@ class Config:
     clip_range: Positive = 0.1  # ε: how far π/μ may go
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ in V-trace's traces
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, or module:callable
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal
     eps: Positive = 1e-5  # Adam's ε

@@ -39,7 +39,7 @@ class Config:
     queue: Count = 100  # chunks that may wait for a trainer
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: Fraction = 0.99  # discount
-    network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, auto, or module:callable
+    network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 3e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics

@@ -36,7 +36,7 @@ class Config:
     batch: Count = 32  # trajectories in one update, over all learners
     gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
-    network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, or module:callable
+    network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # at the start; see --anneal

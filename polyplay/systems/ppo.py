@@ -33,7 +33,7 @@ class Config:
     target_kl: NonNegative = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalised advantage estimation
-    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, or module:callable
+    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal

@@ -5,6 +5,7 @@ import torch
 
 from polyplay import nets
 from polyplay.common import tree
+from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from tests.nets.helpers import (
     arrivals,
@@ -14,6 +15,7 @@ from tests.nets.helpers import (
     hybrid,
     image,
     masks,
+    parameters,
     play,
     unroll_in_pieces,
     vector,
@@ -54,11 +56,11 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         assert agrees(policy, batch, state) == 0, (seed, size, n, width, rows, lanes)
 
 
-@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize(("name", "core"), [("mlp", "none"), ("mlp", "gru"), ("mlp", "lstm"), ("separate", "none")])
 @pytest.mark.parametrize("make", [discrete, hybrid])
-def test_a_lane_is_to_the_bit_the_same_in_any_batch(core, make):
+def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
     spec = make(vector(17))
-    policy = nets.make("mlp", spec, core, 50)
+    policy = nets.make(name, spec, core, 50)
     batch = arrivals(spec.obs, 6, 13, policy.noise)
     if spec.mask is not None:
         batch["mask"] = masks(spec, 6, 13)
@@ -205,6 +207,22 @@ def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
     assert torch.equal(said["logp"][0].exp() == 0, never)
     alone = step["mask"].sum(1) == 1
     assert (said["entropy"][0][alone] == 0).all()
+
+
+def test_separate_networks_share_nothing_and_agree_to_the_bit():
+    spec = discrete(vector(5))
+    policy = nets.make("separate", spec, hidden=(32, 16), activation="relu")
+    assert parameters(policy) == 2 * (5 * 32 + 32 + 32 * 16 + 16) + 16 * 6 + 6 + 16 + 1
+    batch = arrivals(spec.obs, 7, 3, policy.noise)
+    assert agrees(policy, batch, {}) == 0
+    rows = {**batch, "action": torch.zeros(batch["first"].shape, dtype=torch.int64)}
+    for output, own, other in (("logp", "policy", "value"), ("value", "value", "policy")):
+        policy.zero_grad()
+        policy.unroll(rows, {})[output].sum().backward()
+        assert all(p.grad is not None and p.grad.any() for p in getattr(policy.torso, own).parameters())
+        assert not any(p.grad is not None and p.grad.any() for p in getattr(policy.torso, other).parameters())
+    with pytest.raises(UserError, match="separate networks of policy and value have no core; use mlp"):
+        nets.make("separate", spec, "lstm")
 
 
 def test_a_core_of_the_wrong_width_is_refused():

@@ -101,8 +101,8 @@ def test_an_unknown_preset_names_all():
 @pytest.mark.parametrize(
     ("given", "network"),
     [
-        ({"hidden": (32, 16)}, "auto(32,16)"),
-        ({"hidden": (32,), "activation": "relu"}, "auto(32,relu)"),
+        ({"hidden": (32, 16)}, "separate(32,16)"),
+        ({"hidden": (32,), "activation": "relu"}, "separate(32,relu)"),
         ({"activation": "relu", "network": "mlp"}, "mlp(relu)"),
     ],
 )
