@@ -110,5 +110,6 @@ def test_layers_become_part_of_the_networks_name(given, network):
     settings = resolved("ppo", env="CartPole-v1", **given)[0]
     assert settings.network == network
     policy = PAGES["ppo"].build(settings, Crew(0)).policy()
-    sizes = [layer.out_features for layer in policy.torso.layers if hasattr(layer, "out_features")]
+    torso = policy.torso.policy if network.startswith("separate") else policy.torso
+    sizes = [layer.out_features for layer in torso.layers if hasattr(layer, "out_features")]
     assert sizes == list(given.get("hidden", (64, 64)))
