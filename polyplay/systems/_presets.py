@@ -111,12 +111,11 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def warning(page: Any, name: str, env: Any) -> str:
-    """That a preset was named which is for other environments; "": it fits."""
+    """That a preset is for other environments, named or for want of one; "": it fits."""
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other"):
         return ""
-    better = choose(page, env)
-    cure = (
-        f"leave it out for {better}" if better != name else f"{page.__name__.rpartition('.')[2]} has none for {where}"
-    )
-    return f"--preset {name} is for {fits} environments, {env} is one of {where}: {cure}"
+    better, title = choose(page, env), page.__name__.rpartition(".")[2]
+    if better == name:
+        return f"{title} has no settings for {where} environments such as {env}: it takes those for {fits}"
+    return f"--preset {name} is for {fits} environments, {env} is one of {where}: leave it out for {better}"

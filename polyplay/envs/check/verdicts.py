@@ -83,7 +83,7 @@ def _limit(ends: Sequence[tuple[int, bool]]) -> str:
 def _seed(a: TrialFacts, again: TrialFacts, b: TrialFacts) -> tuple[Level, str]:
     """Lanes 0 and 1."""
     if not b.prints:
-        return "unseen", "it did not come to a second lane"
+        return "unseen", "not tested: no second lane was played"
     alike = _differ(a.prints, b.prints) is None
     if a.generator == b.generator >= 0:
         which = f", of seed {a.generator}" if a.generator < 2**62 else ""
@@ -98,7 +98,7 @@ def _seed(a: TrialFacts, again: TrialFacts, b: TrialFacts) -> tuple[Level, str]:
 def _determinism(first: TrialFacts, again: TrialFacts, other: TrialFacts) -> tuple[Level, str]:
     """Two trials of lane 0."""
     if not again.prints:
-        return "unseen", "it did not come to a second trial"
+        return "unseen", "not tested: there was no second trial"
     at = _differ(first.prints, again.prints)
     if at is not None:
         return "warning", f"two trials with the same seed and actions differ from row {at} on"

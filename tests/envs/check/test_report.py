@@ -60,7 +60,7 @@ def test_check_finds_what_breaks_a_rule(rule: str):
 def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
     """Environments in processes; the worker in one for `finite`, else in a thread, which starts sooner."""
     kind = UserError if RULES[rule].run == "does not begin" else EnvFailure
-    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "workers": 1, "tensorboard": False}
+    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "env_workers": 1, "tensorboard": False}
     small["network"] = "auto" if rule == "images" else "mlp"
     how = {"on": "process" if rule == "finite" else "thread", "step_timeout": 0.25 if rule == "hang" else 60.0}
     with pytest.raises(kind, match=rf"\(rule {rule}; polyplay check ENV explains\)") as e:
