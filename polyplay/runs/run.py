@@ -161,7 +161,9 @@ def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: Ru
 
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
-    plan = replace(plan, lines=plan.lines + add_evaluator(crew, wired, options, steps))
+    source = _presets.tuned(page).get(options.preset, {}).get("source")
+    settled = [("settings", f"preset {options.preset}: {source}")] if source else []
+    plan = replace(plan, lines=settled + plan.lines + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
     if plan.warning:

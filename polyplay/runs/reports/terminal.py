@@ -248,7 +248,9 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width:
     kinds = {name: source.partition(" ")[0] for name, source in sources.items()}
     set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
     decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
-    values = {k: v for k, v in (config | set_options).items() if not (decided and k == "budget")}
+    idle = {"budget"} if decided else set[str]()
+    idle |= set() if str(config.get("env")).startswith("ALE/") else {"atari"}
+    values = {k: v for k, v in (config | set_options).items() if k not in idle}
     shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in values.items()}
     across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
     cells = [(MARKS.get(kind, "*"), name, text, "") for name, (kind, text) in shown.items()]
