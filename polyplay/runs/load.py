@@ -12,10 +12,9 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
-from polyplay.runs import flags
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
-from polyplay.runs.options import Page, RunOptions, Settings, from_json, to_json
+from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
 from polyplay.runs.trust import check_trust
 from polyplay.systems import System
 from polyplay.workers import process
@@ -77,8 +76,7 @@ def crew_of(options: RunOptions) -> Crew:
         max_restarts=options.max_restarts,
         precision=precision,
         where=where,
-        kwargs=flags.read_assignments("env_kwargs", options.env_kwargs),
-        wrappers=options.wrapper,
+        **how_made(options),
         reuse=options.reuse,
     )
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
 from polyplay.common.errors import UserError
@@ -246,8 +246,15 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
     if automatic:
-        name = "paper" if env is None else _presets.choose(page, env)
+        made = how_made(_replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "wrapper") if k in given}))
+        name = "paper" if env is None else _presets.choose(page, env, **made)
     return name, _presets.settings(page, name, env, automatic)
+
+
+def how_made(options: RunOptions) -> dict[str, Any]:
+    """What Envs takes besides an environment's name."""
+    kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
+    return {"kwargs": kwargs, "wrappers": options.wrapper}
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:

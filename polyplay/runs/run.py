@@ -28,6 +28,7 @@ from polyplay.runs.options import (
     Settings,
     Sources,
     adjust,
+    how_made,
     name_of,
     new_directory,
     override,
@@ -70,7 +71,7 @@ def train(
         changes = changes_given(system, settings, options, sources)
         return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
     wandb.check_wandb(options.wandb)
-    if wrong := _presets.warning(page, options.preset, settings.env):
+    if wrong := _presets.warning(page, options.preset, settings.env, **how_made(options)):
         _warn(wrong)
     crew = crew_of(options)
     crew.measures = True

@@ -51,13 +51,13 @@ def _table() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "tuned.toml").read_text())
 
 
-def choose(page: Any, env: Any) -> str:
-    """The preset for an environment."""
+def choose(page: Any, env: Any, **made: Any) -> str:
+    """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
     if where in ("atari", "toy") or where in there or not there:
         return where if where in there else "paper"
     try:
-        spec = Envs(env, 1).spec
+        spec = Envs(env, 1, **made).spec
     except UserError:  # building the system says what is wrong
         return "paper"
     if isinstance(spec.obs, Field) and len(spec.obs.shape) == 3:
@@ -110,12 +110,12 @@ def _beyond_atari(c: Any) -> Any:
     return replace(c, **changes)
 
 
-def warning(page: Any, name: str, env: Any) -> str:
+def warning(page: Any, name: str, env: Any, **made: Any) -> str:
     """That a preset is for other environments, named or for want of one; "": it fits."""
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other"):
         return ""
-    better, title = choose(page, env), page.__name__.rpartition(".")[2]
+    better, title = choose(page, env, **made), page.__name__.rpartition(".")[2]
     if better == name:
         return f"{title} has no settings for {where} environments such as {env}: it takes those for {fits}"
     return f"--preset {name} is for {fits} environments, {env} is one of {where}: leave it out for {better}"

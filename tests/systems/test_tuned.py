@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import gymnasium
+import numpy as np
 import pytest
 
 from polyplay import systems
@@ -115,3 +116,27 @@ def test_layers_become_part_of_the_networks_name(given, network):
     torso = policy.torso.policy if network.startswith("separate") else policy.torso
     sizes = [layer.out_features for layer in torso.layers if hasattr(layer, "out_features")]
     assert sizes == list(given.get("hidden", (64, 64)))
+
+
+class Pictures(gymnasium.Env):
+    """One small image, always the same."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((7, 7, 3), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((7, 7, 3), np.uint8), 0.0, True, False, {}
+
+
+def test_a_wrapper_decides_what_kind_of_environment_it_is(monkeypatch, tmp_path):
+    """Images that a wrapper makes vectors of, and the other way round."""
+    (tmp_path / "flat_wrapper.py").write_text(
+        "import gymnasium\ndef flat(env):\n    return gymnasium.wrappers.FlattenObservation(env)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert resolved("ppo", env=Pictures)[1].preset == "paper"
+    assert resolved("ppo", env=Pictures, wrapper=("flat_wrapper:flat",))[1].preset == "classic"
