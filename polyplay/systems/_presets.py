@@ -97,7 +97,7 @@ def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> 
         raise UserError(f"--preset: '{name}' given, allowed for {title}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
     own = section.pop("envs", {}).get(env, {})
-    values = {"env": EXAMPLES[name] if env is None else env, **section, **own}
+    values = {"env": EXAMPLES[name], **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
     return replace(_beyond_atari(page.Config()), **values)
 
