@@ -321,6 +321,12 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
 _building = threading.Lock()
 
 
+def count_parameters(policy: PolicyFactory) -> int:
+    """Of a network that is made and thrown away; torch's generator is as before."""
+    with _building, torch.random.fork_rng(devices=[]):
+        return sum(p.numel() for p in policy().parameters())
+
+
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:

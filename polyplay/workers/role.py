@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyplay.buffers.replay import Replay
@@ -75,6 +76,14 @@ class Role:
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
     falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many its network has; 0: it has none."""
+        from polyplay.nets.factory import count_parameters
+
+        policy = self.policy or (self.spec.policy if self.spec else None)
+        return count_parameters(policy) if policy else 0
 
     HOLDS = ("envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T", "lag", "explore", "server")
 

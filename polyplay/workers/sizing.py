@@ -29,6 +29,7 @@ FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there
 NEAR = 0.97  # of the best rate
 SECONDS = 0.2  # for each part of acting
 LANES, ROWS = 64, 128  # that are measured with, at most
+SMALL = 200_000  # parameters: up to here two compute threads wait for each other longer than they save
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,12 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
 
 def threads_of(role: Role, crew: Crew) -> int:
     """Compute threads of each of a role's workers: never more runnable than cores; two threads on one forward pass give
-    only 1.5 times. Roles with a number of their own have it, the others share what is left; but all have the same
-    where the run is traced, so that one thread can repeat it to the bit.
+    only 1.5 times, and less than one where the networks are small. Roles with a number of their own have it, the others
+    share what is left; but all have the same where the run is traced, so that one thread can repeat it to the bit.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
     wanted = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
+    if max((r.parameters for r in roles), default=0) < SMALL:
+        return wanted[role.name] or 1
     left = cores() - sum(r.n * wanted[r.name] for r in roles)
     return wanted[role.name] or max(1, left // max(1, sum(r.n for r in roles if not wanted[r.name])))

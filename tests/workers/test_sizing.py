@@ -66,15 +66,29 @@ def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
 def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles, threads):
     """A traced run has as many for all."""
     monkeypatch.setattr(sizing, "cores", lambda: cores)
-    crew = SimpleNamespace(trace=False, roles=[SimpleNamespace(name=k, n=n, threads=t) for k, (n, t) in roles.items()])
+    large = {"parameters": sizing.SMALL}
+    all_roles = [SimpleNamespace(name=k, n=n, threads=t, **large) for k, (n, t) in roles.items()]
+    crew = SimpleNamespace(trace=False, roles=all_roles)
     assert {r.name: threads_of(r, crew) for r in crew.roles} == threads
     crew.trace = True
     assert len({threads_of(r, crew) for r in crew.roles}) == 1
 
 
+def test_small_networks_have_one_thread_and_large_ones_more(monkeypatch):
+    monkeypatch.setattr(sizing, "cores", lambda: 8)
+    for network, threads in (("mlp", 1), ("mlp(512,512)", 4)):
+        _, crew = build("impala", {"network": network, "actors": 4})
+        learner = next(role for role in crew.roles if role.name == "learn")
+        assert threads_of(learner, crew) == threads, learner.parameters
+
+
 @given(st.integers(2, 60), st.integers(3, 64), st.integers(1, 4))
 def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
-    roles = [SimpleNamespace(name="act", n=n, threads=1), SimpleNamespace(name="learn", n=learners, threads=0)]
+    large = {"parameters": sizing.SMALL}
+    roles = [
+        SimpleNamespace(name="act", n=n, threads=1, **large),
+        SimpleNamespace(name="learn", n=learners, threads=0, **large),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "cores", lambda: cores)
         found = threads_of(roles[1], SimpleNamespace(trace=False, roles=roles))
@@ -85,7 +99,7 @@ def build(system: str, more: dict[str, Any], **options: Any) -> tuple[Any, Any]:
     page, crew = systems.load(system), load.crew_of(RunOptions(**options))
     crew.measures = True
     given = {"actors": 0, "lanes": 4, "batch": 16, **more}
-    return page.build(page.Config(env="toy:catch", network="mlp", **given), crew), crew
+    return page.build(page.Config(**{"env": "toy:catch", "network": "mlp", **given}), crew), crew
 
 
 @pytest.mark.parametrize("system", ["impala", "appo"])
