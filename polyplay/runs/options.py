@@ -227,6 +227,8 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     sources |= dict.fromkeys(given, source)
     given = {k: v for k, v in given.items() if k != "preset"}
     settings, options = _replace_known(base, given), _replace_known(options, given)
+    if "network" not in given and given.get("core", "none") != "none":
+        settings = _presets.with_core(settings)
     if options.hidden or options.activation:
         settings = _with_layers(settings, options)
     return settings, options, sources

@@ -110,6 +110,11 @@ def _beyond_atari(c: Any) -> Any:
     return replace(c, **changes)
 
 
+def with_core(c: Any) -> Any:
+    """Policy and value share a recurrent core, so they share a network."""
+    return replace(c, network="mlp") if c.network == "separate" else c
+
+
 def warning(page: Any, name: str, env: Any, **made: Any) -> str:
     """That a preset is for other environments, named or for want of one; "": it fits."""
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)

@@ -118,6 +118,12 @@ def test_layers_become_part_of_the_networks_name(given, network):
     assert sizes == list(given.get("hidden", (64, 64)))
 
 
+def test_a_recurrent_core_takes_the_place_of_separate_networks():
+    assert resolved("ppo", env="CartPole-v1")[0].network == "separate"
+    assert resolved("ppo", env="CartPole-v1", core="lstm")[0].network == "mlp"
+    assert resolved("ppo", env="CartPole-v1", core="lstm", hidden=(32,))[0].network == "mlp(32)"
+
+
 class Pictures(gymnasium.Env):
     """One small image, always the same."""
 
