@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from polyplay import __version__
+from polyplay.cli.arguments import EXAMPLES
 from polyplay.common import signals
 from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
@@ -37,11 +38,6 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "bench": ("[SYSTEM …]", "measure this machine and each system; what to change"),
     "doctor": ("", "versions, limits and what works here, for bug reports"),
 }
-EXAMPLES = (
-    "polyplay train ppo --env CartPole-v1",
-    "polyplay train a2c --env ALE/Pong-v5 --preset quick",
-    "polyplay train impala --env CartPole-v1 --seeds 0..4 --hidden 128 128",
-)
 COMING = ("play",)
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
@@ -100,7 +96,7 @@ def _dispatch(words: list[str]) -> int:
 def usage() -> str:
     """What `polyplay --help` prints. A line has at most 80 columns."""
     lines = [f"  {f'{verb} {takes}':<{INDENT}}{what}" for verb, (takes, what) in VERBS.items()]
-    examples = [f"  {example}" for example in EXAMPLES]
+    examples = [f"  polyplay train {example}" for example in EXAMPLES]
     rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
     return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])
 

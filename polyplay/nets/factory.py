@@ -47,7 +47,7 @@ LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and wh
 INPUTS = ("raw", "centre", "signed", "normalize")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
-NETS["separate"] = SeparateMLPs
+NETS |= {"separate": SeparateMLPs}
 
 
 def make(
