@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field
 from polyplay.nets import noisy, q_values
+from polyplay.nets.epsilon_greedy import CHANCE, epsilon_greedy
 from polyplay.nets.layers import Conv2d, Linear, torso_features
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
-
-CHANCE = 3  # uniforms of ε-greedy: explore or not, which action then, which of several best
 
 
 class QNetwork(TorsoPolicy):
@@ -66,20 +65,17 @@ class QNetwork(TorsoPolicy):
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         x, after = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
         q = self._q(self._scores(x, key))
-        legal = _legal(q, mask)
-        value = legal.amax(1)
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
-            action = legal.argmax(1)
+            legal = _legal(q, mask)
+            action, value = legal.argmax(1), legal.amax(1)
+            chosen = q_values.take_action(q, action)
         else:
-            action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
-            if epsilon is not None:
-                some = random_choice(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
-                action = torch.where(noise[:, 0] < epsilon, some, action)
+            action, value, chosen = epsilon_greedy(q, mask, noise, epsilon)
         if self.previous:
             after["action"] = action
-        return {"action": action, "value": value, "chosen": q_values.take_action(q, action)}, after
+        return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
@@ -145,10 +141,3 @@ class QNetwork(TorsoPolicy):
 def _legal(q: Tensor, mask: Tensor | None) -> Tensor:
     """Values, those of illegal actions −∞."""
     return q if mask is None else q.masked_fill(~mask, -torch.inf)
-
-
-def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
-    count = among.sum(1)
-    nth = torch.minimum((u * count).long(), count - 1)
-    return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)

@@ -13,7 +13,6 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.learning.losses import q_learning
 from polyplay.nets import precision
-from polyplay.nets.q_network import random_choice
 from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, unroll_in_pieces, vector
 
@@ -129,14 +128,6 @@ def test_ties_are_broken_evenly_and_without_noise_by_the_first() -> None:
     assert (out["action"] == 2).all()
     some = policy.act({**step, "epsilon": torch.ones(9000)}, {})[0]["action"]
     assert some.unique().tolist() == [0, 2]
-
-
-def test_picking_knows_the_ends_of_its_uniforms() -> None:
-    among = torch.tensor([[False, True, True, False, True]])
-    for u, expected in ((0.0, 1), (1 / 3 - 1e-4, 1), (1 / 3 + 1e-4, 2), (1.0 - 2.0**-24, 4)):
-        assert random_choice(among, torch.tensor([u])).item() == expected
-    assert random_choice(torch.ones(1, 18, dtype=torch.bool), torch.tensor([1.0 - 2.0**-24])).item() == 17
-    assert random_choice(torch.zeros(1, 3, dtype=torch.bool), torch.tensor([0.5])).item() == 0
 
 
 def test_chance_comes_from_the_noise_alone() -> None:
