@@ -2,6 +2,7 @@
 
     python bench/zoo.py CartPole-v1 --least 450 --seeds 5
     python bench/zoo.py CartPole-v1 --systems ppo dqn --peers PEERS     # beside Stable-Baselines3's defaults
+    python bench/zoo.py CartPole-v1 --systems ppo --peers PEERS --zoo   # and its PPO with RL Baselines3 Zoo's settings
 
 Each run is `polyplay train SYSTEM --env ENV --seed S` in a process of its own, then 100 games by `polyplay evaluate`.
 Peers get as many steps. Rows are kept in bench/results/zoo/ENV.json; what is there of the present settings is not run
@@ -63,9 +64,10 @@ def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
 
 
-def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path) -> Row:
+def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path, how: str) -> Row:
     words = ["--algo", PEERS[name], "--env", env, "--steps", str(steps), "--seed", str(seed), "--target", str(least)]
-    script = ROOT / "bench" / "peers" / "sb3_defaults.py"
+    words += ["--settings", how]
+    script = ROOT / "bench" / "peers" / "sb3_gymnasium.py"
     done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--least", type=float, default=450.0)
     parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
+    parser.add_argument("--zoo", action="store_true", help="the peer's PPO with RL Baselines3 Zoo's settings too")
     asked = parser.parse_args()
     out = RESULTS / "zoo" / asked.env
     rows: list[Any] = (
@@ -142,12 +145,20 @@ def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: i
         with tempfile.TemporaryDirectory() as place:
             rows.append({"who": name, **head, **ours(name, asked.env, seed, asked.least, Path(place))})
         write(out, rows, asked.env, asked.least)
-    who = f"Stable-Baselines3 {PEERS.get(name, '')}"
-    if asked.peers and name in PEERS and (who, seed) not in there:
-        python = asked.peers / "sb3" / "bin" / "python"
-        steps = settings["budget"]
-        rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python)})
+    for who, how in peers_of(name, asked):
+        if (who, seed) in there:
+            continue
+        python, steps = asked.peers / "sb3" / "bin" / "python", settings["budget"]
+        rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python, how)})
         write(out, rows, asked.env, asked.least)
+
+
+def peers_of(name: str, asked: argparse.Namespace) -> list[tuple[str, str]]:
+    """What they are called in the table, and their settings."""
+    if not asked.peers or name not in PEERS:
+        return []
+    with_defaults = f"Stable-Baselines3 {PEERS[name]}", "defaults"
+    return [with_defaults, (f"{with_defaults[0]}, RL Zoo", "zoo")] if asked.zoo and name == "ppo" else [with_defaults]
 
 
 if __name__ == "__main__":

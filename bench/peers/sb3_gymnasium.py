@@ -1,0 +1,110 @@
+"""Stable-Baselines3 on a Gymnasium environment that is no Atari game: a line of JSON with steps, seconds and score.
+
+    python bench/peers/sb3_gymnasium.py --algo ppo --env CartPole-v1 --steps 100000 --seed 0 --target 450
+    python bench/peers/sb3_gymnasium.py --algo ppo --env Hopper-v5 --steps 500000 --target 2000 --settings zoo
+
+MlpPolicy. Settings `defaults`: one environment, no wrapper but its Monitor. `zoo`: PPO's of RL Baselines3 Zoo
+(hyperparams/ppo.yml at 00128b5), which schedules, wrappers and environments are part of; the number of steps isn't.
+Knows nothing of Polyplay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import stable_baselines3
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+
+def falling(start: float) -> Callable[[float], float]:
+    """`lin_START`."""
+    return lambda left: left * start
+
+
+HOPPER: dict[str, Any] = {
+    "log_std_init": -2,
+    "ortho_init": False,
+    "activation_fn": torch.nn.ReLU,
+    "net_arch": {"pi": [256, 256], "vf": [256, 256]},
+}
+LANDER: dict[str, Any] = {"n_envs": 16, "n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999}
+LANDER |= {"n_epochs": 4, "ent_coef": 0.01}
+ZOO: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20}
+    | {"ent_coef": 0.0, "learning_rate": falling(0.001), "clip_range": falling(0.2)},
+    "Acrobot-v1": {"normalize": True, "n_envs": 16, "n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4}
+    | {"ent_coef": 0.0},
+    "Pendulum-v1": {"n_envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0}
+    | {"learning_rate": 1e-3, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4},
+    "LunarLander-v3": LANDER,
+    "LunarLanderContinuous-v3": LANDER,
+    "BipedalWalker-v3": {"normalize": True, "n_envs": 32, "n_steps": 2048, "batch_size": 64, "gae_lambda": 0.95}
+    | {"gamma": 0.999, "n_epochs": 10, "ent_coef": 0.0, "learning_rate": 3e-4, "clip_range": 0.18},
+    "Hopper-v5": {"normalize": True, "n_envs": 1, "n_steps": 512, "batch_size": 32, "gamma": 0.999, "n_epochs": 5}
+    | {"learning_rate": 9.80828e-05, "ent_coef": 0.00229519, "clip_range": 0.2, "gae_lambda": 0.99}
+    | {"max_grad_norm": 0.7, "vf_coef": 0.835671, "policy_kwargs": HOPPER},
+}
+
+
+class Watch(BaseCallback):
+    """The time at which the mean return of the last 100 games, or of 20 at least, first reached the target."""
+
+    def __init__(self, target: float):
+        super().__init__()
+        self.target, self.begun = target, time.monotonic()
+        self.returns = deque[float](maxlen=100)
+        self.reached: float | None = None
+        self.steps: int | None = None
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            if "episode" not in info:
+                continue
+            self.returns.append(info["episode"]["r"])
+            if self.reached is None and len(self.returns) >= 20 and fmean(self.returns) >= self.target:
+                self.reached, self.steps = time.monotonic() - self.begun, self.num_timesteps
+        return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--algo", choices=("a2c", "ppo", "dqn", "ddpg", "td3", "sac"), required=True)
+    parser.add_argument("--env", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--settings", choices=("defaults", "zoo"), default="defaults")
+    asked = parser.parse_args()
+    if asked.settings == "zoo" and (asked.algo != "ppo" or asked.env not in ZOO):
+        parser.error(f"--settings zoo: ppo on one of {', '.join(ZOO)}")
+    torch.set_num_threads(2)
+
+    settings = dict(ZOO[asked.env]) if asked.settings == "zoo" else {}
+    normalize, lanes = settings.pop("normalize", False), settings.pop("n_envs", 1)
+    envs, games = make_vec_env(asked.env, lanes, seed=asked.seed), make_vec_env(asked.env, 1, seed=asked.seed + 1000)
+    if normalize:
+        envs = VecNormalize(envs, gamma=settings["gamma"])
+    model = getattr(stable_baselines3, asked.algo.upper())("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
+    watch = Watch(asked.target)
+    model.learn(asked.steps, callback=watch)
+    seconds = time.monotonic() - watch.begun
+    if normalize:
+        games = VecNormalize(games, training=False, norm_reward=False)
+        games.obs_rms = envs.obs_rms
+    sampled = asked.algo in ("a2c", "ppo")
+    returns, _ = evaluate_policy(model, games, 100, deterministic=not sampled, return_episode_rewards=True)
+    print(json.dumps({"steps": asked.steps, "seconds": seconds, "reached": watch.reached, "returns": returns}))
+
+
+if __name__ == "__main__":
+    main()
