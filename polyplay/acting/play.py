@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from polyplay.envs import All, Envs, random_actions
 from polyplay.envs.pool import EnvSpec, Pool
 from polyplay.nets.policy import Policy, PolicyFactory
 
-Film = Callable[[Batch, Pool], None]  # is given every step and the pool
+Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
 LANES = 16
 SEED = 10_000_019  # evaluation never repeats the seeds of training
@@ -58,7 +58,7 @@ def play_games(
     episodes: int,
     seed: int,
     greedy: bool = False,
-    film: Film | None = None,
+    viewers: Sequence[Viewer] = (),
     epsilon: float = 0,
     watch: Watch = lambda found, lanes: True,
 ) -> list[tuple[float, int]]:
@@ -66,7 +66,7 @@ def play_games(
     crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, episodes)
-    with closing(play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), film)) as steps:
+    with closing(play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), viewers)) as steps:
         for found in steps:
             games += found
             if not watch(found, lanes):
@@ -80,7 +80,7 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 
 
 def play_steps(
-    envs: Envs, policy: Policy, how: PlayOptions, film: Film | None = None
+    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
     """After every step of all lanes those games that ended in it and count."""
     lanes = lanes_of(envs, how.episodes)
@@ -88,7 +88,7 @@ def play_steps(
         envs = replace(envs, options={**envs.options, "stride": lanes}, max_restarts=0)
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
-    with closing(_steps(envs, lanes, how.seed + SEED, policy, how, film=film)) as steps:
+    with closing(_steps(envs, lanes, how.seed + SEED, policy, how, viewers=viewers)) as steps:
         for step, _ in steps:
             ret += step["reward"]
             length += ~step["first"]
@@ -117,7 +117,7 @@ def actions_of_games(
 
 
 def _steps(
-    envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, film: Film | None = None
+    envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, viewers: Sequence[Viewer] = ()
 ) -> Generator[tuple[Batch, Tree], None, None]:
     """Every row of lanes `first` … together, however they go in training, and the actions chosen in it."""
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0)
@@ -126,8 +126,8 @@ def _steps(
         for act in itertools.count():
             which, step = pool.recv()
             action, state = choose_actions(pool.spec, policy, how, numbers, step, state, act)
-            if film is not None:
-                film(step, pool)
+            for viewer in viewers:
+                viewer(step, pool)
             yield step, action
             pool.send(which, action)
 

@@ -8,7 +8,8 @@ its last 100 games while it learnt); evaluations of other checkpoints are in "sn
 from __future__ import annotations
 
 import time
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -21,8 +22,11 @@ from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
+from polyplay.evaluation.film import Film
+from polyplay.evaluation.pictures import with_pictures
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
+from polyplay.evaluation.window import Window
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
@@ -55,6 +59,8 @@ class EvaluateOptions:
     """the file of start states, for human-starts"""
     video: bool = False
     """write a video of the first game beside the run"""
+    render: bool = False
+    """show games in a window, at their own speed"""
     checkpoint: str | None = None
     """which: best, or a number (none: the newest)"""
     greedy: bool = False
@@ -109,7 +115,6 @@ def play_and_score(
 
     from polyplay.acting import play
     from polyplay.acting.on_device import policy_from_cpu
-    from polyplay.evaluation.film import Film
     from polyplay.nets import device
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
@@ -121,9 +126,12 @@ def play_and_score(
     before, mine = time.monotonic(), watch or GamesWatch()
     mine.max_steps = options.max_steps
     screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)
-    with closing(Film(video)) if video else nullcontext() as film, screen as step:
-        shown = film.setting(envs) if film else envs
-        games = play.play_games(shown, policy, episodes, options.seed, options.greedy, film, epsilon, step)
+    with ExitStack() as stack:
+        step = stack.enter_context(screen)
+        viewers = [stack.enter_context(closing(viewer)) for viewer in _viewers(wired, options, video)]
+        for viewer in viewers:
+            envs = with_pictures(envs, viewer.option)
+        games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, step)
     if not games:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
@@ -138,6 +146,14 @@ def play_and_score(
         "interval": mean_interval(result["returns"]),
         **({"ended": mine.ended, "asked": episodes} if len(games) < episodes else {}),
     }
+
+
+def _viewers(wired: System, options: EvaluateOptions, video: Path | None) -> Iterator[Film | Window]:
+    """Who is shown every step."""
+    if video:
+        yield Film(video)
+    if options.render:
+        yield Window(f"polyplay {wired.envs.title}")
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:

@@ -15,6 +15,7 @@ from polyplay.acting import play
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import film as film_module
+from polyplay.evaluation.pictures import ATARI_RATE, with_pictures
 
 SPACE = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float32), "n": gymnasium.spaces.Discrete(3)})
 
@@ -59,7 +60,7 @@ def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     made = film_module.Film(path)
     try:
-        return play.play_games(made.setting(of), policy, episodes, 0, film=made)
+        return play.play_games(with_pictures(of, made.option), policy, episodes, 0, viewers=[made])
     finally:
         made.close()
 
@@ -85,7 +86,7 @@ def test_an_atari_game_is_filmed_as_it_is_seen(tmp_path: Path):
     of = replace(envs("ALE/Pong-v5", max_frames=40), lanes=2)
     film(tmp_path / "x.mp4", of, episodes=2)
     pictures, rate = watch(tmp_path / "x.mp4")
-    assert rate == film_module.Film.RATE
+    assert rate == ATARI_RATE
     assert (len(pictures), pictures[0].shape) == (11, (336, 336, 3))
 
 
