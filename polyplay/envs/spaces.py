@@ -172,7 +172,7 @@ def observation(space: gym.Space, title: str) -> Spec:
     """
 
     def leaf(space: gym.Space) -> Field | None:
-        if isinstance(space, gym.Box):
+        if isinstance(space, gym.Box | gym.MultiDiscrete):
             return Field(tuple(space.shape), np.dtype(space.dtype).name)
         found = leaf_of(space)
         return None if found is None else found.field

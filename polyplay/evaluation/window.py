@@ -9,7 +9,6 @@ from polyplay.common.tree import Batch
 from polyplay.envs import Pool
 from polyplay.evaluation.pictures import picture
 
-
 UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
 
 

@@ -74,8 +74,8 @@ def _width(n: int | tuple[int, ...]) -> int:
 def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
     """[N, ...] of any dtype → float32 [N, numbers]."""
     if isinstance(n, tuple):
-        parts = zip(x.reshape(x.shape[0], -1).long().unbind(1), n, strict=True)
-        return torch.cat([F.one_hot(part, m) for part, m in parts], 1).float()
+        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # of each part's numbers
+        return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
     if n:
         return F.one_hot(x.long(), n).float()
     flat = x.reshape(x.shape[0], -1).float()  # not len(x): that would fix N in an exported graph

@@ -23,6 +23,7 @@ from polyplay.envs import masks, rules, space_files, spaces
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
+USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
 
 # --------------------------------------------------------------------------------------- by its name
@@ -33,7 +34,14 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     `kwargs`. Raises UserError: no such environment, module or attribute.
     """
     if wrappers := kwargs.get(WRAPPERS):
-        return _wrapped(factory(name, {k: v for k, v in kwargs.items() if k != WRAPPERS}), wrappers)
+        plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
+        return _wrapped(_unwrapped(name, plain), wrappers)
+    make = _unwrapped(name, kwargs)
+    return _wrapped(make, USUAL[where]) if (where := _module(name)) in USUAL else make
+
+
+def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
+    """As `factory`, but for wrappers."""
     if callable(name):
         return partial(name, **kwargs)
     if name.startswith("ALE/"):
@@ -47,6 +55,12 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     if VERSION.search(attribute) or (attribute in gymnasium.registry and not hasattr(found, attribute)):
         return _registered(attribute, kwargs)
     return partial(imported(name), **kwargs)
+
+
+def _module(name: str | Factory) -> str:
+    """The package that a registered environment is of; "": it is not registered."""
+    known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
+    return str(known.entry_point).partition(".")[0] if known else ""
 
 
 def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
@@ -105,6 +119,8 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
 
 
 def _hint(name: str) -> str:
+    if name.startswith(("MiniGrid-", "BabyAI-")):
+        return f", did you mean 'minigrid:{name}'?"
     from polyplay.envs.toys.games import TOYS
 
     try:
@@ -152,7 +168,7 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
     text = {
         "environment": title,
-        "observation": spaces.describe_fields(obs),
+        "observation": spaces.describe_fields(obs) + (f" ({note})" if (note := getattr(env, "note", "")) else ""),
         "actions": spaces.describe_actions(action),
         "time limit": f"{limit} steps" if limit else "the environment's own",
     }
