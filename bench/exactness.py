@@ -156,18 +156,18 @@ def cut_and_whole(cell: Cell, directory: Path, seed: int = 0) -> tuple[polyplay.
     settings, dice = QUIET | cell.settings, random.Random(f"{cell.name} {seed}")
     with at_turns() as turns:
         whole = polyplay.train(cell.system, run=str(directory / "whole"), **settings)
-    last = newest(whole).name
+    last = checkpoint.update_of(newest(whole))
     at = sorted(int(turns() * dice.uniform(0.02, 0.9)) for _ in range(2))
     with at_turns(finish=at[0]):
         run = polyplay.train(cell.system, run=str(directory / "cut"), **settings)
-    cuts = [newest(run).name]
+    cuts = [checkpoint.update_of(newest(run))]
     with at_turns(save=int((at[1] - at[0]) * dice.random()) + 1, finish=at[1] - at[0] + 2):
         if cuts[-1] != last:  # a run at its end is not resumed: it would learn on
             run = polyplay.resume(run.directory)
-            cuts.append(newest(run).name)
+            cuts.append(checkpoint.update_of(newest(run)))
     if cuts[-1] != last:
         run = polyplay.resume(run.directory)
-    return run, whole, [int(name) for name in cuts]
+    return run, whole, cuts
 
 
 def newest(run: polyplay.Run) -> Path:
@@ -222,7 +222,7 @@ def measure(cell: Cell) -> Row:
     with tempfile.TemporaryDirectory() as directory, open(Path(directory) / "printed", "w") as printed:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             run, whole, cuts = cut_and_whole(cell, Path(directory))
-        wrong, updates = differs(run, whole), int(newest(whole).name)
+        wrong, updates = differs(run, whole), checkpoint.update_of(newest(whole))
     return {
         "system": cell.system,
         "workers": cell.workers,

@@ -22,7 +22,7 @@ class ExportOptions:
     onnx: str | None = None
     """the file to write"""
     checkpoint: str | None = None
-    """which: best, or a number (none: the newest)"""
+    """which: best, or its update (none: the newest)"""
     trust: bool = False
     """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 

@@ -28,6 +28,7 @@ from polyplay.common.files import Row, is_number, is_row, read_object, write_byt
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
+NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
 LANES = re.compile(r"\d+\+\d+")  # the first, and how many
 UNUSED = "unused-"  # and the update: passed over when the run went on from one before
 
@@ -77,9 +78,20 @@ def partial(directory: Path, version: int) -> Path:
     return checkpoints_dir(directory) / f".partial-{version:012d}"
 
 
+def name_of(version: int, counters: Row) -> str:
+    """What the checkpoint of update `version` is called."""
+    return f"{version:012d}" + (f"-steps-{counters['steps']:.0f}" if "steps" in counters else "")
+
+
+def update_of(path: Path) -> int:
+    """The update of a checkpoint, by its name; -1: it is none that a run resumes from."""
+    found = NAME.fullmatch(path.name)
+    return int(found[1]) if found else -1
+
+
 def complete(directory: Path, version: int, counters: Row) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
-    root, final = partial(directory, version), checkpoints_dir(directory) / f"{version:012d}"
+    root, final = partial(directory, version), checkpoints_dir(directory) / name_of(version, counters)
     try:
         for temporary in root.rglob(".*"):  # of a worker that was killed while it wrote
             temporary.unlink(missing_ok=True)
@@ -91,15 +103,16 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest, and put `root` in the place of `final`: of one update saved twice the newer counts."""
+    """Add the manifest, and call `root` `final`: of one update saved twice the newer counts."""
     files = {
         str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
         for p in sorted(root.rglob("*"))
         if p.is_file()
     }
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
-    if final.exists():
-        shutil.rmtree(final)
+    for path in final.parent.iterdir():
+        if path == final or update_of(path) == update_of(final) >= 0:
+            shutil.rmtree(path)
     os.rename(root, final)
     _sync(final.parent)
 
@@ -107,7 +120,7 @@ def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
 def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
     """Save `arrays` as the best weights, instead of those before. name: of the file within. Raises OSError."""
     version = int(counters["updates"])
-    final = checkpoints_dir(directory) / f"{BEST}{version:012d}"
+    final = checkpoints_dir(directory) / f"{BEST}{name_of(version, counters)}"
     root = final.with_name(f".partial-{final.name}")
     shutil.rmtree(root, ignore_errors=True)
     path = root / f"{name}.safetensors"
@@ -149,7 +162,7 @@ def remove_partial(directory: Path) -> None:
 def prune(directory: Path, keep: int) -> None:
     """Keep the newest `keep` and the one with the best return; the one of the beginning only until there is another."""
     paths = everything(directory)
-    if len(paths) > 1 and int(paths[0].name) == 0:
+    if len(paths) > 1 and update_of(paths[0]) == 0:
         shutil.rmtree(paths.pop(0), ignore_errors=True)
     best_one = _best_scored(paths)
     for path in paths[: -max(keep, 1)]:
@@ -159,7 +172,9 @@ def prune(directory: Path, keep: int) -> None:
 
 def everything(directory: Path) -> list[Path]:
     """Checkpoints, oldest first."""
-    return sorted(p for p in checkpoints_dir(directory).glob("[0-9]*") if p.name.isdecimal() and p.is_dir())
+    return sorted(
+        (p for p in checkpoints_dir(directory).glob("[0-9]*") if update_of(p) >= 0 and p.is_dir()), key=update_of
+    )
 
 
 def best(directory: Path) -> Path | None:
@@ -257,7 +272,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
     and none counts when old ones are removed.
     """
     for path in everything(directory):
-        if found is None or path.name > found.name:
+        if found is None or update_of(path) > update_of(found):
             aside = path.with_name(f"{UNUSED}{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)

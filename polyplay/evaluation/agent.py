@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.common import checkpoint, tree
+from polyplay.common.checkpoint import BEST
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
 from polyplay.common.statistics import mean_interval
@@ -42,7 +43,7 @@ def load_agent(
     """
     path = Path(path)
     if path.parent.name == "checkpoints" and checkpoint is None:
-        path, checkpoint = path.parents[1], path.name.removeprefix("best-") if path.name.isdecimal() else "best"
+        path, checkpoint = path.parents[1], "best" if path.name.startswith(BEST) else path.name
     page, settings, options, config = load_run(path, trust)
     found = choose_checkpoint(path, checkpoint)
     with _known_spaces(path):

@@ -62,7 +62,7 @@ class EvaluateOptions:
     render: bool = False
     """show games in a window, at their own speed"""
     checkpoint: str | None = None
-    """which: best, or a number (none: the newest)"""
+    """which: best, or its update (none: the newest)"""
     greedy: bool = False
     """take the likeliest action instead of drawing one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"

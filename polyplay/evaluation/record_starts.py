@@ -48,7 +48,7 @@ class StartsOptions:
     seed: Seed = 0
     """seed of environments, actions, and of where the states are taken"""
     checkpoint: str | None = None
-    """which: best, or a number (none: the newest)"""
+    """which: best, or its update (none: the newest)"""
     trust: bool = False
     """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
 

@@ -23,7 +23,7 @@ from polyplay.workers.placement import Placement
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """The checkpoint that `which` names: best, or its number; None: the newest whole one. Raises UserError."""
+    """The checkpoint that `which` names: best, its name or its update; None: the newest whole one. Raises UserError."""
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     if which == "best":
@@ -33,11 +33,12 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
                 f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
             )
     else:
-        names = [p.name for p in checkpoint.everything(directory)]
-        match = [n for n in names if n == which or n.lstrip("0") == which.lstrip("0")]
+        there = checkpoint.everything(directory)
+        match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
         if not match:
-            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {', '.join(names) or 'none there yet'}")
-        found = checkpoint.checkpoints_dir(directory) / match[0]
+            names = ", ".join(p.name for p in there) or "none there yet"
+            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {names}")
+        found = match[0]
     wrong = checkpoint.flaw(found)
     if wrong is not None:
         raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")

@@ -92,7 +92,9 @@ class ReproductionCheck:
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
-        self.saved = {int(p.name): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None}
+        self.saved = {
+            checkpoint.update_of(p): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None
+        }
         self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
         self.wired, self.agent = wired, agent
         self.losses_equal = self.checkpoints_equal = 0

@@ -40,6 +40,15 @@ def test_round_trip(tmp_path):
     assert path.name == "000000000012"
 
 
+def test_its_name_has_the_steps_and_sorts_by_update(tmp_path):
+    for version, steps in ((7, 90), (12, 100), (7, 95)):  # one update saved twice
+        checkpoint.CheckpointPart(tmp_path, version).arrays("x", ARRAYS)
+        checkpoint.complete(tmp_path, version, {"steps": steps})
+    assert [p.name for p in checkpoint.everything(tmp_path)] == ["000000000007-steps-95", "000000000012-steps-100"]
+    assert [checkpoint.update_of(p) for p in checkpoint.everything(tmp_path)] == [7, 12]
+    assert checkpoint.update_of(tmp_path / "best-000000000007-steps-95") == -1
+
+
 def test_parts_alone_are_no_checkpoint_and_are_swept(tmp_path):
     checkpoint.CheckpointPart(tmp_path, 5).arrays("x", ARRAYS)
     assert checkpoint.everything(tmp_path) == []

@@ -40,12 +40,12 @@ def toy(tmp_path: Path) -> Path:
 
 def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     result = evaluate.evaluate(toy, EvaluateOptions(episodes=6, seed=3, epsilon=0.25))
-    file = toy / "evaluation-000000000007-eps0.25-seed3.json"
+    file = toy / "evaluation-000000000007-steps-140-eps0.25-seed3.json"
     assert json.loads(file.read_text()) == files.to_plain(result)
     config = directory.read_config(toy)
     want = {
         "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
-        "checkpoint": "000000000007", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6, "epsilon": 0.25,
+        "checkpoint": "000000000007-steps-140", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6, "epsilon": 0.25,
         "actions": "sampled", "starts": None, "trained_seed": 0, "config_hash": directory.config_hash(config),
     }  # fmt: skip
     assert {k: result[k] for k in want} == want
@@ -75,8 +75,8 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     evaluate.evaluate(run, EvaluateOptions(episodes=4, checkpoint="best"))
     evaluate.evaluate(run, EvaluateOptions(episodes=5, checkpoint="3"))
     scores = evaluate.read_scores(run)
-    assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007"]
-    assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003"]
+    assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007-steps-140"]
+    assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003-steps-60"]
     assert [e["episodes"] for e in scores["snapshots"].values()] == [5]
     assert scores["training"]["episodic_return_mean"] == 1.0
     assert scores["training"]["episodes"] == 100
@@ -108,7 +108,7 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
     short(monkeypatch)
     run = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c")
     result = evaluate.evaluate(run, EvaluateOptions(episodes=2, protocol="null-op", epsilon=0.05))
-    assert (run / "evaluation-000000000007-null-op-eps0.05-seed0.json").is_file()
+    assert (run / "evaluation-000000000007-steps-140-null-op-eps0.05-seed0.json").is_file()
     assert (result["game"], result["protocol"], result["label"]) == ("pong", "null-op", "null-op")
     assert result["episodic_length_mean"] == 60  # 240 frames
     assert result["environment"]["no-ops"] == "0–30 frames"

@@ -29,7 +29,7 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
     assert "3 start states of the run's own play, labelled substitute" in capsys.readouterr().out
     found = starts.load_starts(str(file), "pong")
     assert (found.kind, len(found.starts)) == ("substitute", 3)
-    assert "no human's: checkpoint 000000000007" in found.source
+    assert "no human's: checkpoint 000000000007-steps-140" in found.source
     assert all(s.frames < 120 and s.frames % 4 == 0 and s.ram for s in found.starts)
     assert len({s.seed for s in found.starts}) == 3
     assert file.read_bytes() == record_starts.record_starts(pong, record_starts.StartsOptions(number=3, frames=120))

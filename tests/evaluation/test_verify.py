@@ -91,8 +91,16 @@ def test_another_device_is_another_machine(run: Path):
         ({"episodic_return_mean": 0.99}, "mean", "its mean is 0.99 there, its returns have"),
         ({"episodes": 30}, "mean", "episodes is 30 there, returns there are 20"),
         ({"config_hash": "0"}, "config", "config_hash is 0 there, config.json has"),
-        ({"checkpoint": "000000000008"}, "checkpoint", "checkpoint 000000000008 is not there any more"),
-        ({"checkpoint_sha256": "0"}, "checkpoint", "checkpoint_sha256 is 0 there, checkpoint 000000000007 has"),
+        (
+            {"checkpoint": "000000000008-steps-160"},
+            "checkpoint",
+            "checkpoint 000000000008-steps-160 is not there any more",
+        ),
+        (
+            {"checkpoint_sha256": "0"},
+            "checkpoint",
+            "checkpoint_sha256 is 0 there, checkpoint 000000000007-steps-140 has",
+        ),
         ({"starts": {"path": "none.json", "digest": "0"}}, "starts", "--starts: cannot read none.json"),
         ({"protocol": "other"}, "returns", "--protocol: 'other' given"),
     ],
@@ -126,7 +134,7 @@ def test_damaged_and_exchanged_weights_are_named(run: Path):
     page, settings, options, _ = load.load_run(run)
     policy = page.build(settings, load.crew_of(options)).policy
     made.save(run, policy, 8)
-    (run / "checkpoints" / f"{8:012d}").rename(run / "checkpoints" / "x")
+    (run / "checkpoints" / "000000000008-steps-160").rename(run / "checkpoints" / "x")
     for path in (found / "manifest.json", weights):
         path.write_bytes((run / "checkpoints" / "x" / path.relative_to(found)).read_bytes())
     rule, says = failed(run)
@@ -145,8 +153,8 @@ def test_a_file_that_is_no_json_fails(run: Path):
 
 def test_which_evaluation_can_be_said(run: Path):
     evaluate.evaluate(run, EvaluateOptions(episodes=2, seed=0))
-    assert verify.newest_evaluation(run).name == "evaluation-000000000007-seed0.json"
-    found = verify.verify(run, "evaluation-000000000007-eps0.1-seed3.json")
+    assert verify.newest_evaluation(run).name == "evaluation-000000000007-steps-140-seed0.json"
+    found = verify.verify(run, "evaluation-000000000007-steps-140-eps0.1-seed3.json")
     assert "over 20 games" in found[1].seen
     with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; there are: evaluation-0"):
         verify.verify(run, "x.json")

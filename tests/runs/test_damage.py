@@ -152,4 +152,4 @@ def test_a_manifest_of_another_shape_is_passed_over(of: Callable[[Any], Any], wh
     checkpoint.write_json(new / "manifest.json", of(checkpoint.manifest(new)))
     assert polyplay.resume(run, steps=1500).exit_code == 0
     assert f"checkpoint {new.name}: its manifest" in capfd.readouterr().err
-    assert int(checkpoint.everything(run)[-1].name) > int(old.name)
+    assert checkpoint.update_of(checkpoint.everything(run)[-1]) > checkpoint.update_of(old)

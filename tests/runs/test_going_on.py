@@ -55,10 +55,10 @@ def test_a_run_that_is_killed_before_its_first_update_goes_on(whole: Path, tmp_p
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert found[0].name == "000000000000"
+    assert found[0].name == "000000000000-steps-0"
     assert checkpoint.flaw(found[0]) is None
     assert checkpoint.manifest(found[0])["counters"]["steps"] == 0
-    assert polyplay.evaluate(run, episodes=1)["checkpoint"] == "000000000000"
+    assert polyplay.evaluate(run, episodes=1)["checkpoint"] == "000000000000-steps-0"
     assert polyplay.train("a2c", run=str(run), resume="auto", **KW).exit_code == 0
     assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
 

@@ -69,7 +69,7 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, breaki
     assert failed.value.__notes__ == [f"`polyplay resume {run}` goes on from the last checkpoint"]
     (found,) = checkpoint.everything(run)
     last = rows(run / "updates.jsonl")[-1]["update"]
-    assert int(found.name) == last >= 30
+    assert checkpoint.update_of(found) == last >= 30
     assert checkpoint.resume_flaw(found) is None
     assert json.loads((run / "summary.json").read_text())["checkpoint"] == found.name
     (tmp_path / "broken").unlink()
@@ -100,7 +100,7 @@ def test_a_learner_that_raises_leaves_its_last_update(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Learner, "step", step)
     with pytest.raises(WorkerLost, match="of its own"):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **KW)
-    assert [p.name for p in checkpoint.everything(run)] == ["000000000020"]
+    assert [checkpoint.update_of(p) for p in checkpoint.everything(run)] == [20]
 
 
 @pytest.mark.timeout(60)
@@ -150,4 +150,4 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Learner, "_count", count)
     with pytest.raises(NotFinite, match="update 20: weights are not finite"):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **KW)
-    assert [p.name for p in checkpoint.everything(run)] == ["000000000000"]
+    assert [p.name for p in checkpoint.everything(run)] == ["000000000000-steps-0"]

@@ -73,7 +73,7 @@ def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_i
     assert owed - 16 <= run.summary["updates"] <= owed + 1
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     first = found.json("agents/0/learner")
-    assert first["version"] == sum(first["shards"]) // 2 == int(found.path.name), "the shards stood still"
+    assert first["version"] == sum(first["shards"]) // 2 == checkpoint.update_of(found.path), "the shards stood still"
     assert sorted(p.name for p in (found.path / "replay").iterdir()) == ["serve_replay-0", "serve_replay-1"]
     capfd.readouterr()
     more = polyplay.resume(str(run.directory), steps=1_300)

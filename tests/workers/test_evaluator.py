@@ -109,13 +109,13 @@ def test_only_better_weights_are_kept(tmp_path: Path):
     assert score(0.5, 3)
     assert not score(0.5, 4)
     assert not score(0.4, 5)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == [f"best-{3:012d}"]
+    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000003-steps-9"]
     assert score(0.6, 6)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == [f"best-{6:012d}"]
+    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000006-steps-9"]
     assert score(0.1, 7, "sticky")  # another protocol's score says nothing
     best = checkpoint.best(tmp_path)
     assert best is not None
-    assert best.name == f"best-{7:012d}"
+    assert best.name == "best-000000000007-steps-9"
     assert checkpoint.flaw(best) is None
     assert checkpoint.everything(tmp_path) == []  # nothing to go on from
     assert not evaluator._best(WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl()), net, {})
@@ -170,7 +170,7 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     result = evaluate.evaluate(run, EvaluateOptions(episodes=12, seed=5, checkpoint="best"))
     assert result["returns"] == best["returns"]
     assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
-    assert result["checkpoint"] == f"best-{best['updates']:012d}"
+    assert result["checkpoint"] == f"best-{best['updates']:012d}-steps-{best['steps']}"
 
 
 def test_without_the_option_there_is_none(tmp_path: Path):

@@ -151,7 +151,7 @@ class RunReader:
         found = []
         for path in reversed(checkpoint.everything(self.directory)):
             try:
-                found.append({"update": int(path.name), "seconds": path.stat().st_mtime})
+                found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
             except OSError:  # pruned meanwhile
                 continue
         return found
