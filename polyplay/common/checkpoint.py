@@ -172,9 +172,8 @@ def prune(directory: Path, keep: int) -> None:
 
 def everything(directory: Path) -> list[Path]:
     """Checkpoints, oldest first."""
-    return sorted(
-        (p for p in checkpoints_dir(directory).glob("[0-9]*") if update_of(p) >= 0 and p.is_dir()), key=update_of
-    )
+    found = (p for p in checkpoints_dir(directory).glob("[0-9]*") if update_of(p) >= 0 and p.is_dir())
+    return sorted(found, key=update_of)
 
 
 def best(directory: Path) -> Path | None:

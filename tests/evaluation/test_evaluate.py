@@ -46,7 +46,8 @@ def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     want = {
         "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
         "checkpoint": "000000000007-steps-140", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6,
-        "epsilon": 0.25, "actions": "sampled", "starts": None, "trained_seed": 0, "config_hash": directory.config_hash(config),
+        "epsilon": 0.25, "actions": "sampled", "starts": None, "trained_seed": 0,
+        "config_hash": directory.config_hash(config),
     }  # fmt: skip
     assert {k: result[k] for k in want} == want
     assert result["versions"]["polyplay"] == config["versions"]["polyplay"]
