@@ -36,7 +36,14 @@ ACTORS = (1, 2, 4, 8)
 STEPS = 4  # agent steps of each actor per update
 BATCH = 64
 LOOKS = 30  # evaluations of a run
-NET: Any = {"network": "mlp", "optimizer": "adam", "learning_rate": 1e-3, "eps": 1e-5, "clip": 10.0, "batch": BATCH}
+NET: Any = {
+    "network": "mlp",
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+    "optimizer_eps": 1e-5,
+    "max_grad_norm": 10.0,
+    "batch": BATCH,
+}
 PACE: Any = {"lanes": 1, "memories": 1, "unroll": 16, "n_step": 3, "target": 200, "prefetch": 1, "capacity": 100_000}
 GOALS = {"MountainCar-v0": -160.0, "Acrobot-v1": -120.0, "CartPole-v1": 400.0}  # a mean return that counts as learnt
 

@@ -21,7 +21,7 @@ from typing import Any
 
 FILE = Path(__file__).parent / "results" / "digests.json"
 QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
-ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "eps": 1e-5}
+ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "optimizer_eps": 1e-5}
 CATCH: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 8}
 DRAWN: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 1, "batch": 32, "ratio": 8.0}
 DRAWN |= {"capacity": 10_000, "start": 300, "target": 50}
@@ -54,7 +54,12 @@ CASES: dict[str, dict[str, Any]] = {
         **{"core_size": 16, "actors": 1, "pull": 8, "ratio": 2.0, "batch": 8, "steps": 2_000},
     },
     "apex": {**FREE, "epsilon": 0.2, "steps": 1_200},
-    "apex_dpg": {**less(FREE, "network", "optimizer", "eps"), "env": "Pendulum-v1", "width": 32, "steps": 1_200},
+    "apex_dpg": {
+        **less(FREE, "network", "optimizer", "optimizer_eps"),
+        "env": "Pendulum-v1",
+        "width": 32,
+        "steps": 1_200,
+    },
     "gorila": {**less(DRAWN, "lanes"), "lanes": 4, "learners": 2, "shards": 3, "steps": 1_000},
     "gorila free": {**less(FREE, "prefetch"), "learners": 2, "shards": 2, "steps": 1_000},
     "accel_dqn": {**less(DRAWN, "optimizer"), "unroll": 2, "batch": 64, "replicas": 1, "steps": 1_200},

@@ -42,7 +42,7 @@ ACTORS: dict[str, Any] = {**ACTED, "lanes": 2, "steps": 600}
 SEQUENCES: dict[str, Any] = {**less(DRAWN, "optimizer"), "env": "toy:memory", "sequence": 4, "burn_in": 2, "n_step": 2}
 SEQUENCES |= {"core_size": 16, "ratio": 2.0, "lanes": 2, "steps": 700}
 AHEAD: dict[str, Any] = {**DRAWN, "lanes": 2, "steps": 500}
-PENDULUM: dict[str, Any] = {**less(AHEAD, "network", "optimizer", "eps"), "env": "Pendulum-v1", "width": 16}
+PENDULUM: dict[str, Any] = {**less(AHEAD, "network", "optimizer", "optimizer_eps"), "env": "Pendulum-v1", "width": 16}
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,12 @@ RUNS = {
     },
     "batches": {f"min-batch-{n}-s{k}": ["--min-batch", str(n), "--seed", str(k)] for n in (0, 20, 40) for k in (0, 1)},
 }
-CARTPOLE = "--env CartPole-v1 --network mlp --gamma 0.98 --reward scale --reduction mean --optimizer adam --eps 1e-5"
-CARTPOLE += " --learning-rate 1e-3 --clip 0.5 --entropy-cost 0 --agents 8 --predictors 1 --trainers 1 --schedule off"
+CARTPOLE = (
+    "--env CartPole-v1 --network mlp --gamma 0.98 --reward scale --reduction mean --optimizer adam --optimizer-eps 1e-5"
+)
+CARTPOLE += (
+    " --learning-rate 1e-3 --max-grad-norm 0.5 --entropy-cost 0 --agents 8 --predictors 1 --trainers 1 --schedule off"
+)
 EACH = {
     "schedule": ["--min-batch", "40", "--report-every", "2"],
     "batches": ["--report-every", "1", *shlex.split(CARTPOLE)],

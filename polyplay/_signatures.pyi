@@ -65,9 +65,9 @@ class A2C(RunOptions, total=False):
     core_size: int  # width of the recurrent core
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: float  # the optimiser's ε
+    optimizer_eps: float  # the optimiser's ε
     alpha: float  # RMSProp's decay
-    clip: float  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
@@ -91,9 +91,9 @@ class A3C(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    eps: float  # the optimiser's ε
+    optimizer_eps: float  # the optimiser's ε
     alpha: float  # RMSProp's decay
-    clip: float  # bound of the gradient's global norm, 0 is off: muupan/async-rl's, not the paper's
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
@@ -123,8 +123,8 @@ class Accel(RunOptions, total=False):
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
-    eps: float  # the optimiser's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimiser's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
@@ -157,8 +157,8 @@ class AccelDqn(RunOptions, total=False):
     epsilon_over: int  # agent steps over which it falls to that, from 1
     learning_rate: float  # constant
     optimizer: str  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
-    eps: float  # the optimiser's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimiser's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):
@@ -185,8 +185,8 @@ class Apex(RunOptions, total=False):
     epsilon: float  # of the lane that plays at random most; a ladder down to its 8th power
     learning_rate: float  # constant
     optimizer: str  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: float  # the optimiser's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimiser's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class ApexDpg(RunOptions, total=False):
@@ -234,8 +234,8 @@ class Appo(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
-    eps: float  # Adam's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # Adam's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (v − V)²
@@ -268,7 +268,7 @@ class Dqn(RunOptions, total=False):
     epsilon_over: int  # agent steps over which it falls to that, from 1
     learning_rate: float  # constant
     optimizer: str  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: float  # the optimiser's ε
+    optimizer_eps: float  # the optimiser's ε
     reduction: Literal['sum', 'mean']  # over a batch, of errors clipped to ±1
     budget: int  # frames to train for when neither --frames nor --steps is given
 
@@ -288,8 +288,8 @@ class Ga3C(RunOptions, total=False):
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    eps: float  # the optimiser's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimiser's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     correction: Literal['none', 'plus', 'max', 'vtrace']  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
@@ -323,7 +323,7 @@ class Gorila(RunOptions, total=False):
     epsilon_over: int  # agent steps of all actors over which it falls to that, from 1
     learning_rate: float  # constant; not published
     optimizer: str  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
-    eps: float  # the optimiser's ε; not published
+    optimizer_eps: float  # the optimiser's ε; not published
     stale: int  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
     outlier: float  # deviations above the mean from which on a loss is left out, 0 is off; not published
     budget: int  # frames to train for when neither --frames nor --steps is given
@@ -345,8 +345,8 @@ class Impala(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: float  # the optimiser's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimiser's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
@@ -374,8 +374,8 @@ class Ppo(RunOptions, total=False):
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
     learning_rate: float  # at the start; see --anneal
-    eps: float  # Adam's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # Adam's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     anneal: Literal['linear', 'rate', 'constant']  # what falls over the run: rate and clip range, or rate
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
@@ -407,8 +407,8 @@ class R2D2(RunOptions, total=False):
     weighting: float  # exponent β of importance weights, constant
     epsilon: float  # of the lane that plays at random most; a ladder down to its 8th power
     learning_rate: float  # constant
-    eps: float  # Adam's ε
-    clip: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # Adam's ε
+    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
     rescale: float  # ε of value rescaling h, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
@@ -436,8 +436,8 @@ class Rainbow(RunOptions, total=False):
     epsilon: float  # without noisy layers: how often to play at random, in the end
     epsilon_over: int  # agent steps over which it falls to that, from 1
     learning_rate: float  # constant
-    eps: float  # Adam's ε
-    clip: float  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    optimizer_eps: float  # Adam's ε
+    max_grad_norm: float  # bound of the gradient's global norm (dqn_zoo), 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 @overload

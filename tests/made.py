@@ -27,7 +27,7 @@ def run(
     record.write_config(directory, {"system": "a2c", **told, "environment": wired.envs.spec.describe})
     for update in updates:
         save(directory, wired.policy, update)
-    last = checkpoint.name_of(max(updates), {"steps": 20 * max(updates)})
+    last = checkpoint.directory_name(max(updates), {"steps": 20 * max(updates)})
     (directory / "summary.json").write_text(json.dumps({"exit_code": 0 if ended else 1, "checkpoint": last}))
     return directory
 

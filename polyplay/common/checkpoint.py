@@ -78,7 +78,7 @@ def partial(directory: Path, version: int) -> Path:
     return checkpoints_dir(directory) / f".partial-{version:012d}"
 
 
-def name_of(version: int, counters: Row) -> str:
+def directory_name(version: int, counters: Row) -> str:
     """What the checkpoint of update `version` is called."""
     return f"{version:012d}" + (f"-steps-{counters['steps']:.0f}" if "steps" in counters else "")
 
@@ -91,7 +91,7 @@ def update_of(path: Path) -> int:
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
-    root, final = partial(directory, version), checkpoints_dir(directory) / name_of(version, counters)
+    root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     try:
         for temporary in root.rglob(".*"):  # of a worker that was killed while it wrote
             temporary.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
 def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
     """Save `arrays` as the best weights, instead of those before. name: of the file within. Raises OSError."""
     version = int(counters["updates"])
-    final = checkpoints_dir(directory) / f"{BEST}{name_of(version, counters)}"
+    final = checkpoints_dir(directory) / f"{BEST}{directory_name(version, counters)}"
     root = final.with_name(f".partial-{final.name}")
     shutil.rmtree(root, ignore_errors=True)
     path = root / f"{name}.safetensors"

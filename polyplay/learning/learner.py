@@ -279,7 +279,7 @@ class Learner:
                 where = f"nowhere ({e.strerror or e})"
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
-            "A NaN in it from the environment is the usual cause; else a smaller --learning-rate or --clip is the cure"
+            "A NaN in it from the environment is the usual cause; else lower --learning-rate or --max-grad-norm"
         )
 
     # ------------------------------------------------------------------------------------------------ saving

@@ -34,9 +34,9 @@ class Config:
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: Positive = 1e-5  # the optimiser's ε
+    optimizer_eps: Positive = 1e-5  # the optimiser's ε
     alpha: Decay = 0.99  # RMSProp's decay
-    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
@@ -66,7 +66,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
-    update = averaged(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), replicas, policy())
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)

@@ -35,9 +35,9 @@ class Config:
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    eps: Positive = 0.1  # the optimiser's ε
+    optimizer_eps: Positive = 0.1  # the optimiser's ε
     alpha: Decay = 0.99  # RMSProp's decay
-    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off: muupan/async-rl's, not the paper's
+    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off; muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
@@ -57,7 +57,7 @@ def lstm() -> Config:
 
 def quick() -> Config:
     """For a small machine: Pong in bench/results/pong.md."""
-    learner = Config(optimizer="adam", learning_rate=3e-4, eps=1e-5, clip=0.5, reduction="mean")
+    learner = Config(optimizer="adam", learning_rate=3e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
     return replace(learner, init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000)
 
 
@@ -75,7 +75,8 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic_of(c, envs, c.init, core_size=c.core_size, exact=False)
     loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
-    weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, c.alpha, clip=c.clip), *param_sizes(policy()), workers)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm)
+    weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     # report: rollouts are short
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, same=True, report=10)

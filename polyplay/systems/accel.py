@@ -39,8 +39,8 @@ class Config:
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 7e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
-    eps: Positive = 1e-6  # the optimiser's ε
-    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1e-6  # the optimiser's ε
+    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
@@ -57,7 +57,7 @@ def chunked() -> Config:
 
 def ppo() -> Config:
     """accel_rl's PPO and its example's horizon, with table 2's 8 environments a replica: a rollout is one minibatch."""
-    optim = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=0.0)
+    optim = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, max_grad_norm=0.0)
     loss = replace(optim, algo="ppo", lam=0.95, value_cost=1.0, minibatches=1)
     return replace(loss, lanes=8, replicas=1)
 
@@ -71,7 +71,7 @@ def quick() -> Config:
     """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
     passes = replace(ppo(), epochs=3, minibatches=4, clip_range=0.1, normalize_advantage=True, value_cost=0.5)
     inputs = replace(passes, atari="baselines", network="a3c", inputs="centre", lanes=16, replicas=0, unroll=32)
-    return replace(inputs, learning_rate=7e-4, anneal="linear", clip=0.5, budget=4_000_000)
+    return replace(inputs, learning_rate=7e-4, anneal="linear", max_grad_norm=0.5, budget=4_000_000)
 
 
 PRESETS = {"paper": Config, "chunked": chunked, "ppo": ppo, "ppo_chunked": ppo_chunked, "quick": quick}
@@ -90,7 +90,7 @@ def build(c: Config, crew: Crew) -> System:
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
         passes = epochs_of(c, replicas)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
-    optim, net = OptimizerSpec(c.optimizer, c.eps, alpha=0.9, clip=c.clip), policy()
+    optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)

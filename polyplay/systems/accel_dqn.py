@@ -49,37 +49,37 @@ class Config:
     epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
     learning_rate: Positive = 2.5e-4  # constant
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
-    eps: Positive = 0.01 / 2_048  # the optimiser's ε
-    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.01 / 2_048  # the optimiser's ε
+    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def released() -> Config:
     """accel_rl's scripts/example for categorical DQN: batch 512, 32 environments, 10M steps."""
-    return Config(lanes=32, batch=512, target=156, eps=0.01 / 512, budget=40_000_000)
+    return Config(lanes=32, batch=512, target=156, optimizer_eps=0.01 / 512, budget=40_000_000)
 
 
 def dqn() -> Config:
     """Table 2's DQN, batch 512, as accel_rl has it: RMSProp, ε to 0.1."""
-    return replace(released(), algo="dqn", optimizer="rmsprop_a3c", eps=1e-6, epsilon=0.1, budget=Config.budget)
+    return Config(algo="dqn", lanes=32, batch=512, target=156, optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1)
 
 
 def rainbow() -> Config:
     """Table 2's ε-Rainbow, batch 512: double, dueling, categorical, 3 steps, priorities; target every 8,000 steps."""
     pace = replace(released(), start=20_000, target=125, epsilon_over=62_500, budget=Config.budget)
-    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, eps=0.005 / 512, clip=10.0)
+    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, optimizer_eps=0.005 / 512, max_grad_norm=10.0)
 
 
 def chunked() -> Config:
     """The same categorical DQN asynchronously, by two replicas. Everyone's batches of 1,024 count for `target`."""
-    return Config(sync="chunked", replicas=2, target=78, eps=0.01 / 1_024)
+    return Config(sync="chunked", replicas=2, target=78, optimizer_eps=0.01 / 1_024)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
     pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
-    learner = replace(pace, epsilon_over=40_000, epsilon=0.02, learning_rate=1e-3, clip=10.0, n_step=10, bound=4.0)
-    return replace(learner, eps=0.01 / 256, atari="baselines", network="a3c", inputs="centre")
+    learner = replace(pace, learning_rate=1e-3, optimizer_eps=0.01 / 256, max_grad_norm=10.0, n_step=10, bound=4.0)
+    return replace(learner, epsilon_over=40_000, epsilon=0.02, atari="baselines", network="a3c", inputs="centre")
 
 
 PRESETS = {"paper": Config, "released": released, "dqn": dqn, "rainbow": rainbow, "chunked": chunked, "quick": quick}
@@ -100,11 +100,12 @@ def build(c: Config, crew: Crew) -> System:
     reward = "sign" if envs.title.startswith("ALE/") else "none"
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
-    optim, hyper = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), Hyperparameters(learning_rate=c.learning_rate)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
-    outputs, steps = partial(q_outputs, double=rainbow), crew.total(envs, c.budget)
+    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    outputs = partial(q_outputs, double=rainbow)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
-    learner.T, learner.spec, learner.replay, learner.explore = c.unroll, spec, replay, explore
+    learner.T, learner.spec, learner.replay = c.unroll, spec, replay
+    learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

@@ -50,14 +50,14 @@ class Config:
     epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
     learning_rate: Positive = 6.25e-5  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: Positive = 1.5e-7  # the optimiser's ε
-    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1.5e-7  # the optimiser's ε
+    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
     budget: Count = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
     """For Pong on a small machine: measured in bench/results/pong_replay.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, clip=10.0, batch=128, n_step=10)
+    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, max_grad_norm=10.0, batch=128, n_step=10)
     pace = replace(learner, lanes=8, unroll=25, ratio=8.0, capacity=100_000, start=4_000, target=200, prefetch=4)
     return replace(pace, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
@@ -73,7 +73,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
     policy = q_network_of(c, envs, dueling=True)
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
-    update = averaged(OptimizerSpec(c.optimizer, c.eps, 0.95, clip=c.clip), c.learners, policy())
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
     return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)

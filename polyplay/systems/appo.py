@@ -43,8 +43,8 @@ class Config:
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal
-    eps: Positive = 1e-5  # Adam's ε
-    clip: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1e-5  # Adam's ε
+    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
@@ -75,7 +75,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic_of(c, envs, previous=c.core != "none")
     loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
-    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.learners, policy())
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)

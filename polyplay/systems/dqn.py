@@ -48,7 +48,7 @@ class Config:
     epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
     learning_rate: Positive = 2.5e-4  # constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    eps: Positive = 0.01  # the optimiser's ε
+    optimizer_eps: Positive = 0.01  # the optimiser's ε
     reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
@@ -65,12 +65,12 @@ def double() -> Config:
 
 def prioritized() -> Config:
     """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, so a 16th of ε."""
-    return replace(double(), priority=0.6, learning_rate=6.25e-5, eps=0.01 / 16)
+    return replace(double(), priority=0.6, learning_rate=6.25e-5, optimizer_eps=0.01 / 16)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, reduction="mean", double=True, n_step=10)
+    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, reduction="mean", double=True, n_step=10)
     pace = replace(learner, lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200)
     explore = replace(pace, epsilon=0.02, epsilon_over=40_000, budget=8_000_000)
     return replace(explore, atari="baselines", network="a3c", inputs="centre")
@@ -91,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
-    optim = OptimizerSpec(c.optimizer, c.eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
     outputs = partial(q_outputs, double=c.double)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)

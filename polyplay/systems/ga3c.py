@@ -43,8 +43,8 @@ class Config:
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 3e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    eps: Positive = 0.1  # the optimiser's ε
-    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.1  # the optimiser's ε
+    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
@@ -64,7 +64,7 @@ def released() -> Config:
 def quick() -> Config:
     """For a small machine, and best with --atari impala: Pong in bench/results/pong.md."""
     few = Config(agents=16, predictors=1, trainers=1, schedule="off", min_batch=160, queue=160, unroll=10)
-    adam = replace(few, optimizer="adam", learning_rate=7e-4, eps=1e-5, clip=0.5, anneal="linear")
+    adam = replace(few, optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, anneal="linear")
     loss = replace(adam, reduction="mean", normalize_advantage=True, correction="vtrace", budget=20_000_000)
     return replace(loss, network="a3c", init="orthogonal", inputs="centre")
 
@@ -85,7 +85,8 @@ def build(c: Config, crew: Crew) -> System:
     loss: A2C | VTrace = A2C(c.gamma, baseline="present") if acted else VTrace(c.gamma)
     loss = replace(loss, value_cost=1.0, value_half=True, reduction=c.reduction, reward=c.reward)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
-    weights = Hogwild(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), *param_sizes(net), workers=MOST, copy=False)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
+    weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, acted=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)

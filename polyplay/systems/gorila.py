@@ -47,7 +47,7 @@ class Config:
     epsilon_over: Whole = 1_000_000  # agent steps of all actors over which it falls to that, from 1
     learning_rate: Positive = 0.01  # constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
-    eps: Positive = 0.01  # the optimiser's ε; not published
+    optimizer_eps: Positive = 0.01  # the optimiser's ε; not published
     stale: Whole = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
     outlier: NonNegative = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
@@ -55,7 +55,7 @@ class Config:
 
 def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, eps=1e-5, batch=128, ratio=8.0, n_step=10)
+    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, batch=128, ratio=8.0, n_step=10)
     pace = replace(learner, learners=2, lanes=8, unroll=1, capacity=50_000, start=2_000, target=200, budget=8_000_000)
     return replace(pace, epsilon=0.02, epsilon_over=40_000, atari="baselines", network="a3c", inputs="centre")
 
@@ -79,7 +79,7 @@ def build(c: Config, crew: Crew) -> System:
     replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
     replay = replace(replay, reward=c.reward, ratio=ratio)
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
-    optim = OptimizerSpec(c.optimizer, c.eps, 0.95)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
     server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
     loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target)

@@ -41,8 +41,8 @@ class Config:
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    eps: Positive = 0.01  # the optimiser's ε
-    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.01  # the optimiser's ε
+    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
@@ -55,13 +55,13 @@ class Config:
 
 def released() -> Config:
     """deepmind/scalable_agent's flags, for DMLab: its recurrent agent, without an instruction."""
-    learner = Config(unroll=100, batch=2, learning_rate=4.8e-4, eps=0.1, clip=0.0, entropy_cost=2.5e-4)
-    return replace(learner, core="lstm", actors=4, lanes=1, budget=1_000_000_000)
+    learner = Config(learning_rate=4.8e-4, optimizer_eps=0.1, max_grad_norm=0.0, entropy_cost=2.5e-4)
+    return replace(learner, unroll=100, batch=2, core="lstm", actors=4, lanes=1, budget=1_000_000_000)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner = Config(optimizer="adam", learning_rate=7e-4, eps=1e-5, clip=0.5, reduction="mean")
+    learner = Config(optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
     network = replace(learner, network="a3c", init="orthogonal", inputs="centre", normalize_advantage=True)
     return replace(network, lanes=8, unroll=10, batch=16, budget=20_000_000)
 
@@ -79,7 +79,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic_of(c, envs, c.init, previous=c.core != "none")
     loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
     loss = replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage)
-    update = averaged(OptimizerSpec(c.optimizer, c.eps, clip=c.clip), c.learners, policy())
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)
     return wire_actors(c, crew, envs, spec, slots)

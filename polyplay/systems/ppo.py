@@ -37,8 +37,8 @@ class Config:
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # at the start; see --anneal
-    eps: Positive = 1e-5  # Adam's ε
-    clip: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1e-5  # Adam's ε
+    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"  # what falls over the run: rate and clip range, or rate
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
@@ -50,18 +50,20 @@ class Config:
 
 def baselines() -> Config:
     """OpenAI baselines' ppo2 as released, Atari: value loss 0.5 · ½ mean max(…)."""
-    return Config(epochs=4, anneal="rate", clip=0.5, value_clip=True, value_cost=0.25, normalize_advantage=True)
+    optim = Config(epochs=4, anneal="rate", max_grad_norm=0.5)
+    return replace(optim, value_clip=True, value_cost=0.25, normalize_advantage=True)
 
 
 def rlpyt() -> Config:
     """rlpyt's configs/atari/pg PPO, feed-forward: value loss ½ (R − V)²; its network, pictures and 50M steps."""
-    loss = Config(lanes=32, unroll=64, epochs=4, lam=0.98, learning_rate=1e-3, eps=1e-8, clip=1.0, value_cost=0.5)
+    optim = Config(lanes=32, unroll=64, epochs=4, learning_rate=1e-3, optimizer_eps=1e-8, max_grad_norm=1.0)
+    loss = replace(optim, lam=0.98, value_cost=0.5)
     return replace(loss, reward="sign", atari="rlpyt", network="rlpyt", budget=200_000_000)
 
 
 def quick() -> Config:
     """Pong soonest on a small machine: measured in bench/results/pong.md."""
-    learner = Config(learning_rate=7e-4, clip=0.5, normalize_advantage=True, value_cost=0.5)
+    learner = Config(learning_rate=7e-4, max_grad_norm=0.5, normalize_advantage=True, value_cost=0.5)
     return replace(learner, lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000)
 
 
@@ -78,7 +80,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
-    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), replicas, policy())
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = epochs_of(c, replicas, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"

@@ -47,15 +47,16 @@ class Config:
     weighting: Fraction = 0.6  # exponent β of importance weights, constant
     epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
     learning_rate: Positive = 1e-4  # constant
-    eps: Positive = 1e-3  # Adam's ε
-    clip: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1e-3  # Adam's ε
+    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
     budget: Count = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
     """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
-    learner = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256, batch=16, learning_rate=1e-3, eps=1e-5)
+    short = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256)
+    learner = replace(short, batch=16, learning_rate=1e-3, optimizer_eps=1e-5)
     pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, start=5_000, target=200)
     return replace(pace, gamma=0.99, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
@@ -76,7 +77,8 @@ def build(c: Config, crew: Crew) -> System:
     replay = replace(rows, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
-    update, hyper = Local(OptimizerSpec("adam", c.eps, clip=c.clip)), Hyperparameters(learning_rate=c.learning_rate)
+    update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target, outputs=outputs)
     keep = max(c.pull // c.unroll, 1)

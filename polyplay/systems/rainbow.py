@@ -48,26 +48,26 @@ class Config:
     epsilon: Fraction = 0.01  # without noisy layers: how often to play at random, in the end
     epsilon_over: Whole = 62_500  # agent steps over which it falls to that, from 1
     learning_rate: Positive = 6.25e-5  # constant
-    eps: Positive = 1.5e-4  # Adam's ε
-    clip: NonNegative = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    optimizer_eps: Positive = 1.5e-4  # Adam's ε
+    max_grad_norm: NonNegative = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    learner = Config(code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, clip=0.0)
+    learner = Config(code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, max_grad_norm=0.0)
     return replace(learner, atari="dopamine", network="dopamine")
 
 
 def zoo() -> Config:
     """google-deepmind/dqn_zoo's: less noise, cut off; no last bias; a thousandth drawn evenly."""
-    return Config(atari="dqn_zoo", code="zoo", sigma=0.1, eps=0.005 / 32)
+    return Config(atari="dqn_zoo", code="zoo", sigma=0.1, optimizer_eps=0.005 / 32)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
     pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
-    learner = replace(pace, n_step=10, bound=4.0, learning_rate=1e-3, eps=1e-5)
+    learner = replace(pace, n_step=10, bound=4.0, learning_rate=1e-3, optimizer_eps=1e-5)
     return replace(learner, atari="baselines", network="a3c", inputs="centre")
 
 
@@ -92,7 +92,7 @@ def build(c: Config, crew: Crew) -> System:
     sampler = Proportional(c.priority, c.weighting, **sampling)
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.bound, c.bound, priority=judge)
-    update = averaged(OptimizerSpec("adam", c.eps, clip=c.clip), c.replicas, net)
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)

@@ -22,11 +22,11 @@ def test_every_option_is_in_one_group_and_no_group_names_one_that_is_not_there()
 
 
 def test_groups_and_what_is_in_them_are_in_order_and_none_is_empty():
-    found = grouped(["zeta", "env", "clip"], ["steps", "keep", "frames"])
+    found = grouped(["zeta", "env", "max_grad_norm"], ["steps", "keep", "frames"])
     assert found == {
         "duration": ["frames", "steps"],
         "environment": ["env"],
         ALGORITHM: ["zeta"],
-        "optimiser": ["clip"],
+        "optimiser": ["max_grad_norm"],
         RUN: ["keep"],
     }

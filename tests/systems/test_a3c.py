@@ -22,7 +22,14 @@ from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 from tests.systems.trained import kill_one_by_one, until
 
-NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 1.0, "tensorboard": False, "report_every": 0.5}
+NET = {
+    "network": "mlp",
+    "optimizer": "adam",
+    "optimizer_eps": 1e-5,
+    "max_grad_norm": 1.0,
+    "tensorboard": False,
+    "report_every": 0.5,
+}
 CATCH = {**NET, "env": "toy:catch", "workers": 2, "unroll": 9, "lam": 0.95, "learning_rate": 2e-3, "anneal": "constant"}
 
 
@@ -57,7 +64,14 @@ def test_memory_is_learnt_with_a_core_and_not_without(core, least, most, tmp_pat
 
 @pytest.mark.long
 def test_the_papers_optimiser_learns_too(tmp_path):
-    paper = {"optimizer": "rmsprop_a3c", "learning_rate": 1e-2, "eps": 0.1, "clip": 40.0, "unroll": 5, "lam": 1.0}
+    paper = {
+        "optimizer": "rmsprop_a3c",
+        "learning_rate": 1e-2,
+        "optimizer_eps": 0.1,
+        "max_grad_norm": 40.0,
+        "unroll": 5,
+        "lam": 1.0,
+    }
     run = polyplay.train("a3c", serial=True, steps=20_000, run=str(tmp_path / "run"), **{**CATCH, **paper})
     assert run.summary["episodic_return_mean"] >= 0.2
 
@@ -115,7 +129,7 @@ def _own(batch) -> int:
 def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
-    wired(crew, optimizer="adam", eps=1e-5)
+    wired(crew, optimizer="adam", optimizer_eps=1e-5)
     kill_one_by_one(crew)
     assert said == [f"worker episodic_replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]
 

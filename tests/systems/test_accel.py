@@ -20,7 +20,7 @@ from polyplay.weights.chunked import Chunked
 from polyplay.workers.crew import Crew
 from tests.systems.trained import kill_one_by_one, resumed_and_whole, same_weights, updates
 
-NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "tensorboard": False, "report_every": 0.5}
+NET = {"network": "mlp", "optimizer": "adam", "optimizer_eps": 1e-5, "tensorboard": False, "report_every": 0.5}
 NET |= {"anneal": "constant", "normalize_advantage": True}
 CATCH = {**NET, "env": "toy:catch", "lanes": 16, "replicas": 2, "unroll": 9, "lam": 0.95, "learning_rate": 1e-2}
 PPO = {"algo": "ppo", "unroll": 16, "learning_rate": 3e-3, "epochs": 2, "minibatches": 2}
@@ -65,8 +65,8 @@ def test_memory_is_learnt_with_a_core(tmp_path):
 
 @pytest.mark.long
 def test_the_papers_optimiser_learns_too(tmp_path):
-    paper = {"optimizer": "rmsprop_a3c", "eps": 1e-6, "learning_rate": 2e-3, "unroll": 5, "lam": 1.0}
-    paper |= {"normalize_advantage": False, "clip": 0.5}
+    paper = {"optimizer": "rmsprop_a3c", "optimizer_eps": 1e-6, "learning_rate": 2e-3, "unroll": 5, "lam": 1.0}
+    paper |= {"normalize_advantage": False, "max_grad_norm": 0.5}
     run = polyplay.train(
         "accel", serial=True, steps=40_000, until_return=0.3, run=str(tmp_path / "run"), **{**CATCH, **paper}
     )
@@ -139,7 +139,7 @@ def test_in_chunks_and_one_thread_it_repeats_to_the_bit_and_is_not_replayed(tmp_
 def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
-    wired(crew, sync="chunked", optimizer="adam", eps=1e-5)
+    wired(crew, sync="chunked", optimizer="adam", optimizer_eps=1e-5)
     update: Chunked = crew.roles[0].spec.update
     kill_one_by_one(crew)
     assert said == [f"worker replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]

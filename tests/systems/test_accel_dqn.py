@@ -14,7 +14,14 @@ from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 
 PACE: Any = {"lanes": 8, "unroll": 2, "batch": 256, "ratio": 32.0, "capacity": 20_000, "start": 500, "target": 20}
-CATCH: Any = {**PACE, "env": "toy:catch", "network": "mlp", "learning_rate": 5e-3, "epsilon": 0.05, "clip": 10.0}
+CATCH: Any = {
+    **PACE,
+    "env": "toy:catch",
+    "network": "mlp",
+    "learning_rate": 5e-3,
+    "epsilon": 0.05,
+    "max_grad_norm": 10.0,
+}
 CATCH |= {"epsilon_over": 1_500, "replicas": 2, "tensorboard": False, "report_every": 0.5}
 
 

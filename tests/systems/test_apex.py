@@ -22,7 +22,14 @@ from polyplay.workers.crew import Crew
 from tests.systems.trained import until
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
-NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 10.0, "learning_rate": 2e-3}
+NET: Any = {
+    "env": "toy:catch",
+    "network": "mlp",
+    "optimizer": "adam",
+    "optimizer_eps": 1e-5,
+    "max_grad_norm": 10.0,
+    "learning_rate": 2e-3,
+}
 PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "ratio": 8.0, "capacity": 20_000}
 CATCH: Any = {**NET, **PACE, "start": 500, "target": 50, "prefetch": 2, "epsilon": 0.2}
 

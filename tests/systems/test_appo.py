@@ -149,8 +149,22 @@ def test_memory_counts_a_minibatch_not_the_batch():
 
 def test_presets_have_sample_factorys_numbers():
     c = vars(systems.load("appo").PRESETS["paper"]())
-    known = {"unroll": 128, "epochs": 4, "minibatches": 4, "clip_range": 0.1, "gamma": 0.99, "lam": 0.95, "eps": 1e-5}
-    known |= {"learning_rate": 2.5e-4, "anneal": "linear", "clip": 0.5, "value_cost": 0.5, "entropy_cost": 0.01}
+    known = {
+        "unroll": 128,
+        "epochs": 4,
+        "minibatches": 4,
+        "clip_range": 0.1,
+        "gamma": 0.99,
+        "lam": 0.95,
+        "optimizer_eps": 1e-5,
+    }
+    known |= {
+        "learning_rate": 2.5e-4,
+        "anneal": "linear",
+        "max_grad_norm": 0.5,
+        "value_cost": 0.5,
+        "entropy_cost": 0.01,
+    }
     known |= {"normalize_advantage": True, "budget": 40_000_000}
     assert c.items() >= known.items()
     assert c["batch"] * c["unroll"] // c["minibatches"] == 256

@@ -20,7 +20,14 @@ from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
-NET: Any = {**QUIET, "network": "mlp", "optimizer": "adam", "eps": 1e-5, "reduction": "mean", "learning_rate": 2e-3}
+NET: Any = {
+    **QUIET,
+    "network": "mlp",
+    "optimizer": "adam",
+    "optimizer_eps": 1e-5,
+    "reduction": "mean",
+    "learning_rate": 2e-3,
+}
 PACE: Any = {"lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000, "start": 500, "target": 50}
 CATCH: Any = {**NET, **PACE, "env": "toy:catch", "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}
 

@@ -11,7 +11,14 @@ import pytest
 import polyplay
 from polyplay.common.errors import UserError
 
-NET = {"network": "mlp", "optimizer": "adam", "eps": 1e-5, "clip": 0.5, "reduction": "mean", "schedule": "off"}
+NET = {
+    "network": "mlp",
+    "optimizer": "adam",
+    "optimizer_eps": 1e-5,
+    "max_grad_norm": 0.5,
+    "reduction": "mean",
+    "schedule": "off",
+}
 FAST = {**NET, "learning_rate": 3e-3, "agents": 16, "min_batch": 40, "tensorboard": False, "report_every": 1.0}
 
 

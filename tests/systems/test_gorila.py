@@ -21,9 +21,9 @@ from polyplay.workers.crew import Crew
 from tests.systems.trained import until
 from tests.weights.test_parameter_server import whole
 
-NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "eps": 1e-5}
+NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "optimizer_eps": 1e-5}
 PACE: Any = {"lanes": 4, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
-PAPER: Any = {"optimizer": "adagrad", "learning_rate": 0.03, "eps": 0.01}
+PAPER: Any = {"optimizer": "adagrad", "learning_rate": 0.03, "optimizer_eps": 0.01}
 CATCH: Any = {**NET, **PACE, "learners": 2, "shards": 2, "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}
 QUIET: Any = {"tensorboard": False, "report_every": 60.0}  # the last report is always there
 

@@ -21,7 +21,7 @@ from polyplay.weights.parameter_server import HOLD
 from polyplay.workers.crew import Crew
 from tests.systems.trained import until
 
-NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "eps": 1e-5}
+NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "optimizer_eps": 1e-5}
 PACE: Any = {"lanes": 4, "unroll": 5, "batch": 64, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
 MANY: Any = {"actors": 2, "memories": 2, "learners": 2, "shards": 2}
 CATCH: Any = {**NET, **PACE, **MANY, "n_step": 3, "epsilon": 0.05, "epsilon_over": 3_000}

@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 SHORT: Any = {"unroll": 8, "pull": 8, "sequence": 8, "burn_in": 4, "n_step": 2, "core_size": 32, "gamma": 0.97}
 PACE: Any = {"actors": 1, "lanes": 8, "batch": 16, "ratio": 2.0, "capacity": 40_000, "start": 2_000, "target": 50}
-MEMORY: Any = {**SHORT, **PACE, "env": "toy:memory", "network": "mlp", "learning_rate": 3e-3, "eps": 1e-5}
+MEMORY: Any = {**SHORT, **PACE, "env": "toy:memory", "network": "mlp", "learning_rate": 3e-3, "optimizer_eps": 1e-5}
 MEMORY |= {"tensorboard": False, "report_every": 0.5}
 
 

@@ -87,8 +87,8 @@ def test_memory_is_what_the_memory_task_needs(tmp_path):
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}, {"on": "process", "lag": 1}])
 def test_impala_learns_catch(how, tmp_path):
-    settings = dict(lanes=8, batch=16, unroll=9, steps=120_000, learning_rate=3e-3, reduction="mean", clip=1.0)
-    settings |= dict(eps=1e-5, until_return=0.5, entropy_cost=0.01)
+    settings = dict(lanes=8, batch=16, unroll=9, steps=120_000, learning_rate=3e-3, reduction="mean", max_grad_norm=1.0)
+    settings |= dict(optimizer_eps=1e-5, until_return=0.5, entropy_cost=0.01)
     run = polyplay.train("impala", env="toy:catch", run=str(tmp_path / "run"), **{**NET, **settings, **how})
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
