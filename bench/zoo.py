@@ -6,7 +6,8 @@
 
 Each run is `polyplay train SYSTEM --env ENV --seed S` in a process of its own, then 100 games by `polyplay evaluate`.
 Peers get as many steps. Rows are kept in bench/results/zoo/ENV.json; what is there of the present settings is not run
-again. `reached` is when the mean return of the last 100 games first passed --least, in seconds of training.
+again. `reached` is when the mean return of the last 100 games first passed --least, in seconds of training. ENV.png
+has these means over agent steps, a line per system or peer and its seeds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
+from matplotlib import pyplot
 
 from polyplay import systems
 from polyplay.common.files import read_lines
@@ -30,6 +36,7 @@ from polyplay.runs import options
 LIMIT = 900.0  # seconds of one run
 PEERS = {"a2c": "a2c", "ppo": "ppo", "dqn": "dqn"}  # system: what Stable-Baselines3 calls it
 SETTLED = 20  # games before a mean return counts
+POINTS = 100  # of a curve
 
 
 def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
@@ -43,20 +50,30 @@ def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
     polyplay("evaluate", str(run), "--episodes", "100")
     (file,) = run.glob("evaluation-*.json")
     score = json.loads(file.read_text())
-    games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "episodic_return"))
+    games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "steps", "episodic_return"))
     summary = json.loads((run / "summary.json").read_text())
-    reached = first(games, least)
-    return {"steps": summary["steps"], "seconds": seconds, "reached": reached, "returns": score["returns"]}
+    learnt = {"steps": summary["steps"], "seconds": seconds, "reached": first(games, least), "curve": curve(games)}
+    return {**learnt, "returns": score["returns"]}
+
+
+def curve(games: list[Row]) -> list[list[float]]:
+    """Mean returns of the last 100 games while it learnt: [agent steps, return], at most POINTS."""
+    means = [(game["steps"], mean) for game, mean in zip(games, moving(games), strict=True)]
+    return [list(point) for point in means[SETTLED :: len(means) // POINTS + 1]]
+
+
+def moving(games: list[Row]) -> list[float]:
+    """After every game the mean return of the last 100."""
+    sums = np.cumsum([0.0, *(game["episodic_return"] for game in games)])
+    ends = np.arange(1, len(sums))
+    begins = np.maximum(ends - 100, 0)
+    return ((sums[ends] - sums[begins]) / (ends - begins)).tolist()
 
 
 def first(games: list[Row], least: float) -> float | None:
     """When the mean of the last 100 games first reached `least`."""
-    returns = [game["episodic_return"] for game in games]
-    for i in range(SETTLED, len(games) + 1):
-        window = returns[max(0, i - 100) : i]
-        if sum(window) / len(window) >= least:
-            return float(games[i - 1]["wall_seconds"])
-    return None
+    passed = (game for game, mean in list(zip(games, moving(games), strict=True))[SETTLED - 1 :] if mean >= least)
+    return next((float(game["wall_seconds"]) for game in passed), None)
 
 
 def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +131,28 @@ def write(out: Path, rows: list[Row], env: str, least: float) -> None:
         "Where other programs ran on the machine, seconds are too many.",
         "",
     ]
+    text += [f"![Mean return while learning]({out.name}.png)", ""] if draw(out.with_suffix(".png"), rows, env) else []
     publish(out, {**what, "rows": rows}, [*text, *table(summary(rows, least))])
+
+
+def draw(out: Path, rows: list[Row], env: str) -> bool:
+    """Every curve there is; whether there is one."""
+    known = [row for row in rows if row.get("curve")]
+    if not known:
+        return False
+    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
+    for i, who in enumerate(dict.fromkeys(row["who"] for row in known)):
+        curves = [np.array(row["curve"]) for row in known if row["who"] == who]
+        grid = np.linspace(max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves), POINTS)
+        values = np.stack([np.interp(grid, *c.T) for c in curves])
+        color, dashes = f"C{i % 10}", ("-", "--")[i // 10 % 2]
+        axes.plot(grid, values.mean(0), label=f"{who} ({len(curves)})", color=color, linestyle=dashes)
+        axes.fill_between(grid, values.min(0), values.max(0), color=color, alpha=0.12, linewidth=0)
+    axes.set(title=f"{env}: mean, least and best of the seeds", xlabel="agent steps", ylabel="return, last 100 games")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize="small")
+    figure.savefig(out, dpi=110)
+    pyplot.close(figure)
+    return True
 
 
 def main() -> None:

@@ -59,12 +59,12 @@ ZOO: dict[str, dict[str, Any]] = {
 class Watch(BaseCallback):
     """The time at which the mean return of the last 100 games, or of 20 at least, first reached the target."""
 
-    def __init__(self, target: float):
+    def __init__(self, target: float, every: float):
         super().__init__()
-        self.target, self.begun = target, time.monotonic()
+        self.target, self.every, self.begun = target, every, time.monotonic()
         self.returns = deque[float](maxlen=100)
         self.reached: float | None = None
-        self.steps: int | None = None
+        self.curve: list[tuple[int, float]] = []  # (steps, mean return), now and then
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
@@ -72,7 +72,9 @@ class Watch(BaseCallback):
                 continue
             self.returns.append(info["episode"]["r"])
             if self.reached is None and len(self.returns) >= 20 and fmean(self.returns) >= self.target:
-                self.reached, self.steps = time.monotonic() - self.begun, self.num_timesteps
+                self.reached = time.monotonic() - self.begun
+        if self.returns and self.num_timesteps >= len(self.curve) * self.every:
+            self.curve.append((self.num_timesteps, fmean(self.returns)))
         return True
 
 
@@ -95,7 +97,7 @@ def main() -> None:
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
     model = getattr(stable_baselines3, asked.algo.upper())("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
-    watch = Watch(asked.target)
+    watch = Watch(asked.target, asked.steps / 100)
     model.learn(asked.steps, callback=watch)
     seconds = time.monotonic() - watch.begun
     if normalize:
@@ -103,7 +105,8 @@ def main() -> None:
         games.obs_rms = envs.obs_rms
     sampled = asked.algo in ("a2c", "ppo")
     returns, _ = evaluate_policy(model, games, 100, deterministic=not sampled, return_episode_rewards=True)
-    print(json.dumps({"steps": asked.steps, "seconds": seconds, "reached": watch.reached, "returns": returns}))
+    found = {"steps": asked.steps, "seconds": seconds, "reached": watch.reached, "curve": watch.curve}
+    print(json.dumps({**found, "returns": returns}))
 
 
 if __name__ == "__main__":
