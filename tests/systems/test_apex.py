@@ -115,7 +115,7 @@ def test_the_paper_is_the_fact_sheets():
     c = systems.load("apex").PRESETS["paper"]()
     assert (c.batch, c.capacity, c.start, c.trim, c.target) == (512, 2_000_000, 50_000, 100, 2_500)
     assert (c.priority, c.epsilon, c.n_step, c.gamma) == (0.6, 0.4, 3, 0.99)
-    assert (c.optimizer, c.learning_rate, c.eps, c.clip) == ("rmsprop_dqn", 6.25e-5, 1.5e-7, 40.0)
+    assert (c.optimizer, c.learning_rate, c.optimizer_eps, c.max_grad_norm) == ("rmsprop_dqn", 6.25e-5, 1.5e-7, 40.0)
     assert c.unroll * 4 == 400  # frames between two pulls of the weights
 
 
