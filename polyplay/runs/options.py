@@ -249,7 +249,7 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
     automatic = name == _presets.AUTO
     if automatic:
         made = how_made(_replace_known(RunOptions(), {k: given[k] for k in ("env_kwargs", "wrapper") if k in given}))
-        name = "paper" if env is None else _presets.choose(page, env, **made)
+        name = _presets.choose(page, page.Config().env if env is None else env, **made)
     return name, _presets.settings(page, name, env, automatic)
 
 

@@ -27,6 +27,7 @@ MODULES = {  # by where Gymnasium's registry finds the class
     "minigrid": "minigrid",
 }
 EXAMPLES = {  # what a domain's preset plays unless --env names something
+    "atari": "ALE/Pong-v5",
     "classic": "CartPole-v1",
     "box2d": "LunarLander-v3",
     "mujoco": "HalfCheetah-v5",
@@ -99,7 +100,7 @@ def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> 
     own = section.pop("envs", {}).get(env, {})
     values = {"env": EXAMPLES[name], **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
-    return replace(_beyond_atari(page.Config()), **values)
+    return replace(page.Config() if name == "atari" else _beyond_atari(page.Config()), **values)
 
 
 def _beyond_atari(c: Any) -> Any:
