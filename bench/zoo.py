@@ -1,19 +1,21 @@
 """Every system as it starts on an environment that is no Atari game: no option but --env and --seed.
 
-    python bench/zoo.py CartPole-v1 --least 450 --seeds 5
+    python bench/zoo.py CartPole-v1 --least 450 --seeds 0 1 2 3 4
     python bench/zoo.py CartPole-v1 --systems ppo dqn --peers PEERS     # beside Stable-Baselines3's defaults
     python bench/zoo.py CartPole-v1 --systems ppo --peers PEERS --zoo   # and its PPO with RL Baselines3 Zoo's settings
 
 Each run is `polyplay train SYSTEM --env ENV --seed S` in a process of its own, then 100 games by `polyplay evaluate`.
 Peers get as many steps. Rows are kept in bench/results/zoo/ENV.json; what is there of the present settings is not run
-again. `reached` is when the mean return of the last 100 games first passed --least, in seconds of training. ENV.png
-has these means over agent steps, a line per system or peer and its seeds.
+again. A second zoo.py in another checkout may run other seeds beside it: `--merge FILE.json` takes over its rows.
+`reached` is when the mean return of the last 100 games first passed --least, in seconds of training. ENV.png has these
+means over agent steps, a line per system or peer and its seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -41,10 +43,10 @@ POINTS = 100  # of a curve
 
 def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
     run = place / f"{name}-{seed}"
-    begun = time.monotonic()
+    begun, used = time.monotonic(), cpu_seconds()
     train = ["train", name, "--env", env, "--seed", str(seed), "--run", str(run), "--no-tensorboard"]
     done = polyplay(*train)
-    seconds = time.monotonic() - begun
+    seconds, used = time.monotonic() - begun, cpu_seconds() - used
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
     polyplay("evaluate", str(run), "--episodes", "100")
@@ -52,8 +54,20 @@ def ours(name: str, env: str, seed: int, least: float, place: Path) -> Row:
     score = json.loads(file.read_text())
     games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "steps", "episodic_return"))
     summary = json.loads((run / "summary.json").read_text())
-    learnt = {"steps": summary["steps"], "seconds": seconds, "reached": first(games, least), "curve": curve(games)}
+    learnt = {
+        "steps": summary["steps"],
+        "seconds": seconds,
+        "cpu": used,
+        "reached": first(games, least),
+        "curve": curve(games),
+    }
     return {**learnt, "returns": score["returns"]}
+
+
+def cpu_seconds() -> float:
+    """Of all children that have ended, and theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def curve(games: list[Row]) -> list[list[float]]:
@@ -84,12 +98,12 @@ def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
 def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path, how: str) -> Row:
     words = ["--algo", PEERS[name], "--env", env, "--steps", str(steps), "--seed", str(seed), "--target", str(least)]
     words += ["--settings", how]
-    script = ROOT / "bench" / "peers" / "sb3_gymnasium.py"
+    script, used = ROOT / "bench" / "peers" / "sb3_gymnasium.py", cpu_seconds()
     done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
     found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return {**found, "cpu": cpu_seconds() - used}
 
 
 def settings_of(name: str, env: str) -> Row:
@@ -117,6 +131,7 @@ def summary(rows: list[Row], least: float) -> list[Row]:
                 "worst seed": round(min(means), 1),
                 f"seeds ≥ {least:g}": sum(mean >= least for mean in means),
                 "seconds": round(sum(row["seconds"] for row in mine) / len(mine)),
+                "of a core": round(sum(row["cpu"] for row in mine) / len(mine)),
                 "reached after": f"{sum(passed) / len(passed):.0f} s ({len(passed)} of {len(mine)})" if passed else "–",
             }
         )
@@ -128,7 +143,8 @@ def write(out: Path, rows: list[Row], env: str, least: float) -> None:
     text = [f"# {env}: every system as it starts", "", *lines_about(what), ""]
     text += [
         "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds. "
-        "Where other programs ran on the machine, seconds are too many.",
+        "Seconds are of training, with what else ran on the machine; *of a core* is the time that it computed. "
+        "*Reached after* is when the mean of the last 100 games first passed the bound.",
         "",
     ]
     text += [f"![Mean return while learning]({out.name}.png)", ""] if draw(out.with_suffix(".png"), rows, env) else []
@@ -159,16 +175,20 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("env")
     parser.add_argument("--systems", nargs="*", default=systems.names())
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--least", type=float, default=450.0)
     parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="rows of other runs of this script")
     parser.add_argument("--zoo", action="store_true", help="the peer's PPO with RL Baselines3 Zoo's settings too")
     asked = parser.parse_args()
     out = RESULTS / "zoo" / asked.env
     rows: list[Any] = (
         json.loads(out.with_suffix(".json").read_text())["rows"] if out.with_suffix(".json").exists() else []
     )
-    for seed in range(asked.seeds):
+    for file in asked.merge:
+        known = {(row["who"], row["seed"]) for row in rows}
+        rows += [row for row in json.loads(file.read_text())["rows"] if (row["who"], row["seed"]) not in known]
+    for seed in asked.seeds:
         for name in asked.systems:
             go(asked, out, rows, name, seed)
 
