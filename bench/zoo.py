@@ -140,6 +140,7 @@ def summary(rows: list[Row], least: float) -> list[Row]:
 
 def write(out: Path, rows: list[Row], env: str, least: float) -> None:
     what = about()
+    out.parent.mkdir(parents=True, exist_ok=True)
     text = [f"# {env}: every system as it starts", "", *lines_about(what), ""]
     text += [
         "Score: 100 games by `polyplay evaluate` after the whole run, a mean per seed; interval over seeds. "

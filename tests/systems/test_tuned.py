@@ -32,7 +32,7 @@ def test_every_section_is_of_known_fields_within_their_ranges_and_builds(name, d
         c = _presets.settings(page, domain, env)
         for field in dataclasses.fields(c):
             flags.check_value(field.name, getattr(c, field.name), types[field.name])
-        assert getattr(c, "reward", "none") not in _presets.CLIPPED
+        assert (getattr(c, "reward", "none") in _presets.CLIPPED) == (domain == "atari")
     if domain == "classic":
         assert page.build(_presets.settings(page, domain), Crew(0)).policy()
 
@@ -44,8 +44,17 @@ def test_cartpole_gets_settings_for_it_and_atari_the_papers(name):
     assert sources["budget"] == "preset classic"
     assert settings.env == "CartPole-v1"
     settings, chosen, _ = resolved(name, env="ALE/Breakout-v5")
-    assert chosen.preset == "paper"
-    assert settings == dataclasses.replace(PAGES[name].PRESETS["paper"](), env="ALE/Breakout-v5")
+    lanes = {"lanes": 16, "unroll": 1} if name == "dqn" else {}
+    assert chosen.preset == ("atari" if lanes else "paper")
+    assert settings == dataclasses.replace(PAGES[name].PRESETS["paper"](), env="ALE/Breakout-v5", **lanes)
+
+
+def test_the_environment_that_a_page_plays_by_itself_decides_too():
+    settings, chosen, sources = resolved("dqn")
+    assert (settings.env, settings.lanes, chosen.preset) == ("ALE/Pong-v5", 16, "atari")
+    assert sources["lanes"] == "preset atari"
+    assert resolved("dqn", preset="paper")[0].lanes == 1
+    assert resolved("dqn", env="toy:catch")[0].lanes == 1
 
 
 def test_what_is_given_wins_over_the_preset():
