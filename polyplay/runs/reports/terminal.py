@@ -136,12 +136,15 @@ class Terminal:
             self._print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
-        """The last line: why it ended, what came out, and the command to type next; where it failed, an exception says
-        why and how to go on.
+        """The last line: why it ended, what came out, and the command to type next, on a line of its own where a screen
+        is too narrow; where it failed, an exception says why and how to go on.
         """
         self.refresh(summary.get("frames"))
+        line, screen = closing_line(summary, failed), self.live is not None
         self.close()
-        self._print(Text(closing_line(summary, failed), no_wrap=True))
+        if screen and len(line) > self.console.width:
+            line = line.replace(" · next: ", "\nnext: ")
+        self._print(Text(line, no_wrap=True))
         self.output.drain(0.5)
 
     def close(self) -> None:
