@@ -188,7 +188,9 @@ def main() -> None:
     )
     for file in asked.merge:
         known = {(row["who"], row["seed"]) for row in rows}
-        rows += [row for row in json.loads(file.read_text())["rows"] if (row["who"], row["seed"]) not in known]
+        there = json.loads(file.read_text())["rows"]
+        rows += [row for row in there if (row["who"], row["seed"]) not in known and of_today(row, asked.env)]
+        write(out, rows, asked.env, asked.least)
     for seed in asked.seeds:
         for name in asked.systems:
             go(asked, out, rows, name, seed)
@@ -210,6 +212,11 @@ def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: i
         python, steps = asked.peers / "sb3" / "bin" / "python", settings["budget"]
         rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python, how)})
         write(out, rows, asked.env, asked.least)
+
+
+def of_today(row: Row, env: str) -> bool:
+    """Whether a row is of the present settings; a peer has its own."""
+    return row["who"] not in systems.names() or row["settings"] == settings_of(row["who"], env)
 
 
 def peers_of(name: str, asked: argparse.Namespace) -> list[tuple[str, str]]:
