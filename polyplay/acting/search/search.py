@@ -1,0 +1,204 @@
+"""A search over many games at once, each at its own pace: `round` and `answer` in turn, moves where searches are done.
+
+    search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
+    search.restart()
+    while True:
+        done = search.step()
+        results = search.advance(done.games, search.choose(done))
+        search.restart(done.games[results != GOES_ON])
+
+`round` may be called again before `answer`: games that have moved in the meantime add their leaves, so a batch stays
+full. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyplay.acting.search import root_kernels, tree_kernels
+from polyplay.acting.search.tree import ENDED, Play, SearchOptions, allocate
+from polyplay.common import rng
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import Game
+
+
+class Evaluator(Protocol):
+    """A network as a search asks it."""
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits or log-probabilities float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of
+        planes [N, C, H, W].
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Searches that are done: n of them, A actions. Values are for who is to move."""
+
+    games: np.ndarray  # int64 [n]
+    records: np.ndarray  # int8 [n, record]: the positions
+    plies: np.ndarray  # int64 [n]
+    legal: np.ndarray  # bool [n, A]
+    visits: np.ndarray  # int32 [n, A]
+    priors: np.ndarray  # float32 [n, A], noise included
+    q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
+    value: np.ndarray  # float32 [n]: mean value of the root
+    raw: np.ndarray  # float32 [n]: the network's own
+
+
+class Search:
+    """B games. `first_lane` is the number of the first of them among all that share a seed."""
+
+    def __init__(
+        self,
+        game: Game,
+        games: int,
+        options: SearchOptions,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,
+        first_lane: int = 0,
+        channels_last: bool = False,
+        dtype: Any = np.float32,
+    ):
+        self.game, self.options, self.evaluator, self.seed = game, options, evaluator, seed
+        self.lanes = first_lane + np.arange(games)
+        self.rules = options.rules(game, seed, first_lane)
+        self.tree = allocate(game, games, options)
+        self.numbers, self.count, self._found = game.numbers, 0, np.zeros(games, np.int64)
+        c, h, w = game.planes
+        most = games * options.leaves
+        flat = np.zeros((most, h, w, c) if channels_last else (most, c, h, w), dtype)
+        self.planes = flat.transpose(0, 3, 1, 2) if channels_last else flat
+
+    # -------------------------------------------------------------------------------- games and positions
+
+    def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
+        """Begin these games anew (None: all), at the game's start or at positions int8 [n, record] that go on."""
+        which = self._games(np.arange(len(self.lanes)) if games is None else games)
+        if self.tree.plays["waiting"][which].any():
+            raise ValueError("a game whose leaves wait for an answer can't begin anew")
+        if records is None:
+            first = np.zeros(self.game.record, np.int8)
+            kernels.start(self.numbers, first)
+            records = np.broadcast_to(first, (len(which), self.game.record))
+        root_kernels.begin(self.tree, which, np.ascontiguousarray(records, np.int8))
+
+    def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Make a move in each of these games, int8 [n]: GOES_ON, WON (by who moved) or DRAWN. A game that goes on is
+        searched on; one that ended stands still until it is restarted. Raises ValueError: an illegal move.
+        """
+        which, moves = self._games(games), np.ascontiguousarray(actions, np.int64)
+        bad = root_kernels.first_refused(self.tree, self.numbers, which, moves)
+        if bad >= 0 or len(np.unique(which)) < len(which):
+            raise ValueError(f"move {moves[bad]} can't be made in game {which[bad]}" if bad >= 0 else "a game twice")
+        results = np.zeros(len(which), np.int8)
+        root_kernels.advance(self.tree, self.rules, self.numbers, which, moves, results)
+        return results
+
+    def _games(self, games: np.ndarray) -> np.ndarray:
+        which = np.ascontiguousarray(games, np.int64)
+        if len(which) and not (which.min() >= 0 and which.max() < len(self.lanes)):
+            raise ValueError(f"games {which.tolist()}: there are {len(self.lanes)}")
+        return which
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Games that stand still at their end."""
+        return np.flatnonzero(self.tree.plays["status"] == ENDED)
+
+    # -------------------------------------------------------------------------------- rounds of a search
+
+    def round(self) -> np.ndarray:
+        """Add leaves of the games that have none waiting to the batch; gives its planes so far [n, C, H, W]."""
+        self.count = tree_kernels.gather(self.tree, self.rules, self.numbers, self.planes, self.count)
+        return self.planes[: self.count]
+
+    def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
+        """Back up what the network said of the batch, and begin a new one."""
+        if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
+            raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
+        leaves, self.count = self.tree.leaves[: self.count], 0
+        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values, leaves)
+
+    def step(self) -> Finished:
+        """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""
+        planes = self.round()
+        if len(planes):
+            self.answer(*self.evaluator.evaluate(planes))
+        return self.finished()
+
+    def finished(self) -> Finished:
+        """The searches that are done and have not moved on."""
+        n = root_kernels.finished(self.tree, self.rules, self._found)
+        games, shape = self._found[:n].copy(), (n, self.game.actions)
+        visits, legal = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
+        priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        value, raw = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        plies = np.zeros(n, np.int64)
+        root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
+        return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw)
+
+    def choose(self, done: Finished) -> np.ndarray:
+        """A move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply, at temperature 0 the most
+        visited one, the first of equals. Without visits (0 simulations) the priors stand for them.
+        """
+        counts = np.where(done.visits.any(1, keepdims=True), done.visits, done.priors).astype(np.float64)
+        shares = visit_shares(counts, temperatures(self.options.temperature, done.plies))
+        u = rng.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
+        sums = shares.cumsum(1)
+        index = (sums <= u * sums[:, -1:]).sum(1)
+        return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
+
+    # -------------------------------------------------------------------------------- save and restore
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that goes on, as plain arrays: games, the used nodes and edges one game after the other, the batch."""
+        t, plays = self.tree, self.tree.plays
+        parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
+        parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
+        saved = {k: _bytes(np.concatenate([x[:n] for x, n in zip(a, ns, strict=True)])) for k, (a, ns) in parts.items()}
+        batch = {"leaves": t.leaves, "paths": t.paths, "planes": self.planes}
+        saved |= {k: _bytes(x[: self.count]) for k, x in batch.items()}
+        return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy()}
+
+    def load(self, saved: dict[str, np.ndarray]) -> None:
+        """Go on from a state of a search over as many games with the same options."""
+        t = self.tree
+        plays = saved["plays"].view(Play).reshape(-1)
+        nodes, edges = t.nodes.shape[1], t.edges.shape[1]
+        if len(plays) != len(self.lanes) or plays["nodes"].max() > nodes or plays["edges"].max() > edges:
+            raise ValueError("a state of another number of games, or of a larger tree")
+        t.plays[:], t.root_priors[:] = plays, saved["root_priors"]
+        for name, used in (("records", "nodes"), ("nodes", "nodes"), ("edges", "edges"), ("sums", "edges")):
+            array = getattr(t, name)
+            flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
+            for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
+                array[g, : len(part)] = part
+        self.count = len(saved["paths"])
+        t.leaves[: self.count] = saved["leaves"].view(t.leaves.dtype).reshape(-1)
+        t.paths[: self.count], self.planes[: self.count] = saved["paths"], saved["planes"]
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    """uint8 [n, itemsize] of a copy; arrays of plain numbers as they are."""
+    return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
+
+
+def temperatures(schedule: tuple[tuple[int, float], ...], plies: np.ndarray) -> np.ndarray:
+    """float64: of the last entry whose ply is reached; before the first 1."""
+    at = np.searchsorted([ply for ply, _ in schedule], plies, side="right")
+    return np.array([1.0, *(t for _, t in schedule)])[at]
+
+
+def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
+    """counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first of the greatest."""
+    relative = counts / counts.max(1, keepdims=True, initial=1e-300)
+    warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
+    cold = np.eye(counts.shape[1])[counts.argmax(1)]
+    shares = np.where(temperature[:, None] == 0, cold, warm)
+    return shares / shares.sum(1, keepdims=True)

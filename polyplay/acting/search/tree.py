@@ -1,0 +1,187 @@
+"""The arrays of a tree search over many games, and its options. Imports no torch.
+
+Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
+ascending, `count` of them from edge `first` on. Node 0 is the root, and edge 0 stands for the move into it: its visits
+and values are the root's own. What choosing an edge reads (Edge) lies apart from what only backing up reads (Sums).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.envs.boards.game import Game
+
+FRESH, EXPANDED, UNEXPANDED, WON, DRAWN = range(5)  # of a node; UNEXPANDED: evaluated, but the pool had no room
+IDLE, SEARCHING, ENDED = range(3)  # of a game
+
+Edge = np.dtype(
+    [
+        ("q", "f4"),  # mean value for who chooses the edge, virtual losses included; 0 before the first visit
+        ("u", "f4"),  # prior / (1 + visits)
+        ("visits", "i4"),  # virtual ones included
+        ("child", "i4"),  # node, -1 before the first visit
+    ]
+)
+Sums = np.dtype(
+    [
+        ("total", "f8"),  # sum of the values for who chooses the edge, without virtual losses
+        ("prior", "f4"),  # clean of noise
+        ("action", "i2"),
+        ("pending", "i2"),  # leaves below that wait for the network
+    ]
+)
+Node = np.dtype(
+    [
+        ("first", "i4"),
+        ("count", "i2"),
+        ("status", "i2"),
+        ("explored", "f4"),  # sum of the priors of the edges that have a child
+        ("value", "f4"),  # the network's, for the node's mover
+    ]
+)
+Play = np.dtype(
+    [
+        ("searches", "i8"),  # begun so far in this lane: the number of the random numbers' stream
+        ("nodes", "i4"),  # used
+        ("edges", "i4"),
+        ("done", "i4"),  # simulations that count for this search
+        ("waiting", "i4"),  # leaves in the batch
+        ("given_up", "i4"),  # reuses for want of room
+        ("status", "i4"),
+    ]
+)
+Leaf = np.dtype([("game", "i4"), ("node", "i4"), ("depth", "i4")])
+
+
+class Tree(NamedTuple):
+    """What the compiled loops work on: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
+
+    edges: np.ndarray  # Edge [B, E]
+    sums: np.ndarray  # Sums [B, E]
+    nodes: np.ndarray  # Node [B, N]
+    records: np.ndarray  # int8 [B, N, record]
+    plays: np.ndarray  # Play [B]
+    root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
+    leaves: np.ndarray  # Leaf [M]
+    paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
+    factors: np.ndarray  # float32 [visits]: what u is multiplied by at a node of so many visits
+    moves: np.ndarray  # int16 [A], scratch
+    record: np.ndarray  # int8 [record], scratch
+    kept: np.ndarray  # int32 [N], scratch
+
+
+class Rules(NamedTuple):
+    """The options as compiled code takes them."""
+
+    simulations: int
+    counted: bool
+    leaves: int
+    virtual_loss: int
+    fpu_parent: bool
+    fpu_reduction: float
+    noise: float
+    noise_alpha: float
+    noise_total: float
+    reuse: bool
+    width: int
+    key: np.uint64
+    lane: int
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a search goes. Values lie in [-1, 1]; equal scores go to the first legal action.
+
+    exploration "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
+    sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
+    the visit that evaluated s, at the root too. fpu, the value of a move not yet visited: "zero"; "parent", the mean
+    value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
+    at a root with noise "parent", as there.
+    """
+
+    simulations: int = 800  # per move; 0: the bare network
+    exploration: Literal["alphago_zero", "alphazero"] = "alphazero"
+    c: float = 1.25
+    c_base: float = 19652.0
+    fpu: Literal["zero", "parent"] | float = "zero"
+    noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
+    noise_alpha: float = 0.3
+    noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
+    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
+    reuse: bool = True  # keep the subtree of the move played
+    inherited: Literal["counted", "added"] = "counted"  # do its visits count as simulations, or are all done anew
+    leaves: int = 1  # per game and round
+    virtual_loss: int = 1  # visits, lost, of a leaf that waits; only where leaves > 1
+    nodes: int = 0  # room per game; 0: as many as can be needed, with inherited "added" for two searches
+    width: int = 0  # room for so many edges per node; 0: the game's actions, at most 64
+
+    def __post_init__(self) -> None:
+        _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
+        _one_of("inherited", self.inherited, "counted", "added")
+        if isinstance(self.fpu, str):
+            _one_of("fpu", self.fpu, "zero", "parent", "a number")
+        for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"search {name}: {getattr(self, name)} given; allowed: {least} or more")
+        if self.noise > 1 or self.noise_alpha <= 0 or self.noise_total < 0:
+            raise UserError("search noise: a share from 0 to 1, noise_alpha > 0 and noise_total >= 0 are allowed")
+        if 0 < self.nodes <= self.simulations:
+            raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
+
+    def rules(self, game: Game, seed: int, lane: int) -> Rules:
+        zero, named = self.fpu == "zero", isinstance(self.fpu, str)
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
+        given |= {"noise": float(self.noise), "width": self.edges_per_node(game)}
+        return Rules(
+            **given,
+            counted=self.inherited == "counted",
+            fpu_parent=not zero,
+            fpu_reduction=0.0 if named else float(self.fpu),
+            key=np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0],
+            lane=lane,
+        )
+
+    def edges_per_node(self, game: Game) -> int:
+        return self.width or min(game.actions, 64)
+
+    def room(self, game: Game) -> tuple[int, int]:
+        """Nodes and edges per game."""
+        again = 2 if self.reuse and self.inherited == "added" else 1
+        nodes = self.nodes or 1 + again * self.simulations
+        return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
+
+    def factors(self, visits: np.ndarray) -> np.ndarray:
+        """float32: what P / (1 + N(s, a)) is multiplied by at nodes of so many visits, of which one is their own."""
+        if self.exploration == "alphago_zero":
+            return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
+        return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
+
+
+def _one_of(name: str, given: str, *allowed: str) -> None:
+    if given not in allowed:
+        raise UserError(f"search {name}: {given!r} given; allowed: {', '.join(allowed)}")
+
+
+def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
+    """A tree of `games` games, none of them begun."""
+    nodes, edges = options.room(game)
+    most = games * options.leaves
+    visits = 2 + options.leaves * options.virtual_loss + 8 * max(nodes, options.simulations)
+    return Tree(
+        edges=np.zeros((games, edges), Edge),
+        sums=np.zeros((games, edges), Sums),
+        nodes=np.zeros((games, nodes), Node),
+        records=np.zeros((games, nodes, game.record), np.int8),
+        plays=np.zeros(games, Play),
+        root_priors=np.zeros((games, game.actions), np.float32),
+        leaves=np.zeros(most, Leaf),
+        paths=np.zeros((most, game.longest + 2), np.int32),
+        factors=options.factors(np.arange(visits, dtype=np.float64)),
+        moves=np.zeros(game.actions, np.int16),
+        record=np.zeros(game.record, np.int8),
+        kept=np.zeros(nodes, np.int32),
+    )

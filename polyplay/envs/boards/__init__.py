@@ -1,0 +1,1 @@
+"""Board games: compiled rules on records of fixed size."""

@@ -1,0 +1,100 @@
+"""The compiled rules against a plain twin."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES, Game
+
+SIZES = [*GAMES.values(), Game("wide", 4, 9, 4, gravity=True), Game("cells", 5, 4, 3, gravity=False)]
+
+
+class Plain:
+    """A position as a dict of stones; lines are looked for everywhere."""
+
+    def __init__(self, game: Game):
+        self.game, self.stones, self.moves = game, dict[tuple[int, int], int](), 0
+
+    def legal(self) -> list[int]:
+        g = self.game
+        if g.gravity:
+            return [c for c in range(g.columns) if (0, c) not in self.stones]
+        return [r * g.columns + c for r in range(g.rows) for c in range(g.columns) if (r, c) not in self.stones]
+
+    def play(self, action: int) -> int:
+        g, own = self.game, self.moves % 2 + 1
+        if g.gravity:
+            cell = max(r for r in range(g.rows) if (r, action) not in self.stones), action
+        else:
+            cell = divmod(action, g.columns)
+        self.stones[cell] = own
+        self.moves += 1
+        for (r, c), (down, right) in itertools.product(self.stones, [(0, 1), (1, 0), (1, 1), (1, -1)]):
+            if all(self.stones.get((r + i * down, c + i * right)) == own for i in range(g.k)):
+                return kernels.WON
+        return kernels.DRAWN if len(self.stones) == g.rows * g.columns else kernels.GOES_ON
+
+    def cells(self) -> np.ndarray:
+        board = np.zeros((self.game.rows, self.game.columns), np.int8)
+        for cell, own in self.stones.items():
+            board[cell] = own
+        return board
+
+
+def legal_of(game: Game, record: np.ndarray) -> list[int]:
+    out = np.empty(game.actions, np.int16)
+    return out[: kernels.legal(game.numbers, record, out)].tolist()
+
+
+@pytest.mark.parametrize("game", SIZES, ids=lambda g: g.name)
+def test_random_games_agree_with_a_plain_twin_move_by_move(game: Game):
+    rng, ends = np.random.default_rng(0), set()
+    for _ in range(200):
+        record, plain, status = game.new(), Plain(game), kernels.GOES_ON
+        while status == kernels.GOES_ON:
+            assert legal_of(game, record) == plain.legal()
+            assert (kernels.mover(record), kernels.ply(record)) == (plain.moves % 2, plain.moves)
+            action = rng.choice(plain.legal())
+            status = kernels.play(game.numbers, record, action)
+            assert status == plain.play(action)
+            assert np.array_equal(record[kernels.CELLS :].reshape(game.rows, game.columns), plain.cells())
+        ends.add(status)
+    assert kernels.WON in ends
+
+
+def test_planes_are_the_movers_view():
+    game = GAMES["connect_four"]
+    record, out = game.new(), np.empty(game.planes, np.float32)
+    for action in (3, 3, 0):
+        kernels.play(game.numbers, record, action)
+    kernels.planes(game.numbers, record, out)
+    assert out[2].max() == 0.0  # the second player moves
+    assert list(zip(*np.nonzero(out[0]), strict=True)) == [(4, 3)]
+    assert list(zip(*np.nonzero(out[1]), strict=True)) == [(5, 0), (5, 3)]
+    kernels.play(game.numbers, record, 6)
+    kernels.planes(game.numbers, record, out)
+    assert out[2].min() == 1.0
+    assert list(zip(*np.nonzero(out[0]), strict=True)) == [(5, 0), (5, 3)]
+
+
+def test_keys_are_equal_for_equal_positions_alone():
+    game, rng, seen = GAMES["connect_four"], np.random.default_rng(1), dict[int, bytes]()
+    for _ in range(300):
+        record, status = game.new(), kernels.GOES_ON
+        while status == kernels.GOES_ON:
+            status = kernels.play(game.numbers, record, rng.choice(legal_of(game, record)))
+            found = int(kernels.key(game.numbers, record))
+            assert seen.setdefault(found, record.tobytes()) == record.tobytes()
+    assert len(seen) == len(set(seen.values())) > 4000
+
+
+def test_a_long_game_counts_its_moves():
+    game = Game("large", 26, 26, 26, gravity=False)
+    record = game.new()
+    for action in range(300):
+        assert kernels.play(game.numbers, record, action) == kernels.GOES_ON
+        assert kernels.ply(record) == action + 1
