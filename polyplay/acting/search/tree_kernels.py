@@ -17,7 +17,7 @@ import numpy as np
 from polyplay.acting.search.noise_kernels import dirichlet, stream
 from polyplay.acting.search.tree import DRAWN, EXPANDED, FRESH, SEARCHING, UNEXPANDED, WON, Rules, Tree
 from polyplay.buffers.replay.rng import compiled
-from polyplay.envs.boards.kernels import legal, planes, play
+from polyplay.envs.boards.kernels import legal, play, write_planes
 
 _ONE, _NONE = np.float32(1.0), np.float32(-np.inf)
 
@@ -175,7 +175,7 @@ def _gather_game(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, 
             continue
         if sums[g, paths[count, depth]].pending > 0:
             break
-        planes(game, tree.records[g, node], batch[count])
+        write_planes(game, tree.records[g, node], batch[count])
         if rules.leaves > 1:
             _lose_virtually(edges, sums, first, priors, paths, rules, g, count, depth)
         tree.leaves[count].game, tree.leaves[count].node, tree.leaves[count].depth = g, node, depth
@@ -185,7 +185,7 @@ def _gather_game(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, 
 
 
 @compiled
-def gather(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
+def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
     """Add the next leaves of all games that have none waiting to a batch of `count` so far; gives the new count.
 
     Terminal leaves are backed up on the way.

@@ -61,7 +61,7 @@ class Game:
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """What a network sees: see kernels.planes."""
+        """What a network sees: see kernels.write_planes."""
         return 3, self.rows, self.columns
 
     @cached_property

@@ -91,7 +91,7 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 
 @_compiled
-def planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
+def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write what a network sees into out [3, rows, columns]: the mover's stones, the other's, and 1 where the first
     player moves.
     """

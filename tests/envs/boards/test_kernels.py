@@ -71,12 +71,12 @@ def test_planes_are_the_movers_view():
     record, out = game.new(), np.empty(game.planes, np.float32)
     for action in (3, 3, 0):
         kernels.play(game.numbers, record, action)
-    kernels.planes(game.numbers, record, out)
+    kernels.write_planes(game.numbers, record, out)
     assert out[2].max() == 0.0  # the second player moves
     assert list(zip(*np.nonzero(out[0]), strict=True)) == [(4, 3)]
     assert list(zip(*np.nonzero(out[1]), strict=True)) == [(5, 0), (5, 3)]
     kernels.play(game.numbers, record, 6)
-    kernels.planes(game.numbers, record, out)
+    kernels.write_planes(game.numbers, record, out)
     assert out[2].min() == 1.0
     assert list(zip(*np.nonzero(out[0]), strict=True)) == [(5, 0), (5, 3)]
 
