@@ -92,7 +92,11 @@ def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row
 
 
 def load(
-    path: str | Path, checkpoint: str | None = None, seed: int = 0, epsilon: float | None = None, trust: bool = False
+    path: str | Path,
+    checkpoint: str | int | None = None,
+    seed: int = 0,
+    epsilon: float | None = None,
+    trust: bool = False,
 ) -> Agent:
     """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
     from polyplay.evaluation import agent

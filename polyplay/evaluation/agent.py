@@ -35,17 +35,23 @@ class State:
 
 
 def load_agent(
-    path: str | Path, checkpoint: str | None = None, seed: int = 0, epsilon: float | None = None, trust: bool = False
+    path: str | Path,
+    checkpoint: str | int | None = None,
+    seed: int = 0,
+    epsilon: float | None = None,
+    trust: bool = False,
 ) -> Agent:
     """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's own
     directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay evaluate`).
     trust: open a run that was made elsewhere and executes a module by name. Raises UserError.
     """
+    if epsilon is not None and not 0.0 <= epsilon <= 1.0:
+        raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
     path = Path(path)
     if path.parent.name == "checkpoints" and checkpoint is None:
         path, checkpoint = path.parents[1], "best" if path.name.startswith(BEST) else path.name
     page, settings, options, config = load_run(path, trust)
-    found = choose_checkpoint(path, checkpoint)
+    found = choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     with _known_spaces(path):
         wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
         assert wired.envs.spec
@@ -78,6 +84,7 @@ class Agent:
         self._policy = load_policy(wired, found)
         self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
+        self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
 
     def __repr__(self) -> str:
         return f"<polyplay.Agent {self.system}, {checkpoint.manifest(self.checkpoint)['counters']['steps']:,} steps>"
@@ -155,6 +162,7 @@ class Agent:
 
     def _act(self, step: Batch, batched: bool, state: State | None, greedy: bool) -> tuple[Any, State]:
         action, _, after = self._choose(step, state, greedy)
+        self._acts = max(self._acts, after.acts)
         rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
         return (_stacked(rows) if batched else rows[0]), after
 
@@ -162,7 +170,7 @@ class Agent:
         from polyplay.acting.play import choose_with_value
 
         n = len(step["first"])
-        before = State(self._policy.initial(n), 0, n) if state is None else state
+        before = State(self._policy.initial(n), self._acts, n) if state is None else state
         how = replace(self._how, greedy=greedy, epsilon=0.0 if greedy else self._how.epsilon)
         found = choose_with_value(self.spec, self._policy, how, np.arange(n), step, before.network, before.acts)
         return found[0], found[1], State(found[2], before.acts + 1, n)

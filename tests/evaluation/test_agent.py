@@ -17,6 +17,7 @@ import polyplay
 from polyplay import systems
 from polyplay.acting import play
 from polyplay.acting.play import PlayOptions
+from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.envs import space_files
 from polyplay.evaluation import agent
@@ -129,6 +130,14 @@ def test_predict_is_stable_baselines_signature(cart):
     assert found.predict(obs, state, episode_start=np.array([True, False, False]))[0].shape == (3,)
 
 
+def test_calls_without_a_state_draw_new_numbers(cart):
+    agent, again = polyplay.load(cart), polyplay.load(cart)
+    obs = np.zeros(4, np.float32)
+    actions = [int(agent.act(obs)[0]) for _ in range(60)]
+    assert 5 < sum(actions) < 55
+    assert actions == [int(again.predict(obs)[0]) for _ in range(60)]
+
+
 def test_evaluate_plays_as_the_command_and_writes_nothing(cart):
     before = sorted(cart.iterdir())
     found = polyplay.load(cart)
@@ -144,6 +153,11 @@ def test_a_checkpoint_by_its_directory_number_or_name(cart):
     newest = max((cart / "checkpoints").glob("[0-9]*"))
     assert polyplay.load(newest).checkpoint == newest == polyplay.load(cart, checkpoint=newest.name).checkpoint
     assert repr(polyplay.load(newest)).startswith("<polyplay.Agent ppo, ")
+    assert polyplay.load(cart, checkpoint=checkpoint.update_of(newest)).checkpoint == newest
+    with pytest.raises(UserError, match="--checkpoint: '99999999' given, allowed: best, "):
+        polyplay.load(cart, checkpoint=99_999_999)
+    with pytest.raises(UserError, match="epsilon: 2 given, allowed: from 0 to 1"):
+        polyplay.load(cart, epsilon=2)
 
 
 @pytest.mark.parametrize(

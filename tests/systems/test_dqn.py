@@ -53,7 +53,7 @@ def test_it_learns_catch(how, tmp_path):
         pytest.param({"double": True}, marks=pytest.mark.long, id="double"),
         pytest.param({"head": "dueling"}, marks=pytest.mark.long, id="dueling"),
         pytest.param({"priority": 0.6}, marks=pytest.mark.long, id="prioritized"),
-        pytest.param({"replicas": 2}, id="replicas"),
+        pytest.param({"replicas": 2}, marks=pytest.mark.long, id="replicas"),
     ],
 )
 def test_it_learns_with_every_improvement(more, tmp_path):
