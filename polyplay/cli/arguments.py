@@ -15,6 +15,13 @@ EXAMPLES = (
     "a2c --env ALE/Pong-v5 --preset quick",
     "impala --env CartPole-v1 --hidden 128 128",
 )
+COMMON = (
+    "  --env ID             ALE/NAME, a Gymnasium id, module:callable, or toy:NAME",
+    "  --lanes N            parallel environments, also --num-envs",
+    "  --network NAME       auto, mlp, nature, impala, …, or module:callable",
+    "  --learning-rate X    at the start",
+    "  --preset NAME        named set of defaults; chosen by --env if not given",
+)
 
 
 def parse_words(
@@ -60,10 +67,16 @@ def _show_general_help(verb: str) -> NoReturn:
     from polyplay import systems
     from polyplay.runs import flags
     from polyplay.runs.option_groups import grouped
-    from polyplay.runs.options import RunOptions
+    from polyplay.runs.options import MORE, RunOptions
 
-    lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for."]
-    lines += [f"`polyplay {verb} ppo --help` lists ppo's options too. Those below are the same for every system.", ""]
-    lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES)]
+    lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for.", ""]
+    lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES), ""]
+    lines += [
+        f"options of most systems (`polyplay {verb} ppo --help` lists all of ppo's):",
+        *COMMON,
+        "",
+        *MORE.split("\n"),
+    ]
+    lines += ["The options below are the same for every system."]
     groups = grouped((), flags.option_types(RunOptions))
     flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))

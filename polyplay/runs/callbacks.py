@@ -54,16 +54,19 @@ class Callbacks:
         if self.callbacks:
             self.events.append(("on_checkpoint", path))
 
-    def call(self) -> None:
-        """Call the user's code with all that has happened since. Raises what it raises."""
+    def call(self, ended: bool = False) -> None:
+        """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left
+        for it to stop.
+        """
+        if ended:
+            self.finish = lambda reason: None
         while self.events:
             method, what = self.events.popleft()
             self._call(method, what)
 
     def end(self, summary: Row) -> None:
         """The run is over; what it still wrote comes first."""
-        self.finish = lambda reason: None
-        self.call()
+        self.call(ended=True)
         self._call("on_end", summary)
 
     def _call(self, method: str, what: Any) -> None:

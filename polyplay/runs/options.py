@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
+MORE = """--seeds 0..4 trains once per seed.
+--config FILE reads options from config.json, YAML or TOML; flags override them."""
 LIMITS = ("frames", "steps", "minutes", "until_return")
 CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos")  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
@@ -71,7 +73,7 @@ class RunOptions:
     frames: Count | None = None
     """stop after this many frames of the environment (with frame skip 4: four per agent step)"""
     steps: Count | None = None
-    """stop after this many agent steps (also --total-timesteps, -n); instead of --frames"""
+    """stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames"""
     minutes: Seconds | None = None
     """stop after this many minutes of wall time"""
     until_return: float | None = None
@@ -184,8 +186,9 @@ def parse(
         named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
         name, base = _preset(page, named)
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
-        about = f"Defaults are those of preset {name}; there are {', '.join(_presets.names(page))}.\n"
-        about += "--seeds 0..4 trains once a seed; --config FILE takes options from a run's config.json or from YAML."
+        about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
+        about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
+        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
         about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
         flags.show_help([base, RunOptions(preset=name)], groups, command, about)
     return _with_file(page, flags.parse_values(words, types), "command line", file)

@@ -27,7 +27,8 @@ PATIENCE = 120.0  # seconds to wait for the first update in it
 # what may be halved to make a plan fit, in the order in which that is tried
 FIELDS = ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch")
 HALVINGS = 12
-COMPILES = "the replay's loops are compiled on this machine first: about half a minute in which nothing is learnt"
+COMPILES = "the replay's loops are compiled on this machine first: about half a minute"
+ANEW = "environments start new episodes"
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,15 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint += int(0 if own else parts["replay"])
-    kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
+    when = f"every {options.checkpoint_every:g} s, the last {options.keep} and the best stay"
     lines = [
         ("workers", _workers(crew)),
         *([("cores", crew.divided)] if crew.divided else []),
         *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
-        ("disk", f"{size_text(checkpoint)} a checkpoint without its environments, {kept}"),
-        ("length", _length(crew, options, total, done, skip)),
+        ("disk", f"{size_text(checkpoint)} per checkpoint without environments; {when}"),
+        ("length", _length(options, total, done, skip)),
+        ("updates", _updates(crew, total)),
         ("repeat", _repeats(crew)),
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
@@ -147,28 +149,33 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
     return f"about {size_text(sum(parts.values()))} of {size_text(limit)}, predicted: {text}"
 
 
-def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
-    rows = rows_per_update(crew)
-    text = f"{int(total * skip):,} frames = {int(total):,} agent steps = "
-    replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
-    passes = next((r.spec.passes for r in crew.roles if r.spec), None)
-    if any(replay.ratio is None for replay in replays):
-        text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
-    elif passes is None:
-        each = f", one every {rows:,} after the first {first_sample(crew):,}" if replays else f" of {rows:,}"
-        updates = updates_of(crew, total)
-        text += f"{updates:,} update{'s' * (updates != 1)}{each}"
-    else:
-        turns, each, parts = updates_of(crew, total), passes.epochs, passes.minibatches
-        text += f"{turns:,} rollout{'s' * (turns != 1)} of {rows:,}, each learnt from in "
-        text += (
-            f"{each} pass{'es' * (each != 1)} of {parts} update{'s' * (parts != 1)}: at most {turns * each * parts:,}"
-        )
-        text += f", with a lag of 0 to {passes.updates - 1} from the passes alone" * (passes.updates > 1)
+def _length(options: Any, total: float, done: int, skip: int) -> str:
+    text = f"{int(total):,} agent steps" + (f" = {int(total * skip):,} frames" if skip > 1 else "")
     text += f"; {done * skip:,} frames are done" if done else ""
     sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
     return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
+
+
+def _updates(crew: Any, total: float) -> str:
+    rows, n = rows_per_update(crew), updates_of(crew, total)
+    replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
+    passes = next((r.spec.passes for r in crew.roles if r.spec), None)
+    if any(replay.ratio is None for replay in replays):
+        return f"batches of {rows:,}, as many as there is time for"
+    if replays:
+        return f"{_counted(n, 'update')}, one every {rows:,} agent steps after the first {first_sample(crew):,}"
+    if passes is None:
+        return f"about {_counted(n, 'update')} of {rows:,} rows"
+    each = f"{_counted(passes.epochs, 'epoch')} of {_counted(passes.minibatches, 'minibatch')}"
+    made = _counted(n * passes.updates, "update")
+    lag = f" (lag 0 to {passes.updates - 1} within a rollout)" * (passes.updates > 1)
+    return f"about {made}: {_counted(n, 'rollout')} of {rows:,} rows, {each} each{lag}"
+
+
+def _counted(n: int, noun: str) -> str:
+    plural = "es" if noun.endswith("batch") else "s"
+    return f"{n:,} {noun}{plural * (n != 1)}"
 
 
 def minutes_text(minutes: float) -> str:
@@ -252,30 +259,25 @@ def _resumes(crew: Any) -> str:
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if whole and not ahead:
-        return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
+        return f"saves weights, optimiser, counters; {ANEW}, replays fill anew"
     if not whole and any(r.apart for r in crew.roles):
-        return "weights, optimiser and counters, read while workers change them; lanes begin new games"
+        return f"saves weights, optimiser, counters while workers change them; {ANEW}"
     if not kinds <= {"toy", "processes", "inline"}:
-        return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
-    alone = "" if kinds == {"toy"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
-    how = "to the bit" if resumes_exactly(crew) else "as it was, but workers run freely"
+        return f"saves weights, optimiser, counters, rollouts in flight; {ANEW}"
+    saved = "saves all, environments too" + ("" if kinds == {"toy"} else " if they can be saved")
     if ahead:
-        how = "as it was, batches that were drawn ahead are drawn anew"
-    return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
+        return f"{saved}; batches drawn ahead are drawn anew"
+    return f"{saved}; {'bitwise' if resumes_exactly(crew) else 'not bitwise: workers run freely'}"
 
 
 def episodes(envs: Any) -> str:
-    """What ends an episode, what the value beyond its last state is, and what comes after."""
-    told = envs.spec.describe
+    """What ends an episode, and the value beyond its end."""
+    facts = envs.spec.describe
+    ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if envs.title.startswith("ALE/"):
-        life = " or life" if told.get("life loss", "ignored") != "ignored" else ""
-        ends, cut = f"a lost game{life} ends one", f"cut after {_number(told.get('max frames'))} frames"
-    else:
-        ends, cut = "terminated ends one", f"truncated cuts one (time limit: {told.get('time limit', 'its own')})"
-    return (
-        f"{ends}: value 0 beyond; {cut}: value of the real last observation; the next row is a new one's first "
-        "(NEXT_STEP), never learnt across"
-    )
+        life = " or life" if facts.get("life loss", "ignored") != "ignored" else ""
+        ended, cut = f" by a lost game{life}", f" after {_number(facts.get('max frames'))} frames"
+    return f"terminated{ended}: value 0; truncated{cut}: value of the last observation"
 
 
 def _number(text: str | None) -> str:

@@ -81,7 +81,7 @@ class Session:
         self.signals: list[str] = []  # received, and not yet reported
         self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.saw_remark = False
+        self.saw_remark = self.last_reported = False
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
         self.config, self.origin, self.lock = read_config(self.directory), origin(self.directory), setup.lock
@@ -145,6 +145,9 @@ class Session:
             if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
                 break
         self._look()  # all learners have ended: their last parts are there, or never will be
+        self._report()
+        self.last_reported = True
+        self.callbacks.call(ended=True)
 
     def _poll(self) -> bool:
         """Whether the learners are done. Raises Stopped: they are not to be waited for."""
@@ -268,13 +271,14 @@ class Session:
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
-        """Report for the last time, stop the crew, write the summary."""
+        """Report for the last time where that is not done, stop the crew, write the summary."""
         self.closing = True
         sizes: dict[str, dict[int, int]] = {}
         with contextlib.suppress(Exception):
             sizes = self.metrics.histograms()
             self.metrics.report_games(self.reporter, self._warn)
-            self._report()
+            if not self.last_reported:
+                self._report()
         if self.faults:
             self.faults.release()
         self.crew.stop()

@@ -282,6 +282,21 @@ def python(code: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
 
 
+def test_help_of_training_says_where_defaults_come_from_and_what_most_systems_take(capsys: pytest.CaptureFixture):
+    def help_of(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            main.main(["train", *words, "--help"])
+        return capsys.readouterr().out
+
+    general, page, classic = help_of(), help_of("ppo"), help_of("ppo", "--env", "CartPole-v1")
+    for option in ("--env", "--lanes", "--network", "--learning-rate", "--preset", "--seeds 0..4", "--config FILE"):
+        assert option in general
+    assert "preset paper, for ALE/Pong-v5" in page
+    assert "`polyplay train ppo --env ID --help`" in page
+    assert "preset classic, for CartPole-v1." in classic
+    assert "--config FILE" in page
+
+
 def test_help_and_version_import_nothing_heavy():
     code = (
         "import sys; from polyplay.cli.main import main; main(['--help']); main(['--version'])\n"

@@ -9,6 +9,7 @@ import pytest
 import polyplay
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.runs import listing
 
 TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
 TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
@@ -75,6 +76,19 @@ def test_a_callback_that_raises_leaves_a_run_that_can_go_on(tmp_path: Path):
     assert checkpoint.everything(tmp_path / "run")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
+
+
+def test_one_that_raises_on_the_last_report_fails_the_run(tmp_path: Path):
+    def broken(run: Any, row: dict[str, Any]) -> None:
+        if row["steps"] >= 1600:
+            raise RuntimeError("my mistake")
+
+    with pytest.raises(RuntimeError, match="my mistake") as caught:
+        polyplay.train("a2c", **TOY | {"report_every": 1e6}, steps=1600, run=tmp_path / "run", callbacks=[broken])
+    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
+    assert [row["state"] for row in listing.list_runs([tmp_path / "run"])] == ["failed"]
 
 
 def test_mistakes_are_one_line_and_nothing_is_made(tmp_path: Path):

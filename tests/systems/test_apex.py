@@ -149,10 +149,10 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     role = next(r for r in crew.roles if r.name == "serve_replay")
     samples = role.out
     assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
-    assert "as many updates of 64 as there is time for" in dict(told.lines)["length"]
+    assert dict(told.lines)["updates"] == "batches of 64, as many as there is time for"
     crew = Crew(steps=100_000)
     told = plan.make_plan(crew, wired(crew), RunOptions())
-    assert "12,437 updates, one every 8 after the first 500" in dict(told.lines)["length"]
+    assert dict(told.lines)["updates"] == "12,437 updates, one every 8 agent steps after the first 500"
 
 
 @pytest.mark.parametrize(

@@ -187,4 +187,4 @@ def test_its_picture_and_plan_tell_of_the_memory():
     crew = Crew(steps=100_000)
     told = plan.make_plan(crew, wired(crew), RunOptions())
     assert told.memory["replay"] > 0
-    assert "12,500 updates, one every 4 after the first 50,000" in dict(told.lines)["length"]
+    assert dict(told.lines)["updates"] == "12,500 updates, one every 4 agent steps after the first 50,000"

@@ -183,9 +183,9 @@ def test_its_plan_and_memory_count_the_server_once():
     told = plan.make_plan(crew, system, RunOptions(steps=1_000))
     lines = dict(told.lines)
     assert lines["workers"].startswith("bundle ×2 with 4 lanes each, serve_parameters ×2")
-    assert lines["length"].endswith("62 updates, one every 8 after the first 500")
+    assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
     assert lines["repeat"].startswith("not exact")
-    assert lines["resume"].startswith("weights, optimiser and counters, whole")
+    assert lines["resume"].endswith("replays fill anew")
     assert system.resolved == {"learners": 2, "stale": 20}
     net = memory_estimate.bytes_of(system.policy())
     # a vector, gradient and target each; there a gradient each, two copies, two statistics

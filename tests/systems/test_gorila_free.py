@@ -254,9 +254,9 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     made = plan.make_plan(crew, wired(crew), RunOptions(steps=1_000))
     lines = dict(made.lines)
     assert lines["workers"].startswith("act ×2 with 4 lanes each, serve_replay ×2, learn ×2, serve_parameters ×2")
-    assert lines["length"].endswith("62 updates, one every 8 after the first 500")
+    assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
     assert lines["repeat"].startswith("not exact")
-    assert lines["resume"].startswith("as it was, batches that were drawn ahead are drawn anew: environments")
+    assert lines["resume"].endswith("batches drawn ahead are drawn anew")
     samples = roles(crew)["learn"].source
     assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert made.checkpoint > made.memory["replay"]
@@ -265,7 +265,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 2 + 2) * net, rel=0.05)
     crew = Crew(0, steps=1_000)
     free = plan.make_plan(crew, wired(crew, ratio=0.0), RunOptions(steps=1_000))
-    assert "as many updates of 64 as there is time for" in dict(free.lines)["length"]
+    assert dict(free.lines)["updates"] == "batches of 64, as many as there is time for"
 
 
 @pytest.mark.parametrize(

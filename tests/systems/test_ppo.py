@@ -85,7 +85,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "AllReduce(adam) of 2" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, page.build(c, crew), RunOptions(steps=10_240)).lines)
-    assert "10 rollouts of 1,024, each learnt from in 3 passes of 4 updates: at most 120" in made["length"]
+    assert "about 120 updates: 10 rollouts of 1,024 rows, 3 epochs of 4 minibatches each" in made["updates"]
     assert made["repeat"].startswith("bitwise reproducible")
 
 

@@ -227,7 +227,8 @@ def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console
 ) -> Iterator[RenderableType]:
     """The first lines of a run, or all there is of one that is only planned."""
-    yield Text.assemble((f"polyplay {run['system']}", "bold"), f"  in {directory}")
+    title, where = f"polyplay {run['system']}", f"  in {directory}"
+    yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
     yield settings_lines(run["config"], run["options"], run["sources"], console.width)
     environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
     yield from fact_lines([("playing", environment), *plan], console)
@@ -303,7 +304,7 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
 
 def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list[str]:
     steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
-    alone = f" (passes alone: 0 to {passes - 1})" if passes > 1 else ""
+    alone = f" (within a rollout: 0 to {passes - 1})" if passes > 1 else ""
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     return [
         f"frames {frames:,}   steps {steps:,}   updates {row['updates']:,}",

@@ -173,7 +173,7 @@ def test_the_lag_that_passes_make_is_said(tmp_path: Path):
     case.report(lag_sum=3, lag_count=2, lag_max=11)
     case.terminal.refresh()
     case.terminal.close()
-    assert "lag    1.50 mean, 11 most (passes alone: 0 to 11)" in plain(case.text)
+    assert "lag    1.50 mean, 11 most (within a rollout: 0 to 11)" in plain(case.text)
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
