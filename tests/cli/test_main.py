@@ -286,7 +286,7 @@ def test_help_of_training_says_where_defaults_come_from_and_what_most_systems_ta
     def help_of(*words: str) -> str:
         with pytest.raises(SystemExit):
             main.main(["train", *words, "--help"])
-        return capsys.readouterr().out
+        return " ".join(capsys.readouterr().out.split())  # as one line, however it is wrapped
 
     general, page, classic = help_of(), help_of("ppo"), help_of("ppo", "--env", "CartPole-v1")
     for option in ("--env", "--lanes", "--network", "--learning-rate", "--preset", "--seeds 0..4", "--config FILE"):
