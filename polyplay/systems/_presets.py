@@ -73,6 +73,8 @@ def domain(env: Any) -> str:
         return "other"
     if env.startswith(("ALE/", "toy:")):
         return "atari" if env.startswith("ALE/") else "toy"
+    if env.startswith("game:"):  # small vectors and discrete actions, as there
+        return "classic"
     module, _, name = env.rpartition(":")
     import gymnasium
 
