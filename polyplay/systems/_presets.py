@@ -68,7 +68,7 @@ def choose(page: Any, env: Any, **made: Any) -> str:
 
 
 def domain(env: Any) -> str:
-    """atari, toy, one of MODULES, or other: what is not registered in Gymnasium, or comes from elsewhere."""
+    """atari, toy, one of MODULES (board games: classic), or other: what is not registered in Gymnasium, or comes from elsewhere."""
     if not isinstance(env, str):
         return "other"
     if env.startswith(("ALE/", "toy:")):

@@ -11,7 +11,7 @@ import numpy as np
 from polyplay.common.errors import UserError
 from polyplay.envs.boards.game import GAMES, Game
 from polyplay.envs.boards.kernels import CELLS, compiled, mover
-from polyplay.envs.boards.rollouts import below, mcts, most_visited, random_move
+from polyplay.envs.boards.rollouts import integer_below, mcts, most_visited, random_move
 from polyplay.envs.pool import closest_names
 
 SOLVED = "connect_four"
@@ -62,6 +62,6 @@ def _perfect(game: Game) -> Opponent:
 
     def choose(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
         best = [best_moves(records[lane, CELLS:], mover(records[lane])) for lane in at]
-        return np.array([m[below(random, lane, len(m))] for lane, m in zip(at, best, strict=True)], np.int64)
+        return np.array([m[integer_below(random, lane, len(m))] for lane, m in zip(at, best, strict=True)], np.int64)
 
     return choose

@@ -18,7 +18,7 @@ _27, _30, _31, _32 = (np.uint64(x) for x in (27, 30, 31, 32))
 
 
 @compiled
-def below(random: np.ndarray, stream: int, limit: int) -> int:
+def integer_below(random: np.ndarray, stream: int, limit: int) -> int:
     """An integer in [0, limit), limit < 2³¹, from stream `stream` of random, uint64 [n]."""
     random[stream] += _A
     x = random[stream]
@@ -32,7 +32,7 @@ def below(random: np.ndarray, stream: int, limit: int) -> int:
 def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray, stream: int) -> int:
     """A legal action, each with the same chance. moves: room, int16 [actions]."""
     n = legal(game, record, moves)
-    return int(moves[below(random, stream, n)])
+    return int(moves[integer_below(random, stream, n)])
 
 
 @compiled
@@ -89,7 +89,7 @@ def _simulate(
         n = legal(game, record, moves)
         untried = _unvisited(child[node], moves, n)
         if untried:
-            action, made = int(moves[below(random, stream, untried)]), True
+            action, made = int(moves[integer_below(random, stream, untried)]), True
             child[node, action] = new
             node = new
             results[node] = play(game, record, action)
@@ -139,6 +139,6 @@ def most_visited(visits: np.ndarray, random: np.ndarray, stream: int) -> int:
     for action in range(visits.size):
         if visits[action] == top:
             ties += 1
-            if below(random, stream, ties) == 0:
+            if integer_below(random, stream, ties) == 0:
                 chosen = action
     return chosen

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import polyplay
 from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Field
@@ -16,8 +17,8 @@ from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.check.report import check_env
 from polyplay.envs.random_actions import action_sampler
-from polyplay.runs.trust import runs_code
 from tests.envs.boards.test_kernels import Plain
+from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 
 def play(pool, turns, seed=0):
@@ -204,9 +205,25 @@ def test_an_illegal_move_is_one_line_and_ends_the_pool():
         pool.recv()
 
 
-def test_check_passes_and_nothing_of_the_users_is_imported():
+def test_check_passes():
     report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
     assert report.status == 0
     assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
     assert report.card["opponent"] == "random"
-    assert not runs_code("game:connect:4x5x3+opponent=mcts:5")
+
+
+NET = {"tensorboard": False, "report_every": 0.5}
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path):
+    env = "game:tic_tac_toe+opponent=mcts:5"
+    resumed, whole = resumed_and_whole("ppo", tmp_path, 1_024, env=env, epochs=2, anneal="constant", **NET)
+    assert updates(resumed) == updates(whole)
+    assert same_weights(resumed, whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "steps"), [("ppo", 40_000), ("dqn", 30_000)])
+def test_it_is_learnt_against_random_moves(system, steps, tmp_path):
+    run = polyplay.train(system, env="game:tic_tac_toe", steps=steps, run=str(tmp_path / "run"), serial=True, **NET)
+    assert polyplay.evaluate(run.directory, episodes=200)["episodic_return_mean"] > 0.6

@@ -24,7 +24,7 @@ class PlainSearch:
         while result == kernels.GOES_ON:
             legal = legal_of(self.game, record)
             untried = [a for a in legal if (*moves, a) not in self.visits]
-            pick = untried[rollouts.below(self.random, 0, len(untried))] if untried else self.best(moves, legal)
+            pick = untried[rollouts.integer_below(self.random, 0, len(untried))] if untried else self.best(moves, legal)
             moves = (*moves, pick)
             result = kernels.play(self.game.numbers, record, pick)
             if untried:
@@ -33,7 +33,7 @@ class PlainSearch:
         while result == kernels.GOES_ON:
             legal = legal_of(self.game, record)
             winner = record[0]
-            result = kernels.play(self.game.numbers, record, legal[rollouts.below(self.random, 0, len(legal))])
+            result = kernels.play(self.game.numbers, record, legal[rollouts.integer_below(self.random, 0, len(legal))])
             winner = None if result == kernels.DRAWN else winner
         for n in range(len(moves), -1, -1):
             value = 0.5 if winner is None else float(winner == (last + len(moves) - n) % 2)
@@ -104,7 +104,7 @@ def test_more_simulations_play_better():
 
 def test_draws_and_equal_visits_are_uniform():
     random = np.array([3], np.uint64)
-    drawn = np.bincount([rollouts.below(random, 0, 7) for _ in range(7000)], minlength=7)
+    drawn = np.bincount([rollouts.integer_below(random, 0, 7) for _ in range(7000)], minlength=7)
     assert drawn.size == 7
     assert abs(drawn - 1000).max() < 120
     chosen = np.bincount([rollouts.most_visited(np.array([4, 1, 4, 4]), random, 0) for _ in range(3000)], minlength=4)
@@ -114,6 +114,6 @@ def test_draws_and_equal_visits_are_uniform():
 
 def test_a_stream_moves_alone():
     random = np.array([3, 3], np.uint64)
-    first = [rollouts.below(random, 1, 1000) for _ in range(5)]
+    first = [rollouts.integer_below(random, 1, 1000) for _ in range(5)]
     assert random[0] == 3
-    assert [rollouts.below(random, 0, 1000) for _ in range(5)] == first
+    assert [rollouts.integer_below(random, 0, 1000) for _ in range(5)] == first
