@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from polyplay.nets.precision import precision_of
 
 
-class Uniform:
+class UniformEvaluator:
     """Every move alike, every position even."""
 
     def __init__(self, actions: int):

@@ -156,7 +156,7 @@ def advance(
 
 
 @compiled
-def finished(tree: Tree, rules: Rules, out: np.ndarray) -> int:
+def find_finished(tree: Tree, rules: Rules, out: np.ndarray) -> int:
     """Write the games whose search is done into int64 [B], and give their number."""
     n = 0
     for g in range(tree.plays.size):

@@ -115,7 +115,7 @@ class Search:
 
     def round(self) -> np.ndarray:
         """Add leaves of the games that have none waiting to the batch; gives its planes so far [n, C, H, W]."""
-        self.count = tree_kernels.gather(self.tree, self.rules, self.numbers, self.planes, self.count)
+        self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
@@ -134,7 +134,7 @@ class Search:
 
     def finished(self) -> Finished:
         """The searches that are done and have not moved on."""
-        n = root_kernels.finished(self.tree, self.rules, self._found)
+        n = root_kernels.find_finished(self.tree, self.rules, self._found)
         games, shape = self._found[:n].copy(), (n, self.game.actions)
         visits, legal = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
         priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

@@ -126,7 +126,7 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 
 @compiled
-def gather(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
+def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
     """Add the next leaves of all games that have none waiting to a batch of `count` so far; gives the new count.
 
     Terminal leaves are backed up on the way.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.acting.search.evaluators import TorchEvaluator, Uniform
+from polyplay.acting.search.evaluators import TorchEvaluator, UniformEvaluator
 
 
 class Small(nn.Module):
@@ -48,7 +48,7 @@ def test_the_network_acts_with_its_running_statistics():
 
 
 def test_uniform_knows_nothing():
-    logits, values = Uniform(7).evaluate(positions(5))
+    logits, values = UniformEvaluator(7).evaluate(positions(5))
     assert (logits.shape, values.shape) == ((5, 7), (5,))
     assert not logits.any()
     assert not values.any()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import Uniform
+from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.search.search import temperatures, visit_shares
 from polyplay.acting.search.tree import WON
 from polyplay.common.errors import UserError
@@ -169,7 +169,7 @@ def test_a_search_goes_on_to_the_bit_from_its_state(waiting: bool, more: dict[st
 @pytest.mark.parametrize("mirror", [False, True])
 def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value(mirror: bool):
     """x on c1, d1, with b1 and e1 open: the third in a row leaves two places for the fourth."""
-    search = Search(FOUR, 1, SearchOptions(simulations=20_000, reuse=False), Uniform(7))
+    search = Search(FOUR, 1, SearchOptions(simulations=20_000, reuse=False), UniformEvaluator(7))
     record = FOUR.new()
     for action in (2, 2, 3, 3):
         kernels.play(FOUR.numbers, record, 6 - action if mirror else action)
@@ -184,7 +184,7 @@ def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value(mirror: bool)
 
 
 def test_an_own_win_is_worth_1_and_is_the_childs_loss():
-    search = Search(THREE, 1, SearchOptions(simulations=50), Uniform(9))
+    search = Search(THREE, 1, SearchOptions(simulations=50), UniformEvaluator(9))
     record = THREE.new()
     for action in (0, 3, 1, 4):  # x o: the mover wins on cell 2
         kernels.play(THREE.numbers, record, action)
