@@ -255,9 +255,11 @@ def _resumes(crew: Any) -> str:
         return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
     if not whole and any(r.apart for r in crew.roles):
         return "weights, optimiser and counters, read while workers change them; lanes begin new games"
-    if not kinds <= {"toy", "processes", "inline"}:
+    if not kinds <= {"toy", "game", "processes", "inline"}:
         return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
-    alone = "" if kinds == {"toy"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
+    alone = (
+        "" if kinds <= {"toy", "game"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
+    )
     how = "to the bit" if resumes_exactly(crew) else "as it was, but workers run freely"
     if ahead:
         how = "as it was, batches that were drawn ahead are drawn anew"
