@@ -17,11 +17,25 @@ from polyplay.envs.pools.vector import VectorPool
 from polyplay.envs.pools.vector_modes import check_lanes
 from polyplay.envs.toys import games
 
+
+def _describe_board(envs: Envs) -> EnvSpec:
+    from polyplay.envs.boards import pool  # it loads Numba, which environment processes do without
+
+    return pool.describe(envs)
+
+
+def _connect_board(envs: Envs, seed: int, lane: int) -> Pool:
+    from polyplay.envs.boards import pool
+
+    return pool.BoardPool(envs, seed, lane)
+
+
 # by how a name begins; all others are Gymnasium environments
 OWN: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
     "toy:": (games.describe, games.ToyPool),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
+    "game:": (_describe_board, _connect_board),
 }
 
 

@@ -131,10 +131,10 @@ def bytes_of(net: Any) -> int:
 
 
 def kind_of(envs: Any) -> str:
-    """Which pool serves them: ale, toy, envpool, vector, inline or processes."""
+    """Which pool serves them: ale, toy, game, envpool, vector, inline or processes."""
     if envs.title.startswith("ALE/") and native(envs):
         return "ale"
-    for name in ("toy", "envpool"):
+    for name in ("toy", "game", "envpool"):
         if envs.title.startswith(f"{name}:"):
             return name
     if envs.spec.vector:
@@ -154,7 +154,7 @@ def _lanes(envs: Any) -> float:
         return IDLE_PROCESS_MB["ale"] * MB + envs.lanes * (
             IDLE_PROCESS_MB["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs)
         )
-    if kind in ("toy", "vector", "envpool"):
+    if kind in ("toy", "game", "vector", "envpool"):
         return envs.lanes * float(tree.nbytes(envs.spec.obs))
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 

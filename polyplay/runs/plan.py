@@ -262,9 +262,9 @@ def _resumes(crew: Any) -> str:
         return f"saves weights, optimiser, counters; {ANEW}, replays fill anew"
     if not whole and any(r.apart for r in crew.roles):
         return f"saves weights, optimiser, counters while workers change them; {ANEW}"
-    if not kinds <= {"toy", "processes", "inline"}:
+    if not kinds <= {"toy", "game", "processes", "inline"}:
         return f"saves weights, optimiser, counters, rollouts in flight; {ANEW}"
-    saved = "saves all, environments too" + ("" if kinds == {"toy"} else " if they can be saved")
+    saved = "saves all, environments too" + ("" if kinds <= {"toy", "game"} else " if they can be saved")
     if ahead:
         return f"{saved}; batches drawn ahead are drawn anew"
     return f"{saved}; {'bitwise' if resumes_exactly(crew) else 'not bitwise: workers run freely'}"

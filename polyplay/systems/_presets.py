@@ -68,11 +68,13 @@ def choose(page: Any, env: Any, **made: Any) -> str:
 
 
 def domain(env: Any) -> str:
-    """atari, toy, one of MODULES, or other: what is not registered in Gymnasium, or comes from elsewhere."""
+    """atari, toy, one of MODULES (board games: classic), or other: what Gymnasium has not, or has from elsewhere."""
     if not isinstance(env, str):
         return "other"
     if env.startswith(("ALE/", "toy:")):
         return "atari" if env.startswith("ALE/") else "toy"
+    if env.startswith("game:"):  # small vectors and discrete actions, as there
+        return "classic"
     module, _, name = env.rpartition(":")
     import gymnasium
 

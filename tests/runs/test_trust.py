@@ -88,8 +88,8 @@ def test_other_environments_need_none(tmp_path: Path, monkeypatch, capfd: pytest
     assert main.main(["evaluate", str(run), "--episodes", "1"]) == 0
     assert "executes" not in capfd.readouterr().err
     assert "signature" not in json.loads((run / "config.json").read_text())
-    names = ("ALE/Pong-v5", "toy:catch", "envpool:Pong-v5", "CartPole-v1", None, "a:b", "toy:a:b")
-    assert [trust.runs_code(name) for name in names] == [False] * 5 + [True] * 2
+    names = ("ALE/Pong-v5", "toy:catch", "game:connect:4x5x3", "envpool:Pong-v5", "CartPole-v1", None, "a:b", "toy:a:b")
+    assert [trust.runs_code(name) for name in names] == [False] * 6 + [True] * 2
 
 
 def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, monkeypatch):

@@ -71,6 +71,7 @@ def test_what_is_given_wins_over_the_preset():
         ("ALE/Pong-v5", "atari"),
         ("toy:catch", "toy"),
         ("CartPole-v1", "classic"),
+        ("game:connect_four", "classic"),
         ("LunarLander-v3", "box2d"),
         ("Hopper-v5", "mujoco"),
         ("module:make", "other"),

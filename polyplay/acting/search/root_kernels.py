@@ -10,15 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.acting.search.tree import DRAWN, ENDED, EXPANDED, FRESH, SEARCHING, WON, Rules, Tree
-from polyplay.acting.search.tree_kernels import set_root
-from polyplay.buffers.replay.rng import compiled, inlined
+from polyplay.acting.search.tree_kernels import compiled, set_root
+from polyplay.buffers.replay.rng import inlined
 from polyplay.envs.boards.kernels import legal, play, ply
+
+
+@inlined
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    """By a loop: an assignment of slices would make an array, for they might overlap."""
+    for i in range(target.size):
+        target[i] = source[i]
 
 
 @inlined
 def _plant(tree: Tree, g: int) -> None:
     """An empty tree at the position in `tree.record`."""
-    tree.records[g, 0, :] = tree.record
+    _copy(tree.record, tree.records[g, 0])
     tree.nodes[g, 0].status, tree.nodes[g, 0].count = FRESH, 0
     tree.nodes[g, 0].explored, tree.nodes[g, 0].value = 0.0, 0.0
     tree.edges[g, 0].q, tree.edges[g, 0].u, tree.edges[g, 0].visits, tree.edges[g, 0].child = 0.0, 0.0, 0, 0
@@ -31,7 +38,7 @@ def begin(tree: Tree, games: np.ndarray, records: np.ndarray) -> None:
     """Search from these positions, int8 [n, record], whose games go on."""
     for i in range(games.size):
         g = games[i]
-        tree.record[:] = records[i]
+        _copy(records[i], tree.record)
         _plant(tree, g)
         tree.plays[g].waiting, tree.plays[g].status = 0, SEARCHING
         tree.plays[g].searches += 1
@@ -69,7 +76,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
         if tree.kept[node] < 0:
             continue
         tree.nodes[g, nodes] = tree.nodes[g, node]
-        tree.records[g, nodes, :] = tree.records[g, node]
+        _copy(tree.records[g, node], tree.records[g, nodes])
         if tree.nodes[g, node].status == EXPANDED:
             first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
             tree.nodes[g, nodes].first = edges
@@ -135,7 +142,7 @@ def advance(
     """Make moves and search on; results int8 [n] becomes what the boards' `play` says of them."""
     for i in range(games.size):
         g = games[i]
-        tree.record[:] = tree.records[g, 0]
+        _copy(tree.records[g, 0], tree.record)
         results[i] = play(game, tree.record, actions[i])
         tree.plays[g].searches += 1
         edge = _root_edge(tree, g, actions[i])

@@ -140,7 +140,8 @@ class Search:
         priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         value, raw = np.zeros(n, np.float32), np.zeros(n, np.float32)
         plies = np.zeros(n, np.int64)
-        root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
+        if n:
+            root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
         return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw)
 
     def choose(self, done: Finished) -> np.ndarray:

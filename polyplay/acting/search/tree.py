@@ -72,6 +72,7 @@ class Tree(NamedTuple):
     moves: np.ndarray  # int16 [A], scratch
     record: np.ndarray  # int8 [record], scratch
     kept: np.ndarray  # int32 [N], scratch
+    shares: np.ndarray  # float64 [A], scratch
 
 
 class Rules(NamedTuple):
@@ -184,4 +185,5 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
         moves=np.zeros(game.actions, np.int16),
         record=np.zeros(game.record, np.int8),
         kept=np.zeros(nodes, np.int32),
+        shares=np.zeros(game.actions, np.float64),
     )

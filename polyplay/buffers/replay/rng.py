@@ -8,7 +8,9 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
+from polyplay.common.compiled import cached_njit
+
+compiled = cached_njit()
 inlined = njit(inline="always", error_model="numpy")
 
 

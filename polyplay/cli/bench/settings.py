@@ -38,7 +38,7 @@ SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
 }
 MEASURED = sorted(SETTINGS)  # systems that learn from what was just done: drawing from a replay is not among the parts
 LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
-NATIVE = ("ale", "toy", "vector", "envpool")  # pools that step many lanes in their worker's own threads
+NATIVE = ("ale", "toy", "game", "vector", "envpool")  # pools that step many lanes in their worker's own threads
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ the cells row by row from the top: 0 empty, 1 the first player's, 2 the second's
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from polyplay.common.compiled import cached_njit
 
 K_IN_A_ROW = 0
 KIND, ROWS, COLUMNS, K, GRAVITY = range(5)  # of a game's numbers
@@ -18,28 +19,28 @@ GOES_ON, WON, DRAWN = range(3)  # what a move leads to; WON: by who made it
 CELLS = 4  # where a record's cells begin
 PLIES = 128
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
+compiled = cached_njit()
 
 
-@_compiled
+@compiled
 def start(game: np.ndarray, record: np.ndarray) -> None:
     """Write the initial position."""
     record[:] = 0
 
 
-@_compiled
+@compiled
 def mover(record: np.ndarray) -> int:
     """Whose turn it is: 0 the first player's, 1 the second's."""
     return int(record[0])
 
 
-@_compiled
+@compiled
 def ply(record: np.ndarray) -> int:
     """Moves made so far."""
     return int(record[1]) + PLIES * int(record[2])
 
 
-@_compiled
+@compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, into out int16 [actions]; their number."""
     cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity: those of the top row
@@ -51,7 +52,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     return n
 
 
-@_compiled
+@compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     """Make a legal move in the record; GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
@@ -70,7 +71,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     return GOES_ON if ply(record) < game[ROWS] * columns else DRAWN
 
 
-@_compiled
+@compiled
 def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: int) -> bool:
     """Whether k stones of `own` lie in a line through that cell."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
@@ -80,7 +81,7 @@ def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: i
     return False
 
 
-@_compiled
+@compiled
 def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int, right: int, own: int) -> int:
     """Stones of `own` one behind another from that cell on, without it."""
     rows, columns = game[ROWS], game[COLUMNS]
@@ -90,7 +91,7 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
     return n
 
 
-@_compiled
+@compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write what a network sees into out [3, rows, columns]: the mover's stones, the other's, and 1 where the first
     player moves.
@@ -105,7 +106,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
             out[2, row, column] = first
 
 
-@_compiled
+@compiled
 def key(game: np.ndarray, record: np.ndarray) -> np.uint64:
     """A number that equal positions share and others, but for one in 2⁶⁴, do not (SplitMix64 over the cells)."""
     found = np.uint64(0x9E3779B97F4A7C15) * np.uint64(record[0] + 1)

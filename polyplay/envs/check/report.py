@@ -84,7 +84,7 @@ class EnvChecker:
     @property
     def own(self) -> bool:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        return self.envs.title.startswith(("ALE/", "toy:", "envpool:")) or self.envs.spec.vector
+        return self.envs.title.startswith(("ALE/", "toy:", "game:", "envpool:")) or self.envs.spec.vector
 
     def trial(self, lane: int) -> TrialResult:
         """One lane by itself. Raises UserError: no such environment."""

@@ -28,6 +28,7 @@ VARIANTS: list[tuple[Game, dict[str, Any]]] = [
     (ROW, {"simulations": 30, "fpu": "parent", "noise": 0.25, "noise_total": 3.0}),
     (FOUR, {"simulations": 30, "fpu": 0.25, "leaves": 2, "inherited": "added"}),
     (FOUR, {"simulations": 40, "nodes": 45, "inherited": "added"}),  # too few to keep much
+    (FOUR, {"simulations": 60, "width": 2, "leaves": 2}),  # most leaves find no room for their edges
     (THREE, {"simulations": 0}),
 ]
 GAMES_AT_ONCE = 3
@@ -80,9 +81,11 @@ def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
         moves += len(actions)
     given_up = search.tree.plays["given_up"]
     assert given_up.tolist() == [twin.given_up for twin in twins]
-    if more.get("inherited") != "added":  # what it inherits again and again may be too much for any room
+    if (
+        more.get("inherited") != "added" and "width" not in more
+    ):  # what it inherits again and again may be too much for any room
         assert given_up.sum() == 0
-    elif "nodes" in more:
+    elif "nodes" in more or "width" in more:
         assert given_up.sum() > 5
     assert moves >= 5 * GAMES_AT_ONCE
 
@@ -99,6 +102,37 @@ def test_no_terminal_leaf_is_evaluated_and_no_virtual_loss_is_left(leaves: int):
         done = search.finished()
         assert not search.tree.sums["pending"][done.games].any()
         search.advance(done.games, search.choose(done))
+
+
+def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime():
+    search = search_of(THREE, {"simulations": 40, "reuse": False})
+    finished = search.step()
+    while len(finished.games) != 1:  # the one that ends sooner, by leaves that are terminal
+        if len(finished.games):
+            search.advance(finished.games, search.choose(finished))
+        finished = search.step()
+    assert len(search.round()) == GAMES_AT_ONCE - 1
+    before = search.planes[: search.count].copy()
+    search.advance(finished.games, search.choose(finished))
+    assert len(search.round()) == GAMES_AT_ONCE
+    assert np.array_equal(search.planes[: GAMES_AT_ONCE - 1], before)
+    assert search.tree.leaves["game"].tolist()[-1] == finished.games[0]
+    search.answer(*search.evaluator.evaluate(search.planes))
+
+
+def test_planes_in_the_other_layout_are_the_same_and_so_is_the_search():
+    one, two = (
+        Search(FOUR, 2, SearchOptions(simulations=20), Stub(FOUR), channels_last=last, dtype=dtype)
+        for last, dtype in ((False, np.float32), (True, np.float64))
+    )
+    for search in (one, two):
+        search.restart()
+        for _ in range(21):
+            done = search.step()
+        assert search.planes.shape == (2, 3, 6, 7)
+    assert np.array_equal(done.visits, one.finished().visits)
+    assert np.array_equal(one.planes, two.planes)
+    assert two.planes.strides[1] == 8
 
 
 def won(stones: np.ndarray) -> bool:

@@ -53,7 +53,7 @@ def legal_of(game: Game, record: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("game", SIZES, ids=lambda g: g.name)
 def test_random_games_agree_with_a_plain_twin_move_by_move(game: Game):
     rng, ends = np.random.default_rng(0), set()
-    for _ in range(200):
+    for _ in range(400):
         record, plain, status = game.new(), Plain(game), kernels.GOES_ON
         while status == kernels.GOES_ON:
             assert legal_of(game, record) == plain.legal()

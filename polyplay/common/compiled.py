@@ -1,0 +1,53 @@
+"""Compiled loops that are compiled anew when a file changes that their machine code was made from. Imports no torch.
+
+A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+from numpy import generic
+
+
+def cached_njit(**options: Any) -> Callable[[Any], Any]:
+    """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on."""
+
+    def decorate(function: FunctionType) -> Any:
+        loop = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
+        index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
+        if index is not None and hasattr(index, "_source_stamp"):
+            index._source_stamp = source_stamp(function)
+        return loop
+
+    return decorate
+
+
+def source_stamp(function: FunctionType) -> str:
+    """Hash of a function's file, of the files of the loops that it can reach, and of the numbers imported there."""
+    files: set[Path] = set()
+    numbers: list[str] = []
+    _collect(function, files, numbers)
+    digest = hashlib.sha256(repr(sorted(numbers)).encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> None:
+    path = Path(function.__code__.co_filename)
+    if path in files:
+        return
+    files.add(path)
+    for name, value in function.__globals__.items():
+        if isinstance(value, Dispatcher):
+            _collect(value.py_func, files, numbers)
+        elif isinstance(value, bool | int | float | generic):
+            numbers.append(f"{name}={value!r}")

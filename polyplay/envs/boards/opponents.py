@@ -1,0 +1,50 @@
+"""Opponents by name, as parts of an environment: `random`, `mcts:SIMULATIONS`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.kernels import compiled
+from polyplay.envs.boards.rollouts import mcts, most_visited, random_move
+from polyplay.envs.pool import closest_names
+
+MOST = 100_000  # simulations
+# of (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]): actions int64 [n]
+Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def opponent(name: str, game: Game) -> Opponent:
+    """The opponent of that name. It advances the random streams that it is given. Raises UserError."""
+    if name == "random":
+        return lambda records, random, at: _random_moves(game.numbers, records, random, at, game.actions)
+    found = re.fullmatch(r"mcts:(\d{1,9})", name)
+    if found and 1 <= int(found[1]) <= MOST:
+        return lambda records, random, at: _mcts_moves(game.numbers, records, random, at, game.actions, int(found[1]))
+    allowed = f"random, mcts:N with N simulations from 1 to {MOST:,}"
+    near = "" if found else closest_names(name, ("random", "mcts:100"))
+    raise UserError(f"game:{game.name}: opponent={name} given, allowed: {allowed}{near}")
+
+
+@compiled
+def _random_moves(
+    game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int
+) -> np.ndarray:
+    out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
+    for i in range(at.size):
+        out[i] = random_move(game, records[at[i]], room, random, at[i])
+    return out
+
+
+@compiled
+def _mcts_moves(
+    game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
+) -> np.ndarray:
+    out = np.empty(at.size, np.int64)
+    for i in range(at.size):
+        out[i] = most_visited(mcts(game, records[at[i]], simulations, actions, random, at[i]), random, at[i])
+    return out

@@ -1,0 +1,48 @@
+"""A compiled loop is compiled anew when the file of a loop inside it changes, or a number that it imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECORATOR = "from polyplay.common.compiled import cached_njit\ncompiled = cached_njit()\n"
+INNER = DECORATOR + "@compiled\ndef inner(x):\n    return x + {}\n"
+MIDDLE = DECORATOR + "from inner import inner\n@compiled\ndef middle(x):\n    return inner(x)\n"
+NUMBERS = "STEP = {}\n"
+OUTER = (
+    DECORATOR + "from middle import middle\nfrom numbers_of import STEP\n"
+    "@compiled\ndef outer(x):\n    return middle(x) + STEP\n"
+    "print(outer(1), sum(outer.stats.cache_hits.values()))\n"
+)
+
+
+@pytest.fixture
+def answer(tmp_path: Path):
+    """What outer(1) is and how often its machine code came from disk, for loops of these numbers; a process each."""
+    (tmp_path / "middle.py").write_text(MIDDLE)
+    (tmp_path / "outer.py").write_text(OUTER)
+
+    def run(inner: int, step: int) -> list[int]:
+        for name, text in (("inner", INNER.format(inner)), ("numbers_of", NUMBERS.format(step))):
+            (tmp_path / f"{name}.py").write_text(text)
+            os.utime(tmp_path / f"{name}.py", (inner * 1_000, inner * 1_000))  # so Python's own cache is no matter
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "outer.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        )
+        return [int(word) for word in done.stdout.split()]
+
+    return run
+
+
+def test_a_change_of_what_is_inside_compiles_anew(answer):
+    assert answer(10, 100) == [111, 0]
+    assert answer(10, 100) == [111, 1], "from disk"
+    assert answer(20, 100) == [121, 0], "a loop that a loop inside it calls"
+    assert answer(20, 200) == [221, 0], "an imported number"
+    assert answer(20, 200) == [221, 1]
