@@ -61,13 +61,13 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint += int(0 if own else parts["replay"])
-    kept = f"every {options.checkpoint_every:g} s, {options.keep} and the best kept"
+    kept = f"saved every {options.checkpoint_every:g} s; the newest {options.keep} and the best are kept"
     lines = [
         ("workers", _workers(crew)),
         *([("cores", crew.divided)] if crew.divided else []),
         *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
-        ("disk", f"{size_text(checkpoint)} a checkpoint without its environments, {kept}"),
+        ("disk", f"{size_text(checkpoint)} per checkpoint without environments; {kept}"),
         ("length", _length(crew, options, total, done, skip)),
         ("repeat", _repeats(crew)),
         ("resume", _resumes(crew)),
@@ -100,12 +100,12 @@ def _workers(crew: Any) -> str:
         most = max(threads.values())
         how = f"{most} compute thread{'s' * (most > 1)} each"
     if crew.serial:
-        how = "all take turns in one thread"
+        how = "all workers take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
     numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
     numbers += _places(crew)
-    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
+    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}; a lane is one parallel environment"
 
 
 def _gradient(crew: Any, net: Any) -> str:
@@ -153,19 +153,18 @@ def _length(crew: Any, options: Any, total: float, done: int, skip: int) -> str:
     replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
     passes = next((r.spec.passes for r in crew.roles if r.spec), None)
     if any(replay.ratio is None for replay in replays):
-        text = text.removesuffix(" = ") + f", learnt from meanwhile in as many updates of {rows:,} as there is time for"
+        text = text.removesuffix(" = ") + f"; meanwhile as many updates of {rows:,} rows as time permits"
     elif passes is None:
         each = f", one every {rows:,} after the first {first_sample(crew):,}" if replays else f" of {rows:,}"
         updates = updates_of(crew, total)
         text += f"{updates:,} update{'s' * (updates != 1)}{each}"
     else:
         turns, each, parts = updates_of(crew, total), passes.epochs, passes.minibatches
-        text += f"{turns:,} rollout{'s' * (turns != 1)} of {rows:,}, each learnt from in "
-        text += (
-            f"{each} pass{'es' * (each != 1)} of {parts} update{'s' * (parts != 1)}: at most {turns * each * parts:,}"
-        )
-        text += f", with a lag of 0 to {passes.updates - 1} from the passes alone" * (passes.updates > 1)
-    text += f"; {done * skip:,} frames are done" if done else ""
+        text += f"{turns:,} rollout{'s' * (turns != 1)} of {rows:,} steps, each with "
+        text += f"{each} pass{'es' * (each != 1)} of {parts} update{'s' * (parts != 1)}: "
+        text += f"at most {turns * each * parts:,} update{'s' * (turns * each * parts != 1)}"
+        text += f"; lag within a rollout 0 to {passes.updates - 1} updates" * (passes.updates > 1)
+    text += f"; {done * skip:,} frames are already done" if done else ""
     sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
     return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
@@ -208,15 +207,15 @@ def _warning(crew: Any, total: float) -> str:
     free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
     if not first or (total > first if free else updates_of(crew, total)):
         return ""
-    end = f"the run ends after {int(total):,} agent steps, the first update comes later than {first:,} (--start)"
-    return f"nothing will be learnt: {end}; lower --start, or give more --steps"
+    end = f"the run ends after {int(total):,} agent steps, but the first update needs more than {first:,} (--start)"
+    return f"no update will be made: {end}; lower --start or raise --steps"
 
 
 def _repeats(crew: Any) -> str:
     if not crew.where.on_cpu:
-        return "not exact: sums on a GPU have no fixed order"
+        return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
-        return "not exact: workers run freely; --serial is exact to the bit"
+        return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
     why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{why}"
 
@@ -252,16 +251,16 @@ def _resumes(crew: Any) -> str:
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if whole and not ahead:
-        return "weights, optimiser and counters, whole; memories fill again, lanes begin new games"
+        return "restores weights, optimizer and counters; replays start empty, lanes start new episodes"
     if not whole and any(r.apart for r in crew.roles):
-        return "weights, optimiser and counters, read while workers change them; lanes begin new games"
+        return "restores weights, optimizer and counters, saved while workers change them; lanes start new episodes"
     if not kinds <= {"toy", "processes", "inline"}:
-        return "weights, optimiser, counters and rollouts in flight as they were; lanes begin new games"
+        return "restores weights, optimizer, counters and unfinished rollouts; lanes start new episodes"
     alone = "" if kinds == {"toy"} else ", if the environments can be saved (docs/concepts/failures_and_resume.md)"
-    how = "to the bit" if resumes_exactly(crew) else "as it was, but workers run freely"
+    how = "bitwise exact" if resumes_exactly(crew) else "not bitwise exact: workers are asynchronous"
     if ahead:
-        how = "as it was, batches that were drawn ahead are drawn anew"
-    return f"{how}: environments, recurrent state, noise, rollouts in flight are saved{alone}"
+        how = "not bitwise exact: batches drawn ahead of the stop are drawn again"
+    return f"{how}; environments, recurrent states, noise and unfinished rollouts are saved{alone}"
 
 
 def episodes(envs: Any) -> str:
@@ -269,12 +268,12 @@ def episodes(envs: Any) -> str:
     told = envs.spec.describe
     if envs.title.startswith("ALE/"):
         life = " or life" if told.get("life loss", "ignored") != "ignored" else ""
-        ends, cut = f"a lost game{life} ends one", f"cut after {_number(told.get('max frames'))} frames"
+        ends, cut = f"on a lost game{life}", f"on truncation (after {_number(told.get('max frames'))} frames)"
     else:
-        ends, cut = "terminated ends one", f"truncated cuts one (time limit: {told.get('time limit', 'its own')})"
+        ends, cut = "on termination", f"on truncation (time limit: {told.get('time limit', 'its own')})"
     return (
-        f"{ends}: value 0 beyond; {cut}: value of the real last observation; the next row is a new one's first "
-        "(NEXT_STEP), never learnt across"
+        f"{ends}: bootstrap value 0; {cut}: bootstrap from the value of the real last observation; "
+        "autoreset NEXT_STEP, no transition crosses episodes"
     )
 
 

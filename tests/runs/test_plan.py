@@ -38,7 +38,7 @@ def test_who_works():
     assert text.startswith("act ×2 with 4 lanes each (1 ale-py thread), learn ×1; 1 compute thread")
     text = line(make("a2c", env="CartPole-v1", replicas=2, env_workers=3, options={"on": "thread"}), "workers")
     assert text.startswith("replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute")
-    assert "all take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
+    assert "all workers take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
 
 
 def test_one_of_a_kind_is_singular():
@@ -48,19 +48,19 @@ def test_one_of_a_kind_is_singular():
     assert plan.minutes_over(1.0) == "1 minute is over"
     assert plan.minutes_over(0.5) == "0.5 minutes are over"
     one = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=1, minibatches=1, options={"steps": 32}), "length")
-    assert one.endswith("1 rollout of 32, each learnt from in 1 pass of 1 update: at most 1")
+    assert one.endswith("1 rollout of 32 steps, each with 1 pass of 1 update: at most 1 update")
     many = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=2, minibatches=2, options={"steps": 64}), "length")
-    assert many.endswith("in 2 passes of 2 updates: at most 8, with a lag of 0 to 3 from the passes alone")
+    assert many.endswith("with 2 passes of 2 updates: at most 8 updates; lag within a rollout 0 to 3 updates")
 
 
 def test_how_long():
     text = line(make("a2c", lanes=16, unroll=5), "length")
     assert text == "8,000 frames = 8,000 agent steps = 100 updates of 80"
     text = line(make("impala", lanes=4, batch=8, unroll=5, done=2000, options={"minutes": 3.0}), "length")
-    assert text.endswith("= 200 updates of 40; 2,000 frames are done; or until 3 minutes")
+    assert text.endswith("= 200 updates of 40; 2,000 frames are already done; or until 3 minutes")
     made = make("a2c", env="ALE/Pong-v5", network="a3c", done=50, options={"steps": 100, "until_return": 19.0})
     assert line(made, "length").startswith(
-        "400 frames = 100 agent steps = 2 updates of 80; 200 frames are done; or until"
+        "400 frames = 100 agent steps = 2 updates of 80; 200 frames are already done; or until"
     )
     assert (made.frames, made.left) == (400, 50.0)
 
@@ -93,10 +93,10 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
     settings = {**TOY, **DRAWN, "capacity": 60_000, "start": 50_000, "replicas": 1}
     made = make("dqn", options={"steps": 3_000}, **settings)
     assert "= 0 updates" in line(made, "length")
-    assert made.warning.startswith("nothing will be learnt: the run ends after 3,000 agent steps")
+    assert made.warning.startswith("no update will be made: the run ends after 3,000 agent steps")
     run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=100, tensorboard=False, **settings)
     assert run.summary["reason"] == "done, but nothing was learnt: no update was made"
-    assert "polyplay: nothing will be learnt: " in capfd.readouterr().err
+    assert "polyplay: no update will be made: " in capfd.readouterr().err
     assert make("dqn", options={"steps": 51_000}, **settings).warning == ""
     assert make("apex", options={"steps": 501}, **{**DRAWN, "ratio": 0.0}).warning == ""
 
@@ -107,9 +107,14 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
         ("a2c", {}, {}, "bitwise reproducible"),
         ("impala", {}, {"serial": True}, "bitwise reproducible"),
         ("impala", {"lag": 0}, {}, "bitwise reproducible"),
-        ("impala", {"lag": 0, "actors": 4, "batch": 32}, {}, "not exact"),  # an update takes 2 of 4 rollouts
-        ("impala", {"lag": 1}, {}, "not exact"),
-        ("impala", {}, {}, "not exact"),
+        (
+            "impala",
+            {"lag": 0, "actors": 4, "batch": 32},
+            {},
+            "not bitwise reproducible",
+        ),  # an update takes 2 of 4 rollouts
+        ("impala", {"lag": 1}, {}, "not bitwise reproducible"),
+        ("impala", {}, {}, "not bitwise reproducible"),
     ],
 )
 def test_what_repeats(system: str, settings: dict[str, Any], options: dict[str, Any], repeats: str):
@@ -127,26 +132,26 @@ def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
 
 
 def test_what_resumes():
-    assert line(make("a2c"), "resume").endswith("rollouts in flight are saved")
+    assert line(make("a2c"), "resume").endswith("unfinished rollouts are saved")
     assert line(make("a2c", env="CartPole-v1"), "resume").endswith(
         "if the environments can be saved (docs/concepts/failures_and_resume.md)"
     )
-    assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("lanes begin new games")
+    assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("lanes start new episodes")
     together = {"actors": 3, "lanes": 2, "batch": 4}
-    assert line(make("impala", **together), "resume").startswith("as it was, but workers run freely")
-    assert line(make("impala", **together, options={"serial": True}), "resume").startswith("to the bit")
+    assert line(make("impala", **together), "resume").startswith("not bitwise exact: workers are asynchronous")
+    assert line(make("impala", **together, options={"serial": True}), "resume").startswith("bitwise exact; ")
     ahead = line(make("apex", options={"serial": True}), "resume")
-    assert ahead.startswith("as it was, batches that were drawn ahead are drawn anew")
+    assert ahead.startswith("not bitwise exact: batches drawn ahead of the stop are drawn again")
 
 
 def test_what_ends_an_episode():
     game = Envs("ALE/Pong-v5", 2, options={"life_loss": "terminate", "max_frames": 18_000})
     assert plan.episodes(game).startswith(
-        "a lost game or life ends one: value 0 beyond; cut after 18,000 frames: value"
+        "on a lost game or life: bootstrap value 0; on truncation (after 18,000 frames): bootstrap from the value"
     )
-    assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("a lost game ends one")
+    assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("on a lost game: ")
     text = plan.episodes(Envs("CartPole-v1", 2))
-    assert "truncated cuts one (time limit: 500 steps): value of the real last observation" in text
+    assert "on truncation (time limit: 500 steps): bootstrap from the value of the real last observation" in text
     assert "NEXT_STEP" in text
 
 
@@ -218,7 +223,9 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     monkeypatch.setattr(plan, "SECONDS", 0.2)
     assert main.main(["resume", str(run), "--steps", "1M", "--dry-run"]) == 0
-    assert re.search(r"; 4\d\d frames are done$", capsys.readouterr().out, re.M)  # and those that no update took
+    assert re.search(
+        r"; 4\d\d frames are already done$", capsys.readouterr().out, re.M
+    )  # and those that no update took
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
 
 

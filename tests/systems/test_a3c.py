@@ -191,7 +191,7 @@ def test_the_figure_and_the_plan_say_what_is_shared():
     made = dict(plan.make_plan(crew, wired(crew), RunOptions(steps=1000)).lines)
     assert made["length"].endswith("200 updates of 5")
     assert made["repeat"].startswith("not exact")
-    assert made["resume"].endswith("read while workers change them; lanes begin new games")
+    assert made["resume"].endswith("saved while workers change them; lanes start new episodes")
     alone = Crew(0, steps=1000)
     repeat = dict(plan.make_plan(alone, wired(alone, workers=1), RunOptions(steps=1000)).lines)["repeat"]
     assert repeat.startswith("bitwise reproducible")

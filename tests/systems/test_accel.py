@@ -157,7 +157,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "if lost fail" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, wired(crew, algo="ppo", unroll=64), RunOptions(steps=10_240)).lines)
-    assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]
+    assert "10 rollouts of 1,024 steps, each with 4 passes of 4 updates: at most 160 updates" in made["length"]
     assert made["repeat"].startswith("bitwise reproducible")
 
 
@@ -171,7 +171,7 @@ def test_they_say_so_of_chunks_too():
     made = dict(plan.make_plan(crew, wired(crew, sync="chunked"), RunOptions(steps=1_000)).lines)
     assert made["length"].endswith("25 updates of 40")
     assert made["repeat"].startswith("not exact")
-    assert "lanes begin new games" in made["resume"]
+    assert "lanes start new episodes" in made["resume"]
 
 
 def test_memory_counts_the_central_vector_and_statistics_once():

@@ -134,7 +134,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "act ──► RolloutQueue: 4 slots × 129 rows × 4 lanes ──► learn" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
-    assert "10 rollouts of 1,024, each learnt from in 4 passes of 4 updates: at most 160" in made["length"]
+    assert "10 rollouts of 1,024 steps, each with 4 passes of 4 updates: at most 160 updates" in made["length"]
     assert made["repeat"].startswith("not exact")
 
 

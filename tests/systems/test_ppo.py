@@ -85,7 +85,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     assert "AllReduce(adam) of 2" in figure
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, page.build(c, crew), RunOptions(steps=10_240)).lines)
-    assert "10 rollouts of 1,024, each learnt from in 3 passes of 4 updates: at most 120" in made["length"]
+    assert "10 rollouts of 1,024 steps, each with 3 passes of 4 updates: at most 120 updates" in made["length"]
     assert made["repeat"].startswith("bitwise reproducible")
 
 
