@@ -18,70 +18,70 @@ class RunOptions(TypedDict, total=False):
     steps: int | None  # stop after this many agent steps (also --total-timesteps, -n); instead of --frames
     minutes: float | None  # stop after this many minutes of wall time
     until_return: float | None  # stop when the mean return of the last 100 full games reaches this
-    seed: int  # seed of everything random
+    seed: int  # seed of all random numbers
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
-    resume: Literal['never', 'auto']  # auto: begin, or go on with what --run holds, for jobs that are queued again. What `polyplay resume` may change may differ from before, all else that is given has to agree
-    preset: str  # named set of defaults of the system (auto: paper for Atari games, else the one tuned for such environments)
-    serial: bool  # everything in one process and one thread: deterministic, and a debugger works
-    on: Literal['process', 'thread']  # what workers are
-    step_timeout: float  # seconds that a step or reset of an environment in a process may take; then the process is replaced
-    max_restarts: int  # faults of its environments (an exception, a hang, a lost process) that a worker repairs within an hour and within 10,000 of its steps; one more ends the run
+    resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
+    preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
+    serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
+    on: Literal['process', 'thread']  # workers are processes or threads
+    step_timeout: float  # replace the process of an environment if a step or a reset takes longer than this many seconds
+    max_restarts: int  # how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within 10,000 of its steps; one more fault ends the run
     report_every: float  # seconds between reports
     checkpoint_every: float  # seconds between checkpoints
-    keep: int  # how many of the newest checkpoints to keep, besides the best
+    keep: int  # how many of the newest checkpoints to keep; the best one is always kept
     quiet: bool  # print warnings, errors and the last line only
     tensorboard: bool  # write tensorboard/ in the run directory
-    trace: bool  # write the losses of every single update to updates.jsonl
-    metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # whose names TensorBoard and W&B show metrics under
-    wandb: str | None  # project of Weights & Biases that metrics go to as well (none: not used)
-    env_kwargs: Mapping[str, object] | tuple[str, ...]  # options of the environment, NAME=VALUE each: what its function takes, or for Atari games docs/guides/atari.md
-    wrapper: tuple[str, ...]  # module:callable each: what is put around a Gymnasium environment, the first innermost
-    hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size behind convolutions (none: its own)
-    activation: Literal['tanh', 'relu'] | None  # what stands between an mlp's layers (none: its own, tanh)
-    precision: Literal['float32', 'bfloat16', 'auto']  # what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies such numbers itself at full speed (auto: there only, measured at start)
-    device: Literal['auto', 'cpu', 'cuda']  # where learners and replicas compute, and GA3C's predictors (auto: on CUDA where there is a GPU); a3c uses the CPU
-    actors_on: Literal['cpu', 'device']  # where actors of impala and appo compute: on the CPU, a core each, or where learners do (large networks, with few actors of many lanes)
-    cores: int | None  # use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its replicas and environments' threads, is divided among them
-    eval_every: int | None  # play games during training every so many frames, with the weights of then (none: not); their scores go to evaluations.jsonl, the best weights to checkpoints/best-…
-    eval_episodes: int  # how many games these are
-    eval_protocol: Literal['run', 'null-op', 'null-op-30min', 'null-op-1-30', 'sticky']  # how these games start and end, as `polyplay evaluate --protocol`
-    eval_epsilon: float | None  # the chance of a uniform random action in them (none: the system's own for evaluation, mostly 0)
-    reuse: bool  # learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of convolutional networks); --no-reuse computes them again
-    chaos: str | None  # harm the run's own workers to see it recover: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, several with commas between; ROLE is a role's name, or any (docs/guides/fault_injection.md)
-    dry_run: bool  # show the plan, measure the speed for two seconds, write nothing
+    trace: bool  # write the losses of every update to updates.jsonl
+    metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
+    wandb: str | None  # also send metrics to this project of Weights & Biases (none: do not)
+    env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
+    wrapper: tuple[str, ...]  # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
+    hidden: tuple[int, ...]  # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
+    activation: Literal['tanh', 'relu'] | None  # activation function of an mlp's hidden layers (none: tanh)
+    precision: Literal['float32', 'bfloat16', 'auto']  # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)
+    device: Literal['auto', 'cpu', 'cuda']  # where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses the CPU
+    actors_on: Literal['cpu', 'device']  # where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large networks, with few actors of many lanes)
+    cores: int | None  # use this many cores of the machine (none: all that this process may use); the numbers of workers and threads that are not set are chosen to fit
+    eval_every: int | None  # evaluate the current weights after every this many frames (none: never); scores go to evaluations.jsonl, the best weights to checkpoints/best-…
+    eval_episodes: int  # games per evaluation
+    eval_protocol: Literal['run', 'null-op', 'null-op-30min', 'null-op-1-30', 'sticky']  # how games of these evaluations start and end, as in `polyplay evaluate --protocol`
+    eval_epsilon: float | None  # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
+    reuse: bool  # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
+    chaos: str | None  # fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)
+    dry_run: bool  # print the plan, measure the speed for two seconds, write nothing
 
 class A2C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int  # environments stepped in one batch, over all replicas
-    replicas: int  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
-    env_workers: int  # threads or processes of a replica that step its environments (0: chosen)
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
+    env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimiser's ε
+    optimizer_eps: float  # the optimizer's ε
     alpha: float  # RMSProp's decay
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    reward_scale: float  # multiplies rewards before that
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    life_loss: Literal['auto', 'ignore', 'terminate']  # does a lost life end an episode (auto: as --atari)
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    reward_scale: float  # factor of rewards, before --reward applies
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    workers: int  # each with one environment and one core (0: as many as cores; the paper had 16)
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int  # agent steps between two updates of a worker (t_max)
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
@@ -89,355 +89,355 @@ class A3C(RunOptions, total=False):
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    optimizer_eps: float  # the optimiser's ε
+    optimizer_eps: float  # the optimizer's ε
     alpha: float  # RMSProp's decay
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off; muupan/async-rl's
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
-    reduction: Literal['sum', 'mean']  # over a rollout: with sum (the paper) the step grows with it
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    reward_scale: float  # multiplies rewards before that
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    life_loss: Literal['auto', 'ignore', 'terminate']  # does a lost life end an episode (auto: as --atari)
+    reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    reward_scale: float  # factor of rewards, before --reward applies
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    algo: Literal['a2c', 'ppo']  # the loss, and one pass over a rollout or several
-    sync: Literal['allreduce', 'chunked']  # how replicas learn together: in step, or each at its own pace
-    lanes: int  # environments over all replicas
-    replicas: int  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int  # of a replica's lanes, served in turn
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
+    sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: int  # groups of a replica's lanes, stepped in turn
     unroll: int  # agent steps per lane in a rollout (horizon)
     epochs: int  # ppo: passes over a rollout
-    minibatches: int  # ppo: parts of a pass, an update each; with a core parts of the lanes
-    clip_range: float  # ppo: ε; falls with the learning rate
+    minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
+    clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
-    optimizer_eps: float  # the optimiser's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none']  # for the learner
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
-    sync: Literal['allreduce', 'chunked']  # how replicas learn together: in step, or each at its own pace
-    lanes: int  # environments over all replicas
-    replicas: int  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
-    groups: int  # of a replica's lanes, served in turn
+    sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of everything and one core (0: as many as cores)
+    groups: int  # groups of a replica's lanes, stepped in turn
     unroll: int  # agent steps per lane between updates (horizon)
-    ratio: float  # draws per agent step (training intensity)
+    ratio: float  # transitions drawn per agent step (training intensity)
     batch: int  # transitions in one update, over all replicas
-    capacity: int  # transitions kept, over all replicas
+    capacity: int  # transitions in the replays of all replicas together
     start: int  # agent steps before the first update
-    target: int  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
+    target: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    dueling: bool  # value and advantages in streams of their own; rainbow: always
-    bound: float  # the largest return that a distribution knows; the least is minus that
-    epsilon: float  # how often to play at random, in the end
-    epsilon_over: int  # agent steps over which it falls to that, from 1
-    learning_rate: float  # constant
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    dueling: bool  # separate streams for value and advantages; rainbow: always
+    bound: float  # largest return of the value distribution; the smallest is its negative
+    epsilon: float  # probability of a random action at the end of the schedule
+    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: float  # learning rate, constant
     optimizer: str  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
-    optimizer_eps: float  # the optimiser's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
-    lanes: int  # environments of one actor
-    memories: int  # workers that remember, each what its share of the actors does
+    lanes: int  # parallel environments (num-envs) of each actor
+    memories: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
-    reward: Literal['clip', 'sign', 'none']  # for the learner
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     batch: int  # transitions in one update, over all learners
-    ratio: float  # draws per agent step; 0: neither side waits for the other
-    capacity: int  # transitions kept, over all memories; for a while an eighth more
-    trim: int  # updates between two times that what is beyond the capacity goes, the oldest first
+    ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
+    capacity: int  # transitions in all replays together; up to an eighth more between trims
+    trim: int  # updates between two trims of the replay to its capacity, oldest transitions first
     start: int  # agent steps before the first update
-    target: int  # updates between two copies of the network to the target network
-    prefetch: int  # batches that each memory keeps ready for each learner
-    priority: float  # exponent α of priorities by error
-    epsilon: float  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: float  # constant
-    optimizer: str  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    optimizer_eps: float  # the optimiser's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    target: int  # updates between two updates of the target network
+    prefetch: int  # batches that each replay holds ready for each learner
+    priority: float  # exponent α of priorities, which are errors
+    epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
+    learning_rate: float  # learning rate, constant
+    optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class ApexDpg(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: int  # acting workers, each with its own copy of the weights
-    lanes: int  # environments of one actor
-    memories: int  # workers that remember, each what its share of the actors does
+    lanes: int  # parallel environments (num-envs) of each actor
+    memories: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
-    reward_scale: float  # multiplies rewards: the critic learns soonest where values are of a few units
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    reward_scale: float  # factor of rewards; the critic learns fastest if values are a few units
     network: str | Callable[..., Any]  # auto, mlp, or module:callable: first layers of both actor and critic
-    width: int  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
+    width: int  # width of the critic's first layer; its second has ¾ of it, the actor's two ¾ and ½
     batch: int  # transitions in one update, over all learners
-    ratio: float  # draws per agent step; 0: neither side waits for the other
-    capacity: int  # transitions kept, over all memories; for a while an eighth more
-    trim: int  # updates between two times that what is beyond the capacity goes, the oldest first
+    ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
+    capacity: int  # transitions in all replays together; up to an eighth more between trims
+    trim: int  # updates between two trims of the replay to its capacity, oldest transitions first
     start: int  # agent steps before the first update
-    target: int  # updates between two copies of the network to the target network
-    prefetch: int  # batches that each memory keeps ready for each learner
-    priority: float  # exponent α of priorities by error
-    noise: float  # deviation of the normal noise on each number of an action, in half ranges
-    slope: float  # bound of each number of dQ/da, per half range; 0 is off
-    rein: float  # how hard the actor is pulled back from the ends of its range (DPGLoss), 0 is off
-    learning_rate: float  # constant, of actor and critic
+    target: int  # updates between two updates of the target network
+    prefetch: int  # batches that each replay holds ready for each learner
+    priority: float  # exponent α of priorities, which are errors
+    noise: float  # standard deviation of the noise on each number of an action, in half ranges
+    slope: float  # clip each element of dQ/da to this, per half range; 0 is off
+    rein: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
+    learning_rate: float  # learning rate of actor and critic, constant
     optimizer: str  # adam, or another of docs/reference/optimizers.md
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: int  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: int  # synchronous learners; their gradients are averaged
-    slots: int  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: int  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
+    lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
+    learners: int  # synchronous learners, whose gradients are averaged
+    slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
+    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
-    batch: int  # trajectories that passes are made over, over all learners
-    epochs: int  # passes over them
-    minibatches: int  # parts of a pass, whole trajectories, an update each
-    clip_range: float  # ε: how far π/μ may go
+    batch: int  # trajectories for the passes of one batch, over all learners
+    epochs: int  # passes over a batch
+    minibatches: int  # minibatches per pass, of whole trajectories
+    clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     gamma: float  # discount
-    lam: float  # λ in V-trace's traces
+    lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (v − V)²
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int  # environments over all replicas
-    replicas: int  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
-    reward: Literal['clip', 'sign', 'none']  # for the learner
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    double: bool  # the network chooses the next action, the target network values it
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal['plain', 'shared', 'dueling']  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: int  # transitions in one update, over all replicas
-    ratio: float  # draws per agent step: 32 every 4 steps
-    capacity: int  # transitions kept, over all replicas
+    ratio: float  # transitions drawn per agent step: 32 every 4 steps
+    capacity: int  # transitions in the replays of all replicas together
     start: int  # agent steps before the first update
-    target: int  # updates between two copies of the network to the target network
-    priority: float  # exponent α of priorities by error, 0 draws uniformly
+    target: int  # updates between two updates of the target network
+    priority: float  # exponent α of priorities, which are errors; 0 draws uniformly
     weighting: float  # exponent β of importance weights at the start; 1 at the end
-    epsilon: float  # how often to play at random, in the end
-    epsilon_over: int  # agent steps over which it falls to that, from 1
-    learning_rate: float  # constant
-    optimizer: str  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    optimizer_eps: float  # the optimiser's ε
-    reduction: Literal['sum', 'mean']  # over a batch, of errors clipped to ±1
+    epsilon: float  # probability of a random action at the end of the schedule
+    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: float  # learning rate, constant
+    optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer_eps: float  # the optimizer's ε
+    reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    agents: int  # at first; each a process with one environment
-    predictors: int  # at first; threads that serve whoever waits for an action
-    trainers: int  # at first; threads that learn
-    schedule: Literal['off', 'climb', 'annealing', 'released']  # the rule that changes these three
-    predict_batch: int  # agents served at once, at most
-    min_batch: int  # transitions of an update, at least (0: one chunk)
-    queue: int  # chunks that may wait for a trainer
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    agents: int  # number of agents at the start; each is a process with one environment
+    predictors: int  # number at the start of threads that compute actions
+    trainers: int  # number at the start of threads that learn
+    schedule: Literal['off', 'climb', 'annealing', 'released']  # changes agents, predictors and trainers
+    predict_batch: int  # largest batch of a prediction, in agents
+    min_batch: int  # transitions of an update, at least (0: those of one chunk)
+    queue: int  # how many chunks may wait for a trainer
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: float  # discount
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: float  # the optimiser's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
-    correction: Literal['none', 'plus', 'max', 'vtrace']  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
+    correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    reduction: Literal['sum', 'mean']  # over a batch: with sum (as published) the step grows with it
-    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # of images: x/255, x/128 − 1, or less their mean
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
+    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory
-    memories: int  # free mode: workers that remember, each its share of actors; 1: global, one each: local
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
+    memories: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
     learners: int  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
-    lanes: int  # environments of each actor
+    lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane between two pulls of the weights
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
-    reward: Literal['clip', 'sign', 'none']  # for the learner
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    batch: int  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: float  # draws per agent step: a gradient each, as listed; DQN has 8 (0: free mode, no bound)
-    capacity: int  # transitions kept in each memory
-    start: int  # agent steps in each memory before it is drawn from; as in DQN
-    target: int  # updates of the server between two pulls of the target network
-    epsilon: float  # how often to play at random, in the end
-    epsilon_over: int  # agent steps of all actors over which it falls to that, from 1
-    learning_rate: float  # constant; not published
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    batch: int  # transitions of one gradient, which is their mean; as in DQN
+    ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
+    capacity: int  # transitions in each replay
+    start: int  # agent steps in each replay before batches are drawn; as in DQN
+    target: int  # updates of the server between two updates of the target network
+    epsilon: float  # probability of a random action at the end of the schedule
+    epsilon_over: int  # agent steps of all actors over which ε falls from 1 to --epsilon
+    learning_rate: float  # learning rate, constant; not published
     optimizer: str  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
-    optimizer_eps: float  # the optimiser's ε; not published
-    stale: int  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
-    outlier: float  # deviations above the mean from which on a loss is left out, 0 is off; not published
+    optimizer_eps: float  # the optimizer's ε; not published
+    stale: int  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
+    outlier: float  # discard losses this many deviations above the mean, 0 is off; not published
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: int  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: int  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: int  # synchronous learners; their gradients are averaged
-    slots: int  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: int  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
+    lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
+    learners: int  # synchronous learners, whose gradients are averaged
+    slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
+    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update, over all learners
     gamma: float  # discount
-    rho: float  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
+    rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimiser's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    reduction: Literal['sum', 'mean']  # over a batch: with sum (the paper) the step grows with it
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int  # environments stepped in one batch, over all replicas
-    replicas: int  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: int  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     unroll: int  # agent steps per lane in a rollout
     epochs: int  # passes over a rollout
-    minibatches: int  # parts of a pass, an update each; with a core parts of the lanes
-    clip_range: float  # ε: how far π/μ may go
-    value_clip: bool  # the value may go as far from what was said while acting, as baselines' ppo2
-    target_kl: float  # approximate KL divergence that ends the passes over a rollout, 0 is off
+    minibatches: int  # minibatches per pass; with a recurrent core each has whole lanes
+    clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
+    value_clip: bool  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
+    target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalised advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
-    learning_rate: float  # at the start; see --anneal
+    learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
-    anneal: Literal['linear', 'rate', 'constant']  # what falls over the run: rate and clip range, or rate
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
+    anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
-    normalize_advantage: bool  # advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # for the learner; scale: by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
-    lanes: int  # environments of one actor
+    lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: int  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: int  # rows of a sequence that are learnt from
-    burn_in: int  # rows before them that only bring the recurrent state up to date
+    sequence: int  # rows of a sequence that are learned from
+    burn_in: int  # rows before them that only update the recurrent state
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    core_size: int  # width of the LSTM, which also hears the previous action and reward
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
-    ratio: float  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
-    capacity: int  # agent steps kept
+    ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
+    capacity: int  # agent steps in the replay
     start: int  # agent steps before the first update
-    target: int  # updates between two copies of the network to the target network
+    target: int  # updates between two updates of the target network
     priority: float  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
     weighting: float  # exponent β of importance weights, constant
-    epsilon: float  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: float  # constant
+    epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
+    learning_rate: float  # learning rate, constant
     optimizer_eps: float  # Adam's ε
-    max_grad_norm: float  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     rescale: float  # ε of value rescaling h, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: int  # environments over all replicas
-    replicas: int  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: int  # parallel environments (num-envs), over all replicas
+    replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
     gamma: float  # discount
-    n_step: int  # rewards summed before the value of the state after them counts
-    reward: Literal['clip', 'sign', 'none']  # for the learner
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: images minus their mean; normalize: real numbers
-    code: Literal['paper', 'zoo', 'dopamine']  # whose details: see CODES; dopamine's is not double
-    bound: float  # the largest return that it knows; the least is minus that
-    sigma: float  # noisy layers' first σ; 0: none, and ε-greedy instead
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    code: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
+    bound: float  # largest return of the value distribution; the smallest is its negative
+    sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: int  # transitions in one update, over all replicas
-    ratio: float  # draws per agent step: 32 every 4 steps
-    capacity: int  # transitions kept, over all replicas
+    ratio: float  # transitions drawn per agent step: 32 every 4 steps
+    capacity: int  # transitions in the replays of all replicas together
     start: int  # agent steps before the first update
-    target: int  # updates between two copies to the target network: 32,000 frames
+    target: int  # updates between two updates of the target network: 32,000 frames
     priority: float  # exponent α of priorities
     weighting: float  # exponent β of importance weights at the start
-    epsilon: float  # without noisy layers: how often to play at random, in the end
-    epsilon_over: int  # agent steps over which it falls to that, from 1
-    learning_rate: float  # constant
+    epsilon: float  # without noisy layers: probability of a random action at the end of the schedule
+    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: float  # learning rate, constant
     optimizer_eps: float  # Adam's ε
-    max_grad_norm: float  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 @overload

@@ -15,12 +15,12 @@ from polyplay.envs.check.report import CheckReport, check_env
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Random actions; nothing is learnt, nothing is written."""
+    """Plays random actions. It does not train and writes no file."""
 
     steps: Count | None = None
-    """how many steps of a trial (none: 1,000, or 10 seconds)"""
+    """steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)"""
     step_timeout: Seconds = 60.0
-    """seconds that a step or a reset may take"""
+    """longest allowed time of a step or a reset, in seconds"""
     seed: Seed = 0
     """seed of environment and actions"""
     json: bool = False

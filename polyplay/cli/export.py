@@ -17,14 +17,14 @@ from polyplay.workers import process
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """A policy for programs without Polyplay: it takes the likeliest action."""
+    """Writes a policy for programs without Polyplay. It takes the most probable action."""
 
     onnx: str | None = None
-    """the file to write"""
+    """file to write"""
     checkpoint: str | None = None
-    """which: best, or its update (none: the newest)"""
+    """checkpoint to export: best, or the number of its update (none: the newest)"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def command(words: list[str]) -> None:

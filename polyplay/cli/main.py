@@ -21,22 +21,22 @@ from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, W
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
-    "resume": ("RUN", "go on with a run from its newest checkpoint"),
+    "resume": ("RUN", "continue a run from its newest checkpoint"),
     "evaluate": ("RUN", "play full games with a run's weights"),
-    "plot": ("RUN … --out FILE", "learning curves of runs as a picture"),
-    "runs": ("[DIR …]", "list runs, the newest first"),
-    "watch": ("RUN …", "a live page: curves, rates, stop, checkpoint"),
-    "systems": ("", "list the systems, and what each is good for"),
-    "new": ("FILE.py", "write a short script to start from"),
-    "diagram": ("SYSTEM", "draw a system's parts and what flows between them"),
-    "scores": ("[RUN …]", "runs beside published Atari scores"),
-    "verify": ("RUN", "repeat a saved evaluation: is the score the same?"),
-    "starts": ("RUN --out FILE", "save start states, for --protocol human-starts"),
-    "export": ("RUN --onnx FILE", "write a run's policy for onnxruntime"),
+    "plot": ("RUN … --out FILE", "write a picture of learning curves"),
+    "runs": ("[DIR …]", "list runs, newest first"),
+    "watch": ("RUN …", "serve a live page with curves and controls"),
+    "systems": ("", "list the systems and what each is good for"),
+    "new": ("FILE.py", "write a short example script"),
+    "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
+    "scores": ("[RUN …]", "compare runs with published Atari scores"),
+    "verify": ("RUN", "repeat a saved evaluation and compare the score"),
+    "starts": ("RUN --out FILE", "save start states for --protocol human-starts"),
+    "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),
     "reproduce": ("RUN", "repeat a run in one thread and compare its losses"),
-    "check": ("ENV", "test an environment, and measure its speed"),
-    "bench": ("[SYSTEM …]", "measure this machine and each system; what to change"),
-    "doctor": ("", "versions, limits and what works here, for bug reports"),
+    "check": ("ENV", "test an environment and measure its speed"),
+    "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
+    "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
 COMING = ("play",)
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
@@ -97,7 +97,7 @@ def usage() -> str:
     """What `polyplay --help` prints. A line has at most 80 columns."""
     lines = [f"  {f'{verb} {takes}':<{INDENT}}{what}" for verb, (takes, what) in VERBS.items()]
     examples = [f"  polyplay train {example}" for example in EXAMPLES]
-    rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
+    rest = ["", "`polyplay VERB --help` lists the options of a verb; --version prints the version.", "", "examples:"]
     return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])
 
 

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class NewOptions:
-    """A short script to start from."""
+    """Writes a short example script."""
 
 
 def command(words: list[str]) -> None:

@@ -28,19 +28,19 @@ PICTURES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Return against frames and against wall time. Runs that differ only in their seed become one line: their mean,
+    """Plots return over frames and over wall time. Runs that differ only in their seed become one line: their mean,
     with a band. Needs polyplay[plots].
     """
 
     out: str = "curve.png"
-    """the picture to write: .png, .svg or .pdf"""
+    """file of the picture: .png, .svg or .pdf"""
     title: str | None = None
-    """above the picture (none: the environment's name)"""
+    """title of the picture (none: the environment's name)"""
     games: Count = 100
-    """how many of the last full games a mean is of"""
+    """number of last full games to average"""
     pool: Literal["interval", "range", "none"] = "interval"
-    """the band around the mean of runs that differ only in their seed: its 95 % interval, or lowest to highest
-    run (none: a line per run)"""
+    """band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from
+    the lowest to the highest run (none: one line per run)"""
 
     def __post_init__(self) -> None:
         if not self.out.endswith(PICTURES):

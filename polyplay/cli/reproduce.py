@@ -11,12 +11,12 @@ from polyplay.common.bounds import Count
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """An asynchronous run once more, from its log of deliveries; under a debugger if you like."""
+    """Repeats an asynchronous run from its log of deliveries, in one thread; a debugger works."""
 
     updates: Count | None = None
-    """stop after this many updates (none: all that were logged)"""
+    """stop after this many updates (none: all logged updates)"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def command(words: list[str]) -> None:

@@ -11,36 +11,36 @@ from polyplay.common.bounds import Count, NonNegative, Positive, Seconds
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What may change when a run goes on; what is not given stays as it was."""
+    """Continues a run from its newest checkpoint. Options that are not given are unchanged."""
 
     frames: Count | None = None
-    """stop after this many frames, those before included"""
+    """stop after this many frames, counted from the start of the run"""
     steps: Count | None = None
-    """stop after this many agent steps, those before included (also --total-timesteps, -n)"""
+    """stop after this many agent steps, counted from the start of the run (also --total-timesteps, -n)"""
     minutes: Seconds | None = None
-    """stop after this many minutes of wall time, those before included"""
+    """stop after this many minutes of wall time, counted from the start of the run"""
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
     learning_rate: Positive | None = None
-    """learn at this rate from now on; where it falls over the run, it goes on falling from there"""
+    """learning rate from now on; if it falls over the run, it falls from this value"""
     entropy_cost: NonNegative | None = None
-    """weigh the policy's entropy so from now on"""
+    """weight of the entropy bonus from now on"""
     report_every: Seconds | None = None
     """seconds between reports"""
     checkpoint_every: Seconds | None = None
     """seconds between checkpoints"""
     keep: Count | None = None
-    """how many of the newest checkpoints to keep, besides the best"""
+    """how many of the newest checkpoints to keep; the best one is always kept"""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """where learners and replicas compute from now on"""
     chaos: str | None = None
-    """which workers are harmed from now on, as in `polyplay train` (none: no more)"""
+    """fault injection from now on, as in `polyplay train` (none: no faults)"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
     dry_run: bool = False
-    """show the plan, measure the speed for two seconds, write nothing"""
+    """print the plan, measure the speed for two seconds, write nothing"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def command(words: list[str]) -> int:

@@ -22,7 +22,7 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """What is in a directory of runs, newest first."""
+    """Lists the runs in directories, newest first."""
 
     json: bool = False
     """print a JSON list instead of a table"""

@@ -6,20 +6,20 @@ from polyplay.common.errors import UserError
 
 WIDE = 140  # columns from which on the table of choices is printed
 GOOD_FOR = {
-    "a2c": "the simplest: any actions, cheap steps, cores in step",
-    "a3c": "the classic: a core per worker, none waits for another",
-    "accel": "A2C or PPO with two groups of lanes in turn, many cores or GPUs",
-    "accel_dqn": "DQN of many lanes and large batches: discrete actions",
-    "apex": "many actors and one replay: discrete actions, long runs",
-    "apex_dpg": "the same for real actions in a bounded box",
-    "appo": "PPO on actors that run ahead: many actors, any actions",
-    "dqn": "few environment steps, discrete actions; easy to read",
-    "ga3c": "one network for many agents: predictors and trainers on a GPU",
-    "gorila": "many learners on a parameter server: discrete actions",
-    "impala": "images and memory at high throughput: many actors, any actions",
-    "ppo": "a first agent of your own: robust, any actions",
-    "r2d2": "memory and a replay: discrete actions, hidden state",
-    "rainbow": "the fewest Atari frames: discrete actions",
+    "a2c": "simplest on-policy baseline; any actions, cheap steps",
+    "a3c": "asynchronous on CPUs, one core per worker; any actions",
+    "accel": "A2C or PPO on many cores or GPUs; two groups of lanes",
+    "accel_dqn": "DQN with many lanes and large batches; discrete actions",
+    "apex": "many actors and one replay, long runs; discrete actions",
+    "apex_dpg": "many actors and one replay; continuous actions",
+    "appo": "asynchronous PPO with many actors; any actions",
+    "dqn": "few environment steps; discrete actions; easy to read",
+    "ga3c": "many agents that share one network on a GPU; any actions",
+    "gorila": "many learners and a parameter server; discrete actions",
+    "impala": "high throughput, images, recurrent networks; any actions",
+    "ppo": "a first agent in your own environment; robust, any actions",
+    "r2d2": "recurrent networks with a replay; discrete actions",
+    "rainbow": "fewest Atari frames; discrete actions",
 }
 
 
@@ -35,7 +35,7 @@ def command(words: list[str]) -> None:
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
     if words:
-        print("usage: polyplay systems\n\nWhat each system is good for; on a wide terminal the choices that make it.")
+        print("usage: polyplay systems\n\nWhat each system is good for; on a wide terminal also how they differ.")
         return
     rows = {name: systems.load(name).ROW for name in systems.names()}
     console, wide = default_console(), default_console().width >= WIDE
@@ -46,4 +46,5 @@ def command(words: list[str]) -> None:
     for name, row in rows.items():
         table.add_row(name, GOOD_FOR.get(name, ""), *(row.values() if wide else [row["source"]]))
     console.print(table)
-    print("Begin with ppo. docs/systems/index.md compares all of them.")
+    print("A lane is one parallel environment; other libraries count them with num_envs.")
+    print("Start with ppo. docs/systems/index.md compares all systems.")

@@ -11,14 +11,14 @@ from polyplay.common.findings import status
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Play a recorded evaluation again; exit status 0 only if its score comes out."""
+    """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
 
     evaluation: str | None = None
-    """which: a file of the run's directory, evaluation-….json (none: the newest)"""
+    """file in the run's directory, evaluation-….json (none: the newest)"""
     starts: str | None = None
-    """where the start states are now, if not where they were"""
+    """file of the start states, if it was moved since"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def command(words: list[str]) -> int:

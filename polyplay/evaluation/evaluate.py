@@ -43,34 +43,35 @@ IN_SCORES = (  # of an evaluation, in scores.json
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Full games, undiscounted and unclipped returns, written down in the run's directory."""
+    """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
     protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky"] = "run"
-    """what starts and ends a game: as in training (run), or as in the papers: null-op is 0-30 no-ops and 18,000 frames,
-    null-op-30min the same with 108,000, null-op-1-30 with 1-30 no-ops; human-starts a file's start states; sticky
-    actions of 0.25"""
+    """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
+    same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
+    sticky: sticky actions of 0.25"""
     episodes: Count | None = None
     """how many full games (none: the protocol's number, 30 or 100)"""
     seed: Seed = 0
     """seed of environments and actions"""
     epsilon: Fraction | None = None
-    """the chance of a uniform random action instead of the policy's own (none: the system's, mostly 0)"""
+    """probability of a uniform random action (none: the system's own value, mostly 0)"""
     starts: str | None = None
-    """the file of start states, for human-starts"""
+    """file of start states, for --protocol human-starts"""
     video: bool = False
-    """write a video of the first game beside the run"""
+    """write a video of the first game to the run's directory"""
     render: bool = False
-    """show games in a window, at their own speed"""
+    """show the games in a window, at normal speed"""
     checkpoint: str | None = None
-    """which: best, or its update (none: the newest)"""
+    """checkpoint to load: best, or the number of its update (none: the newest)"""
     greedy: bool = False
-    """take the likeliest action instead of drawing one"""
+    """take the most probable action instead of a sampled one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the network computes (auto: on CUDA where there is a GPU)"""
+    """where the network computes (auto: on CUDA if there is a GPU)"""
     max_steps: Count | None = None
-    """end after so many agent steps of all lanes together, with the games that are over by then (none: play all)"""
+    """stop after this many agent steps, summed over all parallel games; the score has the games that have ended
+    (none: play all games)"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def evaluate(

@@ -35,22 +35,22 @@ WHOLE = {**protocols.PROTOCOLS["human-starts"].options, "start": "", "stack_rese
 
 @dataclass(frozen=True)
 class StartsOptions:
-    """Start states from a run's own play, as a file for `polyplay evaluate --protocol human-starts --starts FILE`."""
+    """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
     out: str | None = None
     """the file to write"""
     number: Count = 100
     """how many start states"""
     frames: Count = 18_000
-    """they lie evenly among so many first frames of a game"""
+    """the states are spread evenly over this many first frames of a game"""
     epsilon: Fraction = 0.05
-    """the chance of a uniform random action at every step"""
+    """probability of a uniform random action at every step"""
     seed: Seed = 0
-    """seed of environments, actions, and of where the states are taken"""
+    """seed of environments, actions and the choice of states"""
     checkpoint: str | None = None
-    """which: best, or its update (none: the newest)"""
+    """checkpoint to load: best, or the number of its update (none: the newest)"""
     trust: bool = False
-    """open a run that was made elsewhere and executes a module by name (its environment, its network)"""
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:

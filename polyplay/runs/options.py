@@ -79,76 +79,76 @@ class RunOptions:
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
     seed: Seed = 0
-    """seed of everything random"""
+    """seed of all random numbers"""
     run: str | None = None
     """directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)"""
     resume: Literal["never", "auto"] = "never"
-    """auto: begin, or go on with what --run holds, for jobs that are queued again. What `polyplay resume` may change
-    may differ from before, all else that is given has to agree"""
+    """auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options
+    that `polyplay resume` takes may differ from that run's"""
     preset: str = "auto"
-    """named set of defaults of the system (auto: paper for Atari games, else the one tuned for such environments)"""
+    """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
     serial: bool = False
-    """everything in one process and one thread: deterministic, and a debugger works"""
+    """run all workers in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
-    """what workers are"""
+    """workers are processes or threads"""
     step_timeout: Seconds = 60.0
-    """seconds that a step or reset of an environment in a process may take; then the process is replaced"""
+    """replace the process of an environment if a step or a reset takes longer than this many seconds"""
     max_restarts: Whole = 10
-    """faults of its environments (an exception, a hang, a lost process) that a worker repairs within an hour and within
-    10,000 of its steps; one more ends the run"""
+    """how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within
+    10,000 of its steps; one more fault ends the run"""
     report_every: Seconds = 5.0
     """seconds between reports"""
     checkpoint_every: Seconds = 300.0
     """seconds between checkpoints"""
     keep: Count = 3
-    """how many of the newest checkpoints to keep, besides the best"""
+    """how many of the newest checkpoints to keep; the best one is always kept"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
     tensorboard: bool = True
     """write tensorboard/ in the run directory"""
     trace: bool = False
-    """write the losses of every single update to updates.jsonl"""
+    """write the losses of every update to updates.jsonl"""
     metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
-    """whose names TensorBoard and W&B show metrics under"""
+    """names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's"""
     wandb: str | None = None
-    """project of Weights & Biases that metrics go to as well (none: not used)"""
+    """also send metrics to this project of Weights & Biases (none: do not)"""
     env_kwargs: tuple[str, ...] = ()
-    """options of the environment, NAME=VALUE each: what its function takes, or for Atari games docs/guides/atari.md"""
+    """keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md"""
     wrapper: tuple[str, ...] = ()
-    """module:callable each: what is put around a Gymnasium environment, the first innermost"""
+    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
     hidden: Widths = ()
-    """sizes of the network's hidden layers: 256 256 for an mlp, one size behind convolutions (none: its own)"""
+    """sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)"""
     activation: Literal["tanh", "relu"] | None = None
-    """what stands between an mlp's layers (none: its own, tanh)"""
+    """activation function of an mlp's hidden layers (none: tanh)"""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """what networks are computed in; weights stay float32. bfloat16 is faster in batches where the processor multiplies
-    such numbers itself at full speed (auto: there only, measured at start)"""
+    """number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
+    bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where learners and replicas compute, and GA3C's predictors (auto: on CUDA where there is a GPU); a3c uses
+    """where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses
     the CPU"""
     actors_on: Literal["cpu", "device"] = "cpu"
-    """where actors of impala and appo compute: on the CPU, a core each, or where learners do (large networks, with few
-    actors of many lanes)"""
+    """where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large
+    networks, with few actors of many lanes)"""
     cores: Count | None = None
-    """use so many of the machine's cores (none: all that this process may use); what a system leaves open, such as its
-    replicas and environments' threads, is divided among them"""
+    """use this many cores of the machine (none: all that this process may use); the numbers of workers and threads
+    that are not set are chosen to fit"""
     eval_every: Count | None = None
-    """play games during training every so many frames, with the weights of then (none: not); their scores go to
+    """evaluate the current weights after every this many frames (none: never); scores go to
     evaluations.jsonl, the best weights to checkpoints/best-…"""
     eval_episodes: Count = 10
-    """how many games these are"""
+    """games per evaluation"""
     eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
-    """how these games start and end, as `polyplay evaluate --protocol`"""
+    """how games of these evaluations start and end, as in `polyplay evaluate --protocol`"""
     eval_epsilon: Fraction | None = None
-    """the chance of a uniform random action in them (none: the system's own for evaluation, mostly 0)"""
+    """probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)"""
     reuse: bool = True
-    """learn from the outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, of
+    """reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     convolutional networks); --no-reuse computes them again"""
     chaos: str | None = None
-    """harm the run's own workers to see it recover: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, several
-    with commas between; ROLE is a role's name, or any (docs/guides/fault_injection.md)"""
+    """fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by
+    commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)"""
     dry_run: bool = False
-    """show the plan, measure the speed for two seconds, write nothing"""
+    """print the plan, measure the speed for two seconds, write nothing"""
 
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:

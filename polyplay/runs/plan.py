@@ -102,12 +102,12 @@ def _workers(crew: Any) -> str:
         most = max(threads.values())
         how = f"{most} compute thread{'s' * (most > 1)} each"
     if crew.serial:
-        how = "all take turns in one thread"
+        how = "all workers take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
     numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
     numbers += _places(crew)
-    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}"
+    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}; a lane is one parallel environment"
 
 
 def _gradient(crew: Any, net: Any) -> str:
@@ -215,15 +215,15 @@ def _warning(crew: Any, total: float) -> str:
     free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
     if not first or (total > first if free else updates_of(crew, total)):
         return ""
-    end = f"the run ends after {int(total):,} agent steps, the first update comes later than {first:,} (--start)"
-    return f"nothing will be learnt: {end}; lower --start, or give more --steps"
+    end = f"the run ends after {int(total):,} agent steps, but the first update needs more than {first:,} (--start)"
+    return f"no update will be made: {end}; lower --start or raise --steps"
 
 
 def _repeats(crew: Any) -> str:
     if not crew.where.on_cpu:
-        return "not exact: sums on a GPU have no fixed order"
+        return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
-        return "not exact: workers run freely; --serial is exact to the bit"
+        return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
     why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{why}"
 

@@ -21,7 +21,7 @@ class System:
     policy: Any  # makes the network: policy() -> Policy
     metrics: tuple[str, ...]  # names the losses report
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
-    epsilon: float = 0.0  # of evaluation on Atari games, as published: the chance of a uniform random action
+    epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
 
     @property
     def test_epsilon(self) -> float:

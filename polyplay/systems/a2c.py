@@ -21,35 +21,35 @@ class Config:
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: Count = 16  # environments stepped in one batch, over all replicas
-    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: Count = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
-    env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen)
+    atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: Count = 16  # parallel environments (num-envs), over all replicas
+    replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
+    env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
-    learning_rate: Positive = 7e-4  # at the start; see --anneal
+    learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 1e-5  # the optimiser's ε
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε
     alpha: Decay = 0.99  # RMSProp's decay
-    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reward_scale: Positive = 1.0  # multiplies rewards before that
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
     learner = Config(optimizer="adam", learning_rate=7e-4, normalize_advantage=True)
     return replace(learner, network="a3c", inputs="centre", unroll=8, lam=0.95, budget=16_000_000)
 

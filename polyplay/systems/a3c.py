@@ -21,11 +21,11 @@ from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's feed-forward agent, with what its author confirmed later (Atari)."""
+    """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "a3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    workers: Workers = 0  # each with one environment and one core (0: as many as cores; the paper had 16)
+    atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: Count = 5  # agent steps between two updates of a worker (t_max)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
@@ -33,20 +33,20 @@ class Config:
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
-    learning_rate: Positive = 7e-4  # at the start; see --anneal
+    learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    optimizer_eps: Positive = 0.1  # the optimiser's ε
+    optimizer_eps: Positive = 0.1  # the optimizer's ε
     alpha: Decay = 0.99  # RMSProp's decay
-    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off; muupan/async-rl's
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
-    reduction: Literal["sum", "mean"] = "sum"  # over a rollout: with sum (the paper) the step grows with it
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reward_scale: Positive = 1.0  # multiplies rewards before that
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # does a lost life end an episode (auto: as --atari)
+    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
 
 

@@ -20,33 +20,33 @@ from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), one replica's 16 environments."""
+    """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), with one replica's 16 environments."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    algo: Literal["a2c", "ppo"] = "a2c"  # the loss, and one pass over a rollout or several
-    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
-    lanes: Count = 16  # environments over all replicas
-    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: Count = 2  # of a replica's lanes, served in turn
+    atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step (allreduce) or asynchronously
+    lanes: Count = 16  # parallel environments (num-envs), over all replicas
+    replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 5  # agent steps per lane in a rollout (horizon)
     epochs: Count = 4  # ppo: passes over a rollout
-    minibatches: Count = 4  # ppo: parts of a pass, an update each; with a core parts of the lanes
-    clip_range: Positive = 0.2  # ppo: ε; falls with the learning rate
+    minibatches: Count = 4  # ppo: minibatches per pass; with a recurrent core each has whole lanes
+    clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: Positive = 7e-4  # at the start; see --anneal
+    learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
-    optimizer_eps: Positive = 1e-6  # the optimiser's ε
-    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 1e-6  # the optimizer's ε
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none"] = "sign"  # for the learner
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none"] = "sign"  # learner's rewards
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 
@@ -63,12 +63,12 @@ def ppo() -> Config:
 
 
 def ppo_chunked() -> Config:
-    """The same asynchronously, which the paper calls APPO: two replicas of 8, and λ of its example."""
+    """The asynchronous PPO that the paper calls APPO: two replicas of 8 lanes, and λ of its example."""
     return replace(ppo(), sync="chunked", lanes=16, replicas=2, lam=1.0)
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine, by PPO: measured in bench/results/pong.md."""
+    """The fastest on Pong on a small machine, by PPO: measured in bench/results/pong.md."""
     passes = replace(ppo(), epochs=3, minibatches=4, clip_range=0.1, normalize_advantage=True, value_cost=0.5)
     inputs = replace(passes, atari="baselines", network="a3c", inputs="centre", lanes=16, replicas=0, unroll=32)
     return replace(inputs, learning_rate=7e-4, anneal="linear", max_grad_norm=0.5, budget=4_000_000)

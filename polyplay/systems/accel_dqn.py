@@ -27,30 +27,30 @@ class Config:
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "accel"  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
-    sync: Literal["allreduce", "chunked"] = "allreduce"  # how replicas learn together: in step, or each at its own pace
-    lanes: Count = 64  # environments over all replicas
-    replicas: Workers = 0  # copies of the loop, each with its share of everything, and one core (0: as many as cores)
-    groups: Count = 2  # of a replica's lanes, served in turn
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step (allreduce) or asynchronously
+    lanes: Count = 64  # parallel environments (num-envs), over all replicas
+    replicas: Workers = 0  # copies of the loop, each with a share of everything and one core (0: as many as cores)
+    groups: Count = 2  # groups of a replica's lanes, stepped in turn
     unroll: Count = 4  # agent steps per lane between updates (horizon)
-    ratio: Positive = 8.0  # draws per agent step (training intensity)
+    ratio: Positive = 8.0  # transitions drawn per agent step (training intensity)
     batch: Count = 2_048  # transitions in one update, over all replicas
-    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     start: Count = 50_000  # agent steps before the first update
-    target: Count = 39  # updates between two copies to the target network: 10,000 agent steps at batch 2,048
+    target: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 1  # rewards summed before the value of the state after them counts
+    n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    dueling: bool = False  # value and advantages in streams of their own; rainbow: always
-    bound: Positive = 10.0  # the largest return that a distribution knows; the least is minus that
-    epsilon: Fraction = 0.01  # how often to play at random, in the end
-    epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
-    learning_rate: Positive = 2.5e-4  # constant
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    dueling: bool = False  # separate streams for value and advantages; rainbow: always
+    bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
+    epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule
+    epsilon_over: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: Positive = 2.5e-4  # learning rate, constant
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
-    optimizer_eps: Positive = 0.01 / 2_048  # the optimiser's ε
-    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
+    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -71,7 +71,7 @@ def rainbow() -> Config:
 
 
 def chunked() -> Config:
-    """The same categorical DQN asynchronously, by two replicas. Everyone's batches of 1,024 count for `target`."""
+    """The same categorical DQN with two asynchronous replicas. `target` counts the batches of 1,024 of both."""
     return Config(sync="chunked", replicas=2, target=78, optimizer_eps=0.01 / 1_024)
 
 

@@ -25,33 +25,33 @@ from polyplay.weights import OptimizerSpec, Params, averaged
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's (Atari), as far as they are known; 360 actors of one lane there."""
+    """Defaults: the paper's for Atari, as far as they are known. It has 360 actors of one lane."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "apex"  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
-    lanes: Count = 4  # environments of one actor
-    memories: SomeWorkers = 1  # workers that remember, each what its share of the actors does
+    lanes: Count = 4  # parallel environments (num-envs) of each actor
+    memories: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 3  # rewards summed before the value of the state after them counts
-    reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
+    n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     batch: Count = 512  # transitions in one update, over all learners
-    ratio: NonNegative = 0.0  # draws per agent step; 0: neither side waits for the other
-    capacity: Count = 2_000_000  # transitions kept, over all memories; for a while an eighth more
-    trim: Count = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
+    capacity: Count = 2_000_000  # transitions in all replays together; up to an eighth more between trims
+    trim: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
     start: Count = 50_000  # agent steps before the first update
-    target: Count = 2_500  # updates between two copies of the network to the target network
-    prefetch: Count = 16  # batches that each memory keeps ready for each learner
-    priority: Fraction = 0.6  # exponent α of priorities by error
-    epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: Positive = 6.25e-5  # constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    optimizer_eps: Positive = 1.5e-7  # the optimiser's ε
-    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    target: Count = 2_500  # updates between two updates of the target network
+    prefetch: Count = 16  # batches that each replay holds ready for each learner
+    priority: Fraction = 0.6  # exponent α of priorities, which are errors
+    epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
+    learning_rate: Positive = 6.25e-5  # learning rate, constant
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     budget: Count = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
 
 

@@ -25,31 +25,31 @@ from polyplay.weights import OptimizerSpec, averaged
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, as far as they are known; 64 actors of one lane there, on tasks of the control suite."""
+    """Defaults: the paper's, as far as they are known. It has 64 actors of one lane, on tasks of the control suite."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
-    lanes: Count = 4  # environments of one actor
-    memories: SomeWorkers = 1  # workers that remember, each what its share of the actors does
+    lanes: Count = 4  # parallel environments (num-envs) of each actor
+    memories: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 5  # rewards summed before the value of the state after them counts
-    reward_scale: Positive = 1.0  # multiplies rewards: the critic learns soonest where values are of a few units
+    n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
+    reward_scale: Positive = 1.0  # factor of rewards; the critic learns fastest if values are a few units
     network: str = "auto"  # auto, mlp, or module:callable: first layers of both actor and critic
-    width: Width = 400  # of the critic's first layer; its second has ¾ of that, the actor's two ¾ and ½
+    width: Width = 400  # width of the critic's first layer; its second has ¾ of it, the actor's two ¾ and ½
     batch: Count = 256  # transitions in one update, over all learners
-    ratio: NonNegative = 0.0  # draws per agent step; 0: neither side waits for the other
-    capacity: Count = 1_000_000  # transitions kept, over all memories; for a while an eighth more
-    trim: Count = 100  # updates between two times that what is beyond the capacity goes, the oldest first
+    ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
+    capacity: Count = 1_000_000  # transitions in all replays together; up to an eighth more between trims
+    trim: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
     start: Count = 50_000  # agent steps before the first update
-    target: Count = 100  # updates between two copies of the network to the target network
-    prefetch: Count = 16  # batches that each memory keeps ready for each learner
-    priority: Fraction = 0.6  # exponent α of priorities by error
-    noise: NonNegative = 0.3  # deviation of the normal noise on each number of an action, in half ranges
-    slope: NonNegative = 1.0  # bound of each number of dQ/da, per half range; 0 is off
-    rein: NonNegative = 0.0  # how hard the actor is pulled back from the ends of its range (DPGLoss), 0 is off
-    learning_rate: Positive = 1e-4  # constant, of actor and critic
+    target: Count = 100  # updates between two updates of the target network
+    prefetch: Count = 16  # batches that each replay holds ready for each learner
+    priority: Fraction = 0.6  # exponent α of priorities, which are errors
+    noise: NonNegative = 0.3  # standard deviation of the noise on each number of an action, in half ranges
+    slope: NonNegative = 1.0  # clip each element of dQ/da to this, per half range; 0 is off
+    rein: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
+    learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
     budget: Count = 100_000_000  # frames to train for when neither --frames nor --steps is given
 

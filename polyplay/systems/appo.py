@@ -27,35 +27,35 @@ class Config:
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: Workers = 2  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: Count = 4  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: SomeWorkers = 1  # synchronous learners; their gradients are averaged
-    slots: Count = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: Lag = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: Workers = 2  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
+    lanes: Count = 4  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
+    learners: SomeWorkers = 1  # synchronous learners, whose gradients are averaged
+    slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
+    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 128  # agent steps per lane in a rollout
-    batch: Count = 8  # trajectories that passes are made over, over all learners
-    epochs: Count = 4  # passes over them
-    minibatches: Count = 4  # parts of a pass, whole trajectories, an update each
-    clip_range: Positive = 0.1  # ε: how far π/μ may go
+    batch: Count = 8  # trajectories for the passes of one batch, over all learners
+    epochs: Count = 4  # passes over a batch
+    minibatches: Count = 4  # minibatches per pass, of whole trajectories
+    clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
     gamma: Fraction = 0.99  # discount
-    lam: Fraction = 0.95  # λ in V-trace's traces
+    lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: Positive = 2.5e-4  # at the start; see --anneal
+    learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
-    max_grad_norm: NonNegative = 0.5  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
-    normalize_advantage: bool = True  # advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
     acting = Config(actors=0, lanes=8, unroll=20, batch=16, epochs=2, minibatches=2, budget=20_000_000)
     return replace(acting, network="a3c", inputs="centre", learning_rate=7e-4)
 

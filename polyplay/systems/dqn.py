@@ -23,33 +23,33 @@ from polyplay.weights import OptimizerSpec, averaged
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as it is printed."""
+    """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as printed there."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: Count = 1  # environments over all replicas
-    replicas: SomeWorkers = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: Count = 1  # parallel environments (num-envs), over all replicas
+    replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 1  # rewards summed before the value of the state after them counts
-    reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
+    n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    double: bool = False  # the network chooses the next action, the target network values it
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: Count = 32  # transitions in one update, over all replicas
-    ratio: Positive = 8.0  # draws per agent step: 32 every 4 steps
-    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    ratio: Positive = 8.0  # transitions drawn per agent step: 32 every 4 steps
+    capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     start: Count = 50_000  # agent steps before the first update
-    target: Count = 10_000  # updates between two copies of the network to the target network
-    priority: Fraction = 0.0  # exponent α of priorities by error, 0 draws uniformly
+    target: Count = 10_000  # updates between two updates of the target network
+    priority: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
     weighting: Fraction = 0.4  # exponent β of importance weights at the start; 1 at the end
-    epsilon: Fraction = 0.1  # how often to play at random, in the end
-    epsilon_over: Whole = 1_000_000  # agent steps over which it falls to that, from 1
-    learning_rate: Positive = 2.5e-4  # constant
-    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centred, ε in the root), adam, …: docs/reference/optimizers.md
-    optimizer_eps: Positive = 0.01  # the optimiser's ε
-    reduction: Literal["sum", "mean"] = "sum"  # over a batch, of errors clipped to ±1
+    epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
+    epsilon_over: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: Positive = 2.5e-4  # learning rate, constant
+    optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
+    optimizer_eps: Positive = 0.01  # the optimizer's ε
+    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch, of errors clipped to ±1
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 

@@ -26,33 +26,33 @@ MOST = 8  # predictors, and trainers, there is room for
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, but for the scheduler's rule, which is ours; preset `paper` has the paper's."""
+    """Defaults: the paper's, except for the rule of the scheduler; preset `paper` has the paper's rule."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "ga3c"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    agents: Count = 32  # at first; each a process with one environment
-    predictors: Annotated[int, Range(1, MOST)] = 2  # at first; threads that serve whoever waits for an action
-    trainers: Annotated[int, Range(1, MOST)] = 2  # at first; threads that learn
-    schedule: Literal["off", "climb", "annealing", "released"] = "climb"  # the rule that changes these three
-    predict_batch: Count = 128  # agents served at once, at most
-    min_batch: Whole = 0  # transitions of an update, at least (0: one chunk)
-    queue: Count = 100  # chunks that may wait for a trainer
+    atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    agents: Count = 32  # number of agents at the start; each is a process with one environment
+    predictors: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that compute actions
+    trainers: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that learn
+    schedule: Literal["off", "climb", "annealing", "released"] = "climb"  # changes agents, predictors and trainers
+    predict_batch: Count = 128  # largest batch of a prediction, in agents
+    min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
+    queue: Count = 100  # how many chunks may wait for a trainer
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: Fraction = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
-    learning_rate: Positive = 3e-4  # at the start; see --anneal
+    learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: Positive = 0.1  # the optimiser's ε
-    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.1  # the optimizer's ε
+    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # of lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
+    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (as published) the step grows with it
-    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # of images: x/255, x/128 − 1, or less their mean
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
+    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # images: x/255, x/128 − 1, or minus the mean image
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -62,7 +62,7 @@ def released() -> Config:
 
 
 def quick() -> Config:
-    """For a small machine, and best with --atari impala: Pong in bench/results/pong.md."""
+    """For a small machine, best with --atari impala: Pong in bench/results/pong.md."""
     few = Config(agents=16, predictors=1, trainers=1, schedule="off", min_batch=160, queue=160, unroll=10)
     adam = replace(few, optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, anneal="linear")
     loss = replace(adam, reduction="mean", normalize_advantage=True, correction="vtrace", budget=20_000_000)

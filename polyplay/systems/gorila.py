@@ -23,33 +23,33 @@ from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, in bundled mode, as far as known; what is not says so (docs/systems/gorila.md)."""
+    """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: Workers = 0  # free mode: workers that only act; 0: bundled, each learner has an actor and a memory
-    memories: SomeWorkers = 1  # free mode: workers that remember, each its share of actors; 1: global, one each: local
+    atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: Workers = 0  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
+    memories: SomeWorkers = 1  # free mode: replay workers; 1 is a global replay, one per actor are local replays
     learners: Workers = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
-    lanes: Count = 1  # environments of each actor
+    lanes: Count = 1  # parallel environments (num-envs) of each actor
     unroll: Count = 1  # agent steps per lane between two pulls of the weights
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 1  # rewards summed before the value of the state after them counts
-    reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
+    n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    batch: Count = 32  # transitions of a gradient, whose mean it is; as in DQN
-    ratio: NonNegative = 32.0  # draws per agent step: a gradient each, as listed; DQN has 8 (0: free mode, no bound)
-    capacity: Count = 1_000_000  # transitions kept in each memory
-    start: Count = 50_000  # agent steps in each memory before it is drawn from; as in DQN
-    target: Count = 60_000  # updates of the server between two pulls of the target network
-    epsilon: Fraction = 0.1  # how often to play at random, in the end
-    epsilon_over: Whole = 1_000_000  # agent steps of all actors over which it falls to that, from 1
-    learning_rate: Positive = 0.01  # constant; not published
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
+    ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
+    capacity: Count = 1_000_000  # transitions in each replay
+    start: Count = 50_000  # agent steps in each replay before batches are drawn; as in DQN
+    target: Count = 60_000  # updates of the server between two updates of the target network
+    epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
+    epsilon_over: Whole = 1_000_000  # agent steps of all actors over which ε falls from 1 to --epsilon
+    learning_rate: Positive = 0.01  # learning rate, constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
-    optimizer_eps: Positive = 0.01  # the optimiser's ε; not published
-    stale: Whole = 0  # updates of a shard after which a gradient is too old for it (0: 10 a learner); not published
-    outlier: NonNegative = 4.0  # deviations above the mean from which on a loss is left out, 0 is off; not published
+    optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
+    stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
+    outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 

@@ -23,33 +23,33 @@ from polyplay.workers.sizing import choose_actors, fewest_actors
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's table G.1 (Atari). What it leaves open (actors, lanes, slots) suits a small machine."""
+    """Defaults: the paper's table G.1 (Atari). Unknown ones (actors, lanes, slots) are for a small machine."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "impala"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    actors: Workers = 0  # acting workers, each with its own copy of the weights (0: by measurement, two on two cores)
-    lanes: Count = 16  # environments of one actor; a slot of the stream is one rollout of all of them
-    learners: SomeWorkers = 1  # synchronous learners; their gradients are averaged
-    slots: Count = 2  # rollouts per actor in flight: one it fills, the others wait for a learner or are being learnt
-    lag: Lag = -1  # rounds that acting may run ahead of learning: 0 is synchronous, 1 overlaps, -1 runs free
+    atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    actors: Workers = 0  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
+    lanes: Count = 16  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
+    learners: SomeWorkers = 1  # synchronous learners, whose gradients are averaged
+    slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
+    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 20  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update, over all learners
     gamma: Fraction = 0.99  # discount
-    rho: Positive = 1.0  # V-trace's bound of importance weights, for the value's fixed point and the policy gradient
+    rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
-    learning_rate: Positive = 6e-4  # at the start; see --anneal
+    learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 0.01  # the optimiser's ε
-    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    optimizer_eps: Positive = 0.01  # the optimizer's ε
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    reduction: Literal["sum", "mean"] = "sum"  # over a batch: with sum (the paper) the step grows with it
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -60,7 +60,7 @@ def released() -> Config:
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
     learner = Config(optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
     network = replace(learner, network="a3c", init="orthogonal", inputs="centre", normalize_advantage=True)
     return replace(network, lanes=8, unroll=10, batch=16, budget=20_000_000)

@@ -18,33 +18,34 @@ from polyplay.weights import OptimizerSpec, averaged
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's for Atari. What it leaves open is off, Adam's ε OpenAI baselines'."""
+    """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "baselines"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: Count = 8  # environments stepped in one batch, over all replicas
-    replicas: Workers = 0  # copies of the loop, each with its share of lanes and a core or GPU (0: one for each)
-    groups: Count = 1  # of a replica's lanes, served in turn: with 2 one half steps while the policy serves the other
+    atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: Count = 8  # parallel environments (num-envs), over all replicas
+    replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
+    groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     unroll: Count = 128  # agent steps per lane in a rollout
     epochs: Count = 3  # passes over a rollout
-    minibatches: Count = 4  # parts of a pass, an update each; with a core parts of the lanes
-    clip_range: Positive = 0.1  # ε: how far π/μ may go
-    value_clip: bool = False  # the value may go as far from what was said while acting, as baselines' ppo2
-    target_kl: NonNegative = 0.0  # approximate KL divergence that ends the passes over a rollout, 0 is off
+    minibatches: Count = 4  # minibatches per pass; with a recurrent core each has whole lanes
+    clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
+    value_clip: bool = False  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
+    target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalised advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core
-    learning_rate: Positive = 2.5e-4  # at the start; see --anneal
+    learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
-    max_grad_norm: NonNegative = 0.0  # bound of the gradient's global norm, 0 is off
-    anneal: Literal["linear", "rate", "constant"] = "linear"  # what falls over the run: rate and clip range, or rate
+    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
+    anneal: Literal["linear", "rate", "constant"] = "linear"
+    """linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls"""
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
-    normalize_advantage: bool = False  # advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # for the learner; scale: by the size of returns
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 
@@ -62,7 +63,7 @@ def rlpyt() -> Config:
 
 
 def quick() -> Config:
-    """Pong soonest on a small machine: measured in bench/results/pong.md."""
+    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
     learner = Config(learning_rate=7e-4, max_grad_norm=0.5, normalize_advantage=True, value_cost=0.5)
     return replace(learner, lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000)
 

@@ -23,38 +23,38 @@ from polyplay.weights import Local, OptimizerSpec, Params
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's table 2 (Atari); 256 actors there. Gradient norm: SEED's."""
+    """Defaults: the paper's table 2 (Atari). It has 256 actors. The gradient norm is SEED's."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "r2d2"  # how Atari games are played and shown: a preset of docs/guides/atari.md
+    atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
-    lanes: Count = 4  # environments of one actor
+    lanes: Count = 4  # parallel environments (num-envs) of each actor
     unroll: Count = 40  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: Count = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: Count = 80  # rows of a sequence that are learnt from
-    burn_in: Whole = 40  # rows before them that only bring the recurrent state up to date
+    sequence: Count = 80  # rows of a sequence that are learned from
+    burn_in: Whole = 40  # rows before them that only update the recurrent state
     gamma: Fraction = 0.997  # discount
-    n_step: Count = 5  # rewards summed before the value of the state after them counts
+    n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    core_size: Width = 512  # width of the LSTM, which also hears the previous action and reward
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    core_size: Width = 512  # width of the LSTM, which also gets the previous action and reward
     batch: Count = 64  # sequences in one update
-    ratio: Positive = 0.4  # rows drawn to be learnt from per agent step: 25.6K of 66.6K a second in the paper
-    capacity: Count = 4_000_000  # agent steps kept
+    ratio: Positive = 0.4  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
+    capacity: Count = 4_000_000  # agent steps in the replay
     start: Count = 250_000  # agent steps before the first update
-    target: Count = 2_500  # updates between two copies of the network to the target network
+    target: Count = 2_500  # updates between two updates of the target network
     priority: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
     weighting: Fraction = 0.6  # exponent β of importance weights, constant
-    epsilon: Fraction = 0.4  # of the lane that plays at random most; a ladder down to its 8th power
-    learning_rate: Positive = 1e-4  # constant
+    epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
+    learning_rate: Positive = 1e-4  # learning rate, constant
     optimizer_eps: Positive = 1e-3  # Adam's ε
-    max_grad_norm: NonNegative = 40.0  # bound of the gradient's global norm, 0 is off
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
     budget: Count = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
-    """For Pong on a small machine; how far it got: docs/systems/dqn.md."""
+    """For Pong on a small machine; results in docs/systems/dqn.md."""
     short = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256)
     learner = replace(short, batch=16, learning_rate=1e-3, optimizer_eps=1e-5)
     pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, start=5_000, target=200)

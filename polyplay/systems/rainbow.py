@@ -26,30 +26,30 @@ class Config:
     """Defaults: the paper's table 1."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    atari: str = "dqn2015"  # how Atari games are played and shown: a preset of docs/guides/atari.md
-    lanes: Count = 1  # environments over all replicas
-    replicas: SomeWorkers = 1  # copies of the loop, each with its share of lanes, memory and batch, and one core
+    atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
+    lanes: Count = 1  # parallel environments (num-envs), over all replicas
+    replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
     gamma: Fraction = 0.99  # discount
-    n_step: Count = 3  # rewards summed before the value of the state after them counts
-    reward: Literal["clip", "sign", "none"] = "clip"  # for the learner
+    n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: images minus their mean; normalize: real numbers
-    code: Literal["paper", "zoo", "dopamine"] = "paper"  # whose details: see CODES; dopamine's is not double
-    bound: Positive = 10.0  # the largest return that it knows; the least is minus that
-    sigma: NonNegative = 0.5  # noisy layers' first σ; 0: none, and ε-greedy instead
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    code: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
+    bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
+    sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: Count = 32  # transitions in one update, over all replicas
-    ratio: Positive = 8.0  # draws per agent step: 32 every 4 steps
-    capacity: Count = 1_000_000  # transitions kept, over all replicas
+    ratio: Positive = 8.0  # transitions drawn per agent step: 32 every 4 steps
+    capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     start: Count = 20_000  # agent steps before the first update
-    target: Count = 2_000  # updates between two copies to the target network: 32,000 frames
+    target: Count = 2_000  # updates between two updates of the target network: 32,000 frames
     priority: Fraction = 0.5  # exponent α of priorities
     weighting: Fraction = 0.4  # exponent β of importance weights at the start
-    epsilon: Fraction = 0.01  # without noisy layers: how often to play at random, in the end
-    epsilon_over: Whole = 62_500  # agent steps over which it falls to that, from 1
-    learning_rate: Positive = 6.25e-5  # constant
+    epsilon: Fraction = 0.01  # without noisy layers: probability of a random action at the end of the schedule
+    epsilon_over: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
+    learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer_eps: Positive = 1.5e-4  # Adam's ε
-    max_grad_norm: NonNegative = 10.0  # bound of the gradient's global norm (dqn_zoo), 0 is off
+    max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
@@ -60,7 +60,7 @@ def dopamine() -> Config:
 
 
 def zoo() -> Config:
-    """google-deepmind/dqn_zoo's: less noise, cut off; no last bias; a thousandth drawn evenly."""
+    """google-deepmind/dqn_zoo's: less, truncated noise; no last bias; 0.1 % of draws are uniform."""
     return Config(atari="dqn_zoo", code="zoo", sigma=0.1, optimizer_eps=0.005 / 32)
 
 

@@ -23,24 +23,24 @@ ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """For figures to mean anything nothing else may run on the machine."""
+    """Run nothing else on the machine meanwhile, or the results are meaningless."""
 
     env: str = "ALE/Pong-v5"
-    """environment, as train's"""
+    """environment, as in train"""
     network: tuple[str, ...] = ()
-    """networks to measure; the systems are run with the first (none: a3c and nature, or mlp)"""
+    """networks to measure; the systems run with the first one (none: a3c and nature, or mlp)"""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """of the systems' networks, as train's"""
+    """number type of the systems' networks, as in train"""
     cores: Count | None = None
-    """use so many of the machine's cores, as train (none: all that this process may use)"""
+    """use this many cores of the machine, as in train (none: all that this process may use)"""
     seconds: Seconds = 3.5
-    """how long each system's run is watched; its parts an eighth of that each, at most a second"""
+    """how long each system is measured; each of its parts is measured for an eighth of that, at most a second"""
     without: tuple[Literal["env", "network"], ...] = ()
-    """run every system with this made free too, between two runs as it is, to see whether that is what holds it up"""
+    """also run every system with this part at no cost, between two normal runs, to see whether it is the bottleneck"""
     json: str | None = None
     """write everything to this file"""
     read: str | None = None
-    """measure nothing: take the figures of this file, that an earlier --json wrote"""
+    """measure nothing; read the results from this file, which an earlier --json wrote"""
 
     def __post_init__(self) -> None:
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():

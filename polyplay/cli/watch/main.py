@@ -16,10 +16,10 @@ from polyplay.runs.directory import read_config
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """A live page over runs, on this machine only: it reads their directories. Needs polyplay[watch]."""
+    """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
 
     port: int = 8765
-    """where the page is: http://127.0.0.1:PORT"""
+    """port of the page, http://127.0.0.1:PORT"""
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:

@@ -31,20 +31,20 @@ NOTES = {
 
 @dataclass(frozen=True)
 class ScoresOptions:
-    """Runs beside published scores. Without a run: all published columns and their aggregates."""
+    """Compares runs with published scores. Without a run, prints all published columns and their aggregates."""
 
     place: Literal["final", "best", "training", "snapshots"] = "final"
-    """whose score: of the run's last weights, its best snapshot, or the games it learnt from"""
+    """score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)"""
     protocol: str | None = None
-    """scores of this protocol (none: the only one there is)"""
+    """scores of this protocol (none: the only one that the runs have)"""
     baselines: Literal["auto", "nature", "noop57", "human-starts"] = "auto"
-    """random and human scores to normalise with: the protocol's (auto), or this set"""
+    """random and human scores for normalization: those of the protocol (auto), or of this set"""
     pinball: Literal["published", "table"] = "published"
-    """random play's score in video_pinball: 0 as all published aggregates have it, or as the raw tables say"""
+    """random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables"""
     published: tuple[str, ...] = ()
-    """columns to stand beside (none: a few of the protocol's)"""
+    """published columns to compare with (none: a few of the protocol's)"""
     seed: Seed = 0
-    """of the bootstrap"""
+    """seed of the bootstrap"""
     json: bool = False
     """print one JSON object"""
 

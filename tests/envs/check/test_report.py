@@ -59,7 +59,7 @@ def test_check_finds_what_breaks_a_rule(rule: str):
 @pytest.mark.parametrize("rule", broken.RULES)
 def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
     """Environments in processes; the worker in one for `finite`, else in a thread, which starts sooner."""
-    kind = UserError if RULES[rule].run == "does not begin" else EnvFailure
+    kind = UserError if RULES[rule].run == "does not start" else EnvFailure
     small: dict[str, Any] = {"lanes": 2, "replicas": 1, "env_workers": 1, "tensorboard": False}
     small["network"] = "auto" if rule == "images" else "mlp"
     how = {"on": "process" if rule == "finite" else "thread", "step_timeout": 0.25 if rule == "hang" else 60.0}
@@ -141,7 +141,7 @@ def test_every_rule_that_a_message_names_is_checked():
     named |= set(re.findall(r'stage = "([a-z]+)"', source))
     assert {"bounds", "build", "reset", "factory"} <= named
     assert named <= set(RULES)
-    assert {rule for rule in RULES if RULES[rule].run != "does not look"} == set(broken.RULES)
+    assert {rule for rule in RULES if RULES[rule].run != "does not test it"} == set(broken.RULES)
 
 
 def test_what_only_check_sees():
