@@ -151,7 +151,7 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
     text = f"{int(total):,} agent steps" + (f" = {int(total * skip):,} frames" if skip > 1 else "")
-    text += f"; {done * skip:,} frames are done" if done else ""
+    text += f"; {done * skip:,} frames are already done" if done else ""
     sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
     return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
@@ -259,14 +259,14 @@ def _resumes(crew: Any) -> str:
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if whole and not ahead:
-        return f"saves weights, optimiser, counters; {ANEW}, replays fill anew"
+        return f"restores weights, optimiser, counters; {ANEW}, replays start empty"
     if not whole and any(r.apart for r in crew.roles):
-        return f"saves weights, optimiser, counters while workers change them; {ANEW}"
+        return f"restores weights, optimiser, counters, saved while workers change them; {ANEW}"
     if not kinds <= {"toy", "game", "processes", "inline"}:
-        return f"saves weights, optimiser, counters, rollouts in flight; {ANEW}"
-    saved = "saves all, environments too" + ("" if kinds <= {"toy", "game"} else " if they can be saved")
+        return f"restores weights, optimiser, counters, rollouts in flight; {ANEW}"
+    saved = "restores all, environments too" + ("" if kinds <= {"toy", "game"} else " if they can be saved")
     if ahead:
-        return f"{saved}; batches drawn ahead are drawn anew"
+        return f"{saved}; batches drawn ahead are drawn again"
     return f"{saved}; {'bitwise' if resumes_exactly(crew) else 'not bitwise: workers run freely'}"
 
 

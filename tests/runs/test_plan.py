@@ -59,10 +59,10 @@ def test_how_long():
     text = make("a2c", lanes=16, unroll=5)
     assert (line(text, "length"), line(text, "updates")) == ("8,000 agent steps", "about 100 updates of 80 rows")
     text = make("impala", lanes=4, batch=8, unroll=5, done=2000, options={"minutes": 3.0})
-    assert line(text, "length") == "8,000 agent steps; 2,000 frames are done; or until 3 minutes"
+    assert line(text, "length") == "8,000 agent steps; 2,000 frames are already done; or until 3 minutes"
     assert line(text, "updates") == "about 200 updates of 40 rows"
     made = make("a2c", env="ALE/Pong-v5", network="a3c", done=50, options={"steps": 100, "until_return": 19.0})
-    assert line(made, "length") == "100 agent steps = 400 frames; 200 frames are done; or until a return of 19"
+    assert line(made, "length") == "100 agent steps = 400 frames; 200 frames are already done; or until a return of 19"
     assert line(made, "updates") == "about 2 updates of 80 rows"
     assert (made.frames, made.left) == (400, 50.0)
 
@@ -95,7 +95,7 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
     settings = {**TOY, **DRAWN, "capacity": 60_000, "start": 50_000, "replicas": 1}
     made = make("dqn", options={"steps": 3_000}, **settings)
     assert line(made, "updates").startswith("0 updates")
-    assert made.warning.startswith("nothing will be learnt: the run ends after 3,000 agent steps")
+    assert made.warning.startswith("no update will be made: the run ends after 3,000 agent steps")
     run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=100, tensorboard=False, **settings)
     assert run.summary["reason"] == "done, but nothing was learnt: no update was made"
     assert "polyplay: no update will be made: " in capfd.readouterr().err
@@ -134,14 +134,14 @@ def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
 
 
 def test_what_resumes():
-    assert line(make("a2c"), "resume") == "saves all, environments too; bitwise"
-    assert line(make("a2c", env="CartPole-v1"), "resume") == "saves all, environments too if they can be saved; bitwise"
+    assert line(make("a2c"), "resume") == "restores all, environments too; bitwise"
+    assert line(make("a2c", env="CartPole-v1"), "resume") == "restores all, environments too if they can be saved; bitwise"
     assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("environments start new episodes")
     together = {"actors": 3, "lanes": 2, "batch": 4}
     assert line(make("impala", **together), "resume").endswith("not bitwise: workers run freely")
     assert line(make("impala", **together, options={"serial": True}), "resume").endswith("; bitwise")
     ahead = line(make("apex", options={"serial": True}), "resume")
-    assert ahead.endswith("batches drawn ahead are drawn anew")
+    assert ahead.endswith("batches drawn ahead are drawn again")
 
 
 def test_what_ends_an_episode():

@@ -256,7 +256,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     assert lines["workers"].startswith("act ×2 with 4 lanes each, serve_replay ×2, learn ×2, serve_parameters ×2")
     assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
     assert lines["repeat"].startswith("not exact")
-    assert lines["resume"].endswith("batches drawn ahead are drawn anew")
+    assert lines["resume"].endswith("batches drawn ahead are drawn again")
     samples = roles(crew)["learn"].source
     assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert made.checkpoint > made.memory["replay"]
