@@ -1,0 +1,166 @@
+"""The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, with a policy and a value on it.
+
+Learning and acting are two functions of it. `unroll` normalises by the batch's own statistics and moves the running
+ones; `act` and `predict` normalise by the running ones. Which of them computes is decided by who calls: `train()` and
+`eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
+
+The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
+no optimiser sees them (weights.flat).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Field, Spec
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Discrete, describe_fields
+from polyplay.nets.layers import Linear, initialise
+from polyplay.nets.precision import precision_of
+
+Run = Callable[["NormalizedConv", Tensor], Tensor]  # a convolution in one of its two ways
+
+
+class NormalizedConv(nn.Module):
+    """A convolution that keeps the board's size, without a bias, and a batch normalisation behind it."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int, filters: int, kernel: int, momentum: float = 0.1, eps: float = 1e-5):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, kernel, padding=kernel // 2, bias=False)
+        self.scale, self.shift = nn.Parameter(torch.ones(filters)), nn.Parameter(torch.zeros(filters))
+        self.register_buffer("mean", torch.zeros(filters))
+        self.register_buffer("variance", torch.ones(filters))
+        self.momentum, self.eps = momentum, eps
+
+    def learn(self, x: Tensor) -> Tensor:
+        """By the batch's statistics; the running ones move towards them by `momentum`."""
+        return self._normalized(x, by_batch=True)
+
+    def act(self, x: Tensor) -> Tensor:
+        """By the running statistics."""
+        return self._normalized(x, by_batch=False)
+
+    def _normalized(self, x: Tensor, by_batch: bool) -> Tensor:
+        statistics = self.mean, self.variance
+        return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
+
+
+class DualResidualNetwork(nn.Module):
+    """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1). A Policy.
+
+    3×3 convolution, then `blocks` residual blocks of two; policy: 1×1 convolution of 2 filters, one layer; value: 1×1
+    convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalisation and ReLU.
+    """
+
+    bf16 = False  # the convolutions' numbers while learning, see nets.precision
+    noise = 0
+
+    def __init__(
+        self, planes: tuple[int, int, int], actions: int, blocks: int, filters: int, hidden: int, init: str = "torch"
+    ):
+        super().__init__()
+        channels, rows, columns = planes
+        self.planes, self.actions = planes, actions
+        self.stem = NormalizedConv(channels, filters, 3)
+        self.tower = nn.ModuleList(NormalizedConv(filters, filters, 3) for _ in range(2 * blocks))
+        self.policy, self.value = NormalizedConv(filters, 2, 1), NormalizedConv(filters, 1, 1)
+        self.logits = Linear(2 * rows * columns, actions)
+        self.hidden, self.output = Linear(rows * columns, hidden), Linear(hidden, 1)
+        initialise(self, init)
+
+    @property
+    def title(self) -> str:
+        return f"residual, {len(self.tower) // 2} blocks of {self.stem.conv.out_channels} filters"
+
+    def trunk(self) -> list[NormalizedConv]:
+        """The convolutions below the heads, in order."""
+        return [self.stem, *(cast("NormalizedConv", conv) for conv in self.tower)]
+
+    # -------------------------------------------------------------------------------- as a Policy
+
+    def spec(self) -> Spec:
+        return {"action": Field((), "int64"), "value": Field((), "float32")}
+
+    def state_spec(self) -> Spec:
+        return {}
+
+    def initial(self, lanes: int) -> Batch:
+        return {}
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """One row [B] of obs, and mask where there is one → the most probable legal action and the value [B]."""
+        logits, value = self.predict(step["obs"])
+        mask = step.get("mask")
+        legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+        return {"action": legal.argmax(1), "value": value}, state
+
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """Rows [T, B] of obs, to learn from → {"logits" [T, B, A], "value" [T, B]}. Moves the running statistics."""
+        if not torch.is_grad_enabled():
+            raise RuntimeError("unroll learns, and here are no gradients: take predict for answers")
+        logits, value = self._compute(batch["obs"].flatten(0, 1), NormalizedConv.learn)
+        lead = batch["obs"].shape[:2]
+        return {"logits": logits.unflatten(0, lead), "value": value.unflatten(0, lead)}
+
+    # -------------------------------------------------------------------------------- both ways
+
+    @torch.no_grad()
+    def predict(self, planes: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, A] and values [N] by the running statistics."""
+        return self._compute(planes, NormalizedConv.act)
+
+    def _compute(self, planes: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+        with precision_of(self, self.bf16):
+            stem, *tower = self.trunk()
+            x = F.relu(run(stem, planes.contiguous(memory_format=torch.channels_last)))
+            for first, second in zip(tower[::2], tower[1::2], strict=True):
+                x = F.relu(run(second, F.relu(run(first, x))) + x)
+            policy, value = F.relu(run(self.policy, x)), F.relu(run(self.value, x))
+        numbers = self.logits.weight.dtype
+        value = F.relu(self.hidden(value.flatten(1).to(numbers)))
+        return self.logits(policy.flatten(1).to(numbers)), torch.tanh(self.output(value)).squeeze(1)
+
+
+@dataclass(frozen=True)
+class BoardNetworkFactory:
+    """Makes a DualResidualNetwork for an environment of planes and Discrete actions; defaults are the paper's. Workers
+    get this, never weights. Raises UserError.
+    """
+
+    spec: EnvSpec
+    blocks: int = 19
+    filters: int = 256
+    hidden: int = 256  # of the value's head
+    init: str = "torch"
+
+    def __post_init__(self) -> None:
+        for name, least in (("blocks", 0), ("filters", 1), ("hidden", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name}: {getattr(self, name)} given; allowed: {least} or more")
+        obs, action = self.spec.obs, self.spec.action
+        if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "float32":
+            seen = describe_fields(obs)
+            raise UserError(
+                f"--env: the observations are {seen}; a board's planes are float32 [C, H, W]: take game:NAME"
+            )
+        if not isinstance(action, Discrete):
+            raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
+
+    def __call__(self) -> DualResidualNetwork:
+        assert isinstance(self.spec.obs, Field)
+        assert isinstance(self.spec.action, Discrete)
+        channels, rows, columns = self.spec.obs.shape
+        actions = int(self.spec.action.n)
+        return DualResidualNetwork(
+            (channels, rows, columns), actions, self.blocks, self.filters, self.hidden, self.init
+        )

@@ -1,0 +1,192 @@
+"""AlphaGo Zero's network: its layers, its two ways to normalise, and its weights as one vector."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.nets.factory import build_network, count_parameters
+from polyplay.nets.folding import FoldedNetwork
+from polyplay.nets.policy import Policy
+from polyplay.nets.precision import HasPrecision, set_precision
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
+from polyplay.weights.flat import FlatParams, param_sizes
+from tests.nets.helpers import continuous, discrete, image, vector
+
+FOUR = Envs("game:connect_four", 1).spec
+
+
+def network(blocks: int = 2, filters: int = 8, hidden: int = 16) -> DualResidualNetwork:
+    """One whose statistics are no longer those of the start."""
+    net = BoardNetworkFactory(FOUR, blocks, filters, hidden)()
+    for _ in range(3):
+        net.unroll({"obs": planes(4, 8)}, {})
+    return net
+
+
+def planes(*lead: int) -> torch.Tensor:
+    return torch.randint(0, 2, (*lead, 3, 6, 7)).float()
+
+
+class Plain(nn.Module):
+    """The same network of torch's own layers, as the paper's figures draw it."""
+
+    def __init__(self, net: DualResidualNetwork):
+        super().__init__()
+        convs = [net.stem, *net.tower, net.policy, net.value]
+        self.convs = nn.ModuleList(
+            nn.Sequential(copy.deepcopy(c.conv), nn.BatchNorm2d(c.conv.out_channels)) for c in convs
+        )
+        for (_, norm), conv in zip(self.convs, convs, strict=True):
+            norm.weight.data.copy_(conv.scale.data)
+            norm.bias.data.copy_(conv.shift.data)
+            norm.running_mean.copy_(conv.mean)
+            norm.running_var.copy_(conv.variance)
+        self.logits, self.hidden, self.output = (copy.deepcopy(x) for x in (net.logits, net.hidden, net.output))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        stem, *tower, policy, value = self.convs
+        x = torch.relu(stem(x))
+        while tower:
+            first, second, *tower = tower
+            x = torch.relu(x + second(torch.relu(first(x))))
+        p, v = torch.relu(policy(x)).flatten(1), torch.relu(value(x)).flatten(1)
+        return self.logits(p), torch.tanh(self.output(torch.relu(self.hidden(v)))).squeeze(1)
+
+
+def test_it_is_the_papers_network_in_both_ways():
+    net, obs = network(), planes(2, 16)
+    plain = Plain(net)
+    for mine, theirs in zip(net.predict(obs[0]), plain.eval()(obs[0]), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    out = net.unroll({"obs": obs}, {})
+    logits, value = plain.train()(obs.flatten(0, 1))
+    torch.testing.assert_close(out["logits"], logits.view(2, 16, 7))
+    torch.testing.assert_close(out["value"], value.view(2, 16))
+    for mine, theirs in zip(net.predict(obs[0]), plain.eval()(obs[0]), strict=True):
+        torch.testing.assert_close(mine, theirs, msg="the running statistics moved alike")
+
+
+def test_the_published_size():
+    """19 blocks of 256 filters on 19×19 with 17 planes: about 22.8 million weights by the layers' sizes."""
+    conv = 9 * 256 * 256
+    tower = 9 * 17 * 256 + 38 * conv + 2 * 39 * 256
+    heads = (256 * 2 + 4) + (2 * 361 * 362 + 362) + (256 + 2) + (361 * 256 + 256) + 257
+    factory = BoardNetworkFactory(discrete(image(17, 19)._replace(dtype="float32"), 362))
+    assert count_parameters(factory) == tower + heads
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_train_and_eval_change_nothing(training: bool):
+    net, obs = network(), planes(1, 8)
+    want = net.predict(obs[0])
+    learnt = copy.deepcopy(net).unroll({"obs": obs}, {})
+    net.train(training)
+    assert all(torch.equal(a, b) for a, b in zip(net.predict(obs[0]), want, strict=True))
+    again = net.unroll({"obs": obs}, {})
+    assert all(torch.equal(again[k], learnt[k]) for k in learnt)
+    assert not torch.equal(learnt["value"][0], want[1])
+
+
+def test_acting_moves_nothing_and_has_no_gradient():
+    net = network()
+    before = [b.clone() for b in net.buffers()]
+    out, _ = net.act({"obs": planes(8)}, {})
+    assert not out["value"].requires_grad
+    assert not any(x.requires_grad for x in net.predict(planes(8)))
+    assert all(torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
+
+
+def test_learning_without_a_gradient_and_a_call_without_a_way_are_errors():
+    net = network()
+    before = [b.clone() for b in net.buffers()]
+    with torch.no_grad(), pytest.raises(RuntimeError, match="unroll learns, and here are no gradients"):
+        net.unroll({"obs": planes(1, 8)}, {})
+    with pytest.raises(NotImplementedError):
+        net(planes(8))
+    assert all(torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
+
+
+def test_the_legal_move_of_the_greatest_logit():
+    net, obs = network(), planes(9)
+    logits, _ = net.predict(obs)
+    mask = torch.ones(9, 7, dtype=torch.bool)
+    assert torch.equal(net.act({"obs": obs}, {})[0]["action"], logits.argmax(1))
+    mask[torch.arange(9), logits.argmax(1)] = False
+    out, state = net.act({"obs": obs, "mask": mask}, {})
+    assert torch.equal(out["action"], logits.topk(2, 1).indices[:, 1])
+    assert state == {}
+
+
+def test_it_is_a_policy_whose_precision_can_be_set():
+    net = network()
+    assert isinstance(net, Policy)
+    assert isinstance(net, HasPrecision)
+    want = net.predict(planes(4))[1].dtype
+    set_precision(net, "bfloat16")
+    out = net.unroll({"obs": planes(1, 8)}, {})
+    assert {out["logits"].dtype, out["value"].dtype, want} == {torch.float32}
+    out["value"].sum().backward()
+    assert net.stem.conv.weight.grad is not None
+
+
+def test_statistics_are_in_the_vector_and_beyond_gradients_and_optimisers():
+    net = network()
+    weights, size = param_sizes(net)
+    assert size - weights == 2 * (5 * 8 + 2 + 1), "a mean and a variance per filter"
+    flat = FlatParams(net)
+    assert flat.parameter.shape == flat.grad.shape == (weights,)
+    net.unroll({"obs": planes(1, 8)}, {})["value"].sum().backward()
+    statistics = flat.flat[weights:].clone()
+    torch.optim.SGD([flat.parameter], 0.1, momentum=0.9, weight_decay=0.1).step()
+    assert torch.equal(flat.flat[weights:], statistics)
+    net.unroll({"obs": planes(1, 8)}, {})
+    assert not torch.equal(flat.flat[weights:], statistics), "views of the vector still"
+    other = build_network(BoardNetworkFactory(FOUR, 2, 8, 16), 1)
+    FlatParams(other).write(flat.read())
+    obs = planes(5)
+    assert all(torch.equal(a, b) for a, b in zip(net.predict(obs), other.predict(obs), strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_folding_is_the_network_that_acts(dtype: torch.dtype, most: float):
+    net, obs = network(3).to(dtype), planes(33).to(dtype)
+    folded = FoldedNetwork(net, dtype)
+    for mine, theirs in zip(folded(obs), net.predict(obs), strict=True):
+        assert mine.dtype == dtype
+        assert float((mine - theirs).abs().max()) < most
+    net.to(torch.float32).unroll({"obs": planes(1, 8)}, {})
+    net.to(dtype)
+    folded.take(net)
+    for mine, theirs in zip(folded(obs), net.predict(obs), strict=True):
+        assert float((mine - theirs).abs().max()) < most, "after newer weights came"
+
+
+def test_a_folded_network_in_bfloat16_is_near():
+    net, obs = network(3), planes(64)
+    half, whole = FoldedNetwork(net, torch.bfloat16)(obs), net.predict(obs)
+    for mine, theirs in zip(half, whole, strict=True):
+        assert mine.dtype == torch.float32
+        assert 0 < float((mine - theirs).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "says"),
+    [
+        (FOUR, {"blocks": -1}, "--blocks: -1 given; allowed: 0 or more"),
+        (FOUR, {"filters": 0}, "--filters: 0 given; allowed: 1 or more"),
+        (discrete(vector(4)), {}, "take game:NAME"),
+        (discrete(image()), {}, "take game:NAME"),
+        (continuous(FOUR.obs, 2), {}, "a board's are Discrete"),
+    ],
+)
+def test_mistakes(spec, more, says):
+    with pytest.raises(UserError) as raised:
+        BoardNetworkFactory(spec, **more)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
