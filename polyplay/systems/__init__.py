@@ -10,7 +10,7 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 
-COMING = ["alphago_zero"]
+COMING: list[str] = []
 
 
 @dataclass(frozen=True)

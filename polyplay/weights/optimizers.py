@@ -7,6 +7,7 @@ rmsprop_torch  0        outside √     PyTorch: TorchBeast
 rmsprop_dqn    0        inside √      centred: DQN (Mnih et al. 2015, its released code), Ape-X
 adagrad        0        outside √     a sum instead of a mean (Duchi et al. 2011): Gorila
 adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
+sgd            –        –             momentum, as PyTorch has it: AlphaGo Zero
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ FLAVOURS = {
     "rmsprop_dqn": Flavour(eps_inside=True, centred=True),
     "adagrad": Flavour(eps_inside=False, sums=True),
 }
-NAMES = (*FLAVOURS, "adam")
+NAMES = (*FLAVOURS, "adam", "sgd")
 State = dict[str, Tensor]  # of one parameter, by name
 Group = dict[str, Any]  # settings of some parameters, as torch has them
 
@@ -59,6 +60,12 @@ class Adam(WithoutCompiler, torch.optim.Adam):
     """Torch's own."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class SGD(WithoutCompiler, torch.optim.SGD):
+    """Torch's own: for a gradient Δ, u ← momentum·u + (Δ + decay·θ), u starting at the first gradient; θ ← θ − lr·u."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
 
 
 class RMSProp(WithoutCompiler):
@@ -160,15 +167,24 @@ def _in_one_pass(
 
 
 def make_optimizer(
-    name: str, params: Tensor | Iterable[Tensor], lr: float, eps: float, alpha: float = 0.99
+    name: str,
+    params: Tensor | Iterable[Tensor],
+    lr: float,
+    eps: float,
+    alpha: float = 0.99,
+    momentum: float = 0.9,
+    decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`.
+    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
+    `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
     Raises UserError for an unknown name or settings out of range.
     """
     check_optimizer(name)
     _validate(lr, eps, alpha)
     params = [params] if isinstance(params, Tensor) else list(params)
+    if name == "sgd":
+        return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
     if name == "adam":
         return Adam(params, lr=lr, eps=eps, fused=True)
     return RMSProp(params, FLAVOURS[name], lr, alpha, eps)
@@ -183,13 +199,15 @@ def check_optimizer(name: str) -> None:
 
 def statistics(name: str) -> tuple[str, ...]:
     """What the optimiser called `name` keeps per weight."""
+    if name == "sgd":
+        return ("momentum_buffer",)
     if name == "adam":
         return "exp_avg", "exp_avg_sq"
     return ("mean", "square") if FLAVOURS[name].centred else ("square",)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """The state of an optimiser of one parameter: the tensors themselves. Empty before Adam's first step."""
+    """The state of an optimiser of one parameter: the tensors themselves. Empty before the first step of Adam, SGD."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
@@ -199,7 +217,7 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
     Raises ValueError if `saved` is of another kind of optimiser or of a parameter of another shape.
     """
-    ours = dict(optimizer_state(optimizer))  # Adam has none before its first step
+    ours = dict(optimizer_state(optimizer))  # Adam and SGD have none before their first step
     if ours and _shapes(saved) != _shapes(ours):
         raise ValueError(f"optimiser state must be {_shapes(ours)}; got {_shapes(saved)}")
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
@@ -233,8 +251,10 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
     use too. fill: begin with its own; otherwise it takes what is there.
     """
     state = optimizer_state(optimizer)
-    if not state:  # Adam, which would make them at its first step
-        parameter = optimizer.param_groups[0]["params"][0]
+    parameter = optimizer.param_groups[0]["params"][0]
+    if not state and isinstance(optimizer, SGD):  # from 0 the first step is the same
+        state.update(momentum_buffer=torch.zeros_like(parameter))
+    elif not state:  # Adam, which would make them at its first step
         state.update(
             step=torch.zeros((), device=parameter.device),
             exp_avg=torch.zeros_like(parameter),

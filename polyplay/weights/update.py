@@ -32,6 +32,8 @@ class OptimizerSpec:
     eps: float = 1e-8
     alpha: float = 0.99
     clip: float = 0.0
+    momentum: float = 0.9  # SGD's
+    decay: float = 0.0  # SGD's: L2 regularisation c‖θ‖² is a decay of 2c
 
     def __post_init__(self) -> None:
         optimizers.check_optimizer(self.name)
@@ -41,7 +43,8 @@ class OptimizerSpec:
         return optimizers.statistics(self.name)
 
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha)
+        more = {"momentum": self.momentum, "decay": self.decay}
+        return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, **more)
 
 
 class Counts:

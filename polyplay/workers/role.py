@@ -28,6 +28,7 @@ OPTIONS = {  # by role, what tells its number
     "episodic_replica": "workers",
     "learn": "learners",
     "replica": "replicas",
+    "self_play": "players",
     "serve_parameters": "shards",
     "serve_replay": "memories",
 }

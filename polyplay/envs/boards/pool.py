@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyplay.common import tree
+from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Tree
-from polyplay.envs.boards.game import Game, game
+from polyplay.envs.boards.game import GAMES, Game, game
 from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, legal, play, start, write_planes
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.pool import Envs, EnvSpec, lane_seeds, options
@@ -31,6 +32,13 @@ def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
     named = dict(word.partition("=")[::2] for word in words)
     given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{name}")
     return board, given, opponent(given.opponent, board)
+
+
+def board_of(envs: Envs) -> Game:
+    """The rules of the board game that `envs` names. Raises UserError: it names something else."""
+    if not envs.title.startswith(PREFIX):
+        raise UserError(f"--env: {envs.title} given, allowed: {', '.join(PREFIX + name for name in GAMES)}, whose rules are known")
+    return of(envs)[0]
 
 
 def describe(envs: Envs) -> EnvSpec:

@@ -1,0 +1,214 @@
+"""Self-play: a search plays both sides of many games, and whole games become rows of a rollout queue.
+
+A slot holds the games that fit, one behind another, each as docs/concepts/rows.md has an episode: a row per position,
+the first one `first`, and a row behind the last move with `terminated`. Rows that are left over are `first`, so no
+transition leads into them. The reward of a move is the game's outcome for who made it: with a discount of 0 it is the
+return. A move is an agent step; a game's return is the first player's.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import numpy as np
+
+from polyplay.acting.rows import EpisodeCounter
+from polyplay.acting.search import Search, SearchOptions
+from polyplay.acting.search.evaluators import TorchEvaluator
+from polyplay.acting.search.search import Finished
+from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue
+from polyplay.buffers.rollout_slots import ROWS
+from polyplay.common import tree
+from polyplay.common.context import WorkerContext
+from polyplay.common.tree import Batch, Field, Spec
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, write_planes
+from polyplay.envs.pool import Envs
+from polyplay.nets.device import enter_device
+from polyplay.nets.factory import build_network
+from polyplay.nets.folding import FoldedNetwork
+from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.residual import DualResidualNetwork
+from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import HeldWeights, Params
+
+
+def game_rows(board: Game) -> Spec:
+    """Fields of a row: the mover's planes and legal moves, the search's visits as shares, the move."""
+    shares = Field((board.actions,), "float32")
+    planes, mask = Field(board.planes, "float32"), Field((board.actions,), "bool")
+    return {"obs": planes, "mask": mask, **ROWS, "action": Field((), "int64"), "visits": shares}
+
+
+def self_play(
+    ctx: WorkerContext,
+    *,
+    envs: Envs,
+    board: Game,
+    policy: PolicyFactory,
+    options: SearchOptions,
+    out: RolloutQueue,
+    params: Params,
+    nice: int = 0,
+) -> Iterator[None]:
+    """A player of envs.lanes games at once, with its own copy of the weights, which it pulls before each slot."""
+    if nice and multiprocessing.parent_process() is not None:
+        os.nice(nice)
+    net = cast("DualResidualNetwork", build_network(policy, ctx.seed, "float32", enter_device(ctx.device)))
+    held, saved = HeldWeights(FlatParams(net)), actor_checkpoint.load_actor(ctx, out.consumers)
+    if saved:
+        ctx.incarnation = int(saved["incarnation"])
+    producer = out.producer(ctx.index)
+    producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
+    folded = FoldedNetwork(net)
+    evaluator = TorchEvaluator(folded, ctx.device, envs.lanes * options.leaves, ctx.precision)
+    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer)
+    if "search" in saved:
+        player.load(saved)
+    version = -1
+
+    def pull() -> int | None:
+        nonlocal version
+        if not params.wait(0, ctx.index, out.patience):
+            return None
+        if (newest := params.pull(held.vector, version)) != version:
+            version = newest
+            folded.take(net)
+        return version
+
+    for slot in player.slots(pull):
+        if slot is not None:
+            producer.commit(slot, ctx.incarnation)
+            ctx.counters.add("rollouts", 1)
+        yield
+        while actor_checkpoint.answer_save(ctx, player, producer) and ctx.serial:
+            yield
+
+
+class SelfPlay:
+    """The games of one worker. `slots` gives a slot whenever one is full of whole games."""
+
+    between = True  # everything can be saved wherever it stands
+
+    def __init__(
+        self, ctx: WorkerContext, board: Game, games: int, options: SearchOptions, evaluator: TorchEvaluator, out: Producer
+    ):
+        if out.T <= board.longest:
+            raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
+        self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
+        self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.search.restart()
+        self.games = EpisodeCounter(games)
+        self.games.over[:] = False
+        self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
+        self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
+        self.version = -1
+
+    def slots(self, pull: Callable[[], int | None]) -> Iterator[int | None]:
+        """Play for ever. None: it waits for weights or for an empty slot. pull: gives the version of the weights."""
+        while True:
+            with self.ctx.counters.timed("wait"):
+                while (version := pull()) is None:
+                    yield None
+            self.version = version
+            while sum(map(_length, self.finished)) <= self.out.T:
+                self._step()
+                self.ctx.turn()
+            with self.ctx.counters.timed("wait"):
+                while (slot := self.out.slot()) is None:
+                    yield None
+            self._fill(slot)
+            yield slot
+
+    def _step(self) -> None:
+        """One evaluation, and a move in each game whose search is done."""
+        search, counters = self.search, self.ctx.counters
+        with counters.timed("env"):
+            planes = search.round()
+        if len(planes):
+            with counters.timed("infer"):
+                answers = search.evaluator.evaluate(planes)
+            counters.served(len(planes))
+            with counters.timed("env"):
+                search.answer(*answers)
+        with counters.timed("env"):
+            done = search.finished()
+            if len(done.games):
+                self._move(done)
+
+    def _move(self, done: Finished) -> None:
+        at, actions = (done.games, done.plies), self.search.choose(done)
+        planes = np.zeros((len(done.games), *self.board.planes), np.float32)
+        show(self.board.numbers, done.records, planes)
+        shares = done.visits / np.maximum(done.visits.sum(1, keepdims=True), 1)
+        row = {"obs": planes, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
+        for name, value in row.items():
+            self.moves[name][at] = value
+        self.games.length[done.games] += 1
+        self.ctx.counters.add("steps", len(done.games))
+        results = self.search.advance(done.games, actions)
+        ended = np.flatnonzero(results != GOES_ON)
+        for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
+            self._end(game, result == WON)
+        if len(ended):
+            self.search.restart(done.games[ended])
+
+    def _end(self, game: int, won: bool) -> None:
+        """The last mover has won, or the game is drawn."""
+        moves = int(self.games.length[game])
+        rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
+        rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0.0, False, 0.0
+        rows["action"][moves], rows["version"][moves] = 0, self.version
+        rows["reward"][0] = 0.0
+        rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * won
+        rows["first"][0], rows["terminated"][moves] = True, True
+        self.finished.append(rows)
+        self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
+        self.games.length[game] = 0
+
+    def _fill(self, slot: int) -> None:
+        """Write the games that fit, the oldest first."""
+        at, rows = 0, tree.map(lambda x: x[slot, :, 0], self.out.rows)
+        while self.finished and at + _length(self.finished[0]) <= self.out.T:
+            game = self.finished.popleft()
+            tree.write(rows, slice(at, at + _length(game)), game)
+            at += _length(game)
+        rest = slice(at, None)
+        tree.write(rows, rest, tree.map(lambda x: np.zeros((), x.dtype), rows))
+        rows["first"][rest], rows["version"][rest] = True, self.version
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def save(self) -> Batch:
+        """All that goes on: searches as they stand, rows of unfinished games and of those that no slot has yet."""
+        lengths = np.array([_length(game) for game in self.finished], np.int64)
+        packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
+        state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
+        own = {"lengths": lengths, "incarnation": np.array(self.ctx.incarnation)}
+        return {**state, **own, **({"finished": packed} if packed else {})}
+
+    def load(self, saved: Batch) -> None:
+        self.search.load(saved["search"])
+        tree.write(self.moves, ..., saved["moves"])
+        for k, v in saved["games"].items():
+            getattr(self.games, k)[:] = v
+        ends = np.cumsum(saved["lengths"])
+        for begin, end in zip(ends - saved["lengths"], ends, strict=True):
+            self.finished.append({k: np.array(v[begin:end]) for k, v in saved["finished"].items()})
+
+
+def _length(game: Batch) -> int:
+    return len(game["first"])
+
+
+@compiled
+def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
+    """What movers see of positions."""
+    for i in range(len(records)):
+        write_planes(game, records[i], planes[i])
