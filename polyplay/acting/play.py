@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from polyplay.acting.on_device import policy_from_cpu
 from polyplay.acting.rows import as_tensors, policy_inputs
 from polyplay.common import checkpoint, tree
 from polyplay.common.files import Row
@@ -170,6 +171,12 @@ def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     policy = system.policy()
     checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent)))
     return policy
+
+
+def load_player(system: PlayableSystem, path: Path, device: str = "cpu") -> Policy:
+    """What plays full games: the network on a device, or a search that asks it."""
+    policy, player = load_policy(system, path).to(device), getattr(system, "player", None)
+    return policy_from_cpu(policy) if player is None else player(policy)
 
 
 def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> Row:

@@ -73,7 +73,7 @@ class Agent:
     """`act`, `value`, `predict`, `evaluate`; `system`, `config` (of the run) and `spec` (what it sees and does)."""
 
     def __init__(self, directory: Path, found: Path, wired: System, config: Row, seed: int, epsilon: float | None):
-        from polyplay.acting.play import PlayOptions, load_policy
+        from polyplay.acting.play import PlayOptions, load_player
 
         process.tune(1)
         self.directory, self.checkpoint, self.config = directory, found, config
@@ -81,7 +81,7 @@ class Agent:
         self.spec: EnvSpec = wired.envs.spec
         self.observation_space, self.action_space = space_files.of_spec(self.spec)
         self._envs: Envs = wired.envs
-        self._policy = load_policy(wired, found)
+        self._policy = load_player(wired, found)
         self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again

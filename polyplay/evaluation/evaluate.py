@@ -115,13 +115,12 @@ def play_and_score(
     import torch
 
     from polyplay.acting import play
-    from polyplay.acting.on_device import policy_from_cpu
     from polyplay.nets import device
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(options.seed)
     where = device.choose_devices(options.device)[0]
-    policy = policy_from_cpu(play.load_policy(wired, found).to(where))
+    policy = play.load_player(wired, found, where)
     episodes = options.episodes or protocols.protocol(options.protocol).episodes
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
     before, mine = time.monotonic(), watch or GamesWatch()

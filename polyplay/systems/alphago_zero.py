@@ -8,9 +8,11 @@ self_play × players:  games at once: search ─► visits, move ─► whole ga
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
 from polyplay.buffers import Replay, RolloutQueue
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
@@ -84,4 +86,4 @@ def build(c: Config, crew: Crew) -> System:
     player = crew.add(self_play, n=c.players, on_loss="replace", envs=envs, policy=policy, board=board, options=search)
     player.out, player.params = queue, params
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
-    return System(envs, policy, spec.loss.metrics)
+    return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search))

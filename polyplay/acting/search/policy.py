@@ -1,0 +1,70 @@
+"""A search as a policy, for the loops that evaluate, film and judge: it finds the position in what the network sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from polyplay.acting.search.evaluators import TorchEvaluator
+from polyplay.acting.search.search import Search
+from polyplay.acting.search.tree import SearchOptions
+from polyplay.common.tree import Batch, Spec
+from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.kernels import CELLS, PLIES
+from polyplay.nets.folding import FoldedNetwork
+from polyplay.nets.residual import DualResidualNetwork
+
+
+class SearchPolicy:
+    """The most visited move of a search from each row's position, without noise, and the search's value of it. With 0
+    simulations: the network's most probable legal move.
+    """
+
+    noise = 0
+
+    def __init__(self, board: Game, options: SearchOptions, network: DualResidualNetwork, precision: str = "float32"):
+        self.board, self.network, self.precision = board, network, precision
+        self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
+        self._search: Search | None = None
+
+    def spec(self) -> Spec:
+        return self.network.spec()
+
+    def state_spec(self) -> Spec:
+        return {}
+
+    def initial(self, lanes: int) -> Batch:
+        return {}
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal."""
+        on = np.flatnonzero(step["mask"].any(1).numpy())
+        action, value = np.zeros(len(step["mask"]), np.int64), np.zeros(len(step["mask"]), np.float32)
+        if len(on):
+            action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
+        return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
+
+    def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
+        search, n = self._search, len(records)
+        if search is None or len(search.lanes) != n:
+            evaluator = TorchEvaluator(FoldedNetwork(self.network), "cpu", n * self.options.leaves, self.precision)
+            search = self._search = Search(self.board, n, self.options, evaluator)
+        search.restart(records=records)
+        done = search.step()
+        while len(done.games) < n:
+            done = search.step()
+        return search.choose(done), done.value if self.options.simulations else done.raw
+
+
+def records_of(board: Game, planes: np.ndarray) -> np.ndarray:
+    """int8 [n, record]: the positions that planes [n, 3, rows, columns] show (kernels.write_planes)."""
+    own, other, first = (planes[:, i].reshape(len(planes), -1) > 0.5 for i in range(3))
+    second = ~first[:, :1]
+    records = np.zeros((len(planes), board.record), np.int8)
+    records[:, CELLS:] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
+    plies = (own | other).sum(1)
+    records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
+    return records
