@@ -161,7 +161,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
         ("check", "check takes an environment first: polyplay check CartPole-v1"),
         ("check --steps 3", "check takes an environment first"),
         ("check CartPole-v1 --step 3", "did you mean --steps?"),
-        ("check CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
+        ("check CartPoel-v1", "ENV: unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
         ("systems now", "unexpected 'now' for polyplay systems: it takes no options"),
         ("check CartPole-v1 now", "unexpected 'now' for polyplay check ENV: options begin with --"),
