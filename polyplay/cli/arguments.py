@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ EXAMPLES = (
     "a2c --env ALE/Pong-v5 --preset quick",
     "impala --env CartPole-v1 --hidden 128 128",
 )
+BEGIN = "begin with ppo (any actions), dqn (discrete actions) or impala (many cores)"
 
 
 def parse_words(
@@ -51,7 +53,9 @@ def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, li
         _show_general_help(verb)
     if not words or words[0].startswith("-"):
         given = f"'{words[0]}' given" if words else "nothing given"
-        raise UserError(f"{verb} takes a system first, {given}; allowed: {', '.join(systems.names())}")
+        example = shlex.join(words) if words else "--env CartPole-v1"
+        text = f"{verb} takes a system first, {given}: polyplay {verb} ppo {example}; {BEGIN}"
+        raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
     return words[0], systems.load(words[0]), list(words[1:])
 
 
