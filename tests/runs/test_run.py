@@ -277,6 +277,18 @@ LINES = [
     (["train", "impala", "--batch", "33"], "--batch 33"),
     (["train", "a2c", "--env", "toy:catch", "--network", "natur"], "nature"),
     (["train", "impala", "--lag", "0", "--actors", "1", "--lanes", "4", "--batch", "8"], "--lag 0"),
+    (
+        ["train", "dqn", "--env", "Pendulum-v1"],
+        "--env: Pendulum-v1 given, but dqn needs discrete actions, this has [1]",
+    ),
+    (
+        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari"],
+        "--preset atari is for atari environments, CartPole",
+    ),
+    (
+        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari", "--network", "a3c"],
+        "--network: 'a3c' takes one im",
+    ),
     (["evaluate", "no-such-run"], "no-such-run"),
     (["trian", "a2c"], "train"),
 ]
