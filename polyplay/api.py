@@ -49,7 +49,7 @@ class Run(RunResult):
         options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
         figure = plot.draw_curves([self.directory], games=options.games)
         if out is not None:
-            figure.savefig(options.out)
+            plot.write_figure(figure, Path(options.out))
         return figure
 
 

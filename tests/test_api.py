@@ -30,3 +30,5 @@ def test_a_run_draws_its_curve(run: polyplay.Run, tmp_path: Path):
     assert len(figure.axes) == 2
     with pytest.raises(UserError, match=r"--out: .*curve\.txt given"):
         run.plot(tmp_path / "curve.txt")
+    with pytest.raises(UserError, match=r"--out: .*curve\.png cannot be written: No such file or directory"):
+        run.plot(tmp_path / "absent" / "curve.png")

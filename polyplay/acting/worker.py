@@ -83,6 +83,7 @@ def act(
             yield
             while actor_checkpoint.answer_save(ctx, actor, producer) and ctx.serial:
                 yield
+            yield from actor_checkpoint.rest_at_end(ctx, producer)
 
 
 def _serve(ctx: WorkerContext, agents: AgentTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:

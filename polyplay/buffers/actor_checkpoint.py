@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,15 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
     return True
 
 
+def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
+    """Act no more once this actor's part of the run's last checkpoint is written, so that it has every step made."""
+    queue, p = producer.queue, producer.p
+    while queue.last(p) and queue.asked(p) is None:
+        queue.check()
+        time.sleep(min(ctx.patience, 0.005))
+        yield
+
+
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
     """What this worker saved in the checkpoint of a resumed run; empty if it saved nothing, or is a replacement.
 
@@ -101,11 +110,15 @@ def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
     return json.loads(path.read_text()) if path is not None and path.exists() else {}
 
 
-def wait_for_actors(ctx: WorkerContext, queue: RolloutQueue, version: int) -> Generator[None, None, list[int]]:
-    """Ask this learner's actors to write their parts for `version`; returns those that did not."""
+def wait_for_actors(
+    ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
+) -> Generator[None, None, list[int]]:
+    """Ask this learner's actors to write their parts for `version`; returns those that did not. last: of this run, so
+    they act no more after it.
+    """
     if ctx.directory is None:
         return []
-    queue.ask(ctx.index, version)
+    queue.ask(ctx.index, version, last)
     until = time.monotonic() + SAVE_TIMEOUT
     while (late := queue.late(ctx.index, version)) and time.monotonic() < until:
         queue.check()

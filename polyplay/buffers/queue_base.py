@@ -49,6 +49,7 @@ class SharedQueue(Queue, SharedObject):
     answered: np.ndarray
     _rings: np.ndarray
     _asked: np.ndarray
+    _last: np.ndarray
     _closed: np.ndarray
 
     def __init__(self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], more_bells: int = 0):
@@ -60,6 +61,7 @@ class SharedQueue(Queue, SharedObject):
             marks=((slots, LINE // 8), np.int64),
             _rings=((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
             _asked=(asks[0], np.int64),
+            _last=(asks[0], np.int64),
             answered=(asks[1], np.int64),
             _closed=(LINE // 8, np.int64),
         )
@@ -89,14 +91,21 @@ class SharedQueue(Queue, SharedObject):
         own = np.arange(self.slots).reshape(-1, self.share)[pairs].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
-    def ask(self, c: int, version: int) -> None:
-        """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer."""
+    def ask(self, c: int, version: int, last: bool = False) -> None:
+        """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer. last: what
+        they would do after that is for nobody.
+        """
+        self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
         """The update whose checkpoint waits for the part of writer `i`; None: no such."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
+
+    def last(self, i: int) -> bool:
+        """Whether the checkpoint that writer `i` was asked for is the run's last."""
+        return bool(self._last[i % len(self._last)])
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
         self.answered[i] = -(version + 1) if failed else version + 1

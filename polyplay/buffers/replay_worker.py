@@ -76,7 +76,7 @@ class ReplayShard:
         """Wait until this replay's actors have written their parts, then write its own."""
         ctx, failed = self.ctx, False
         self.update_priorities()
-        lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version)
+        lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
         if ctx.directory is not None:
             try:
                 self._write(CheckpointPart(ctx.directory, version), lost)

@@ -177,9 +177,9 @@ class SampleReader:
         samples.marks[tray, _JUDGED] = priority is not None
         samples._empty[tray // samples.share].put(tray)
 
-    def gather(self, version: int, patience: float) -> Iterator[None]:
-        """Wait until every memory has written its part for `version`: as long as that takes."""
-        self.samples.ask(0, version)
+    def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
+        """Wait until every memory has written its part for `version`: as long as that takes. last: of this run."""
+        self.samples.ask(0, version, last)
         for m in range(self.samples.memories):
             self.samples._stream.bell(m).post()
         while self.samples.late(0, version):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ COMMON = (
     "  --learning-rate X    at the start",
     "  --preset NAME        named set of defaults; chosen by --env if not given",
 )
+BEGIN = "begin with ppo (any actions), dqn (discrete actions) or impala (many cores)"
 
 
 def parse_words(
@@ -58,7 +60,9 @@ def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, li
         _show_general_help(verb)
     if not words or words[0].startswith("-"):
         given = f"'{words[0]}' given" if words else "nothing given"
-        raise UserError(f"{verb} takes a system first, {given}; allowed: {', '.join(systems.names())}")
+        example = shlex.join(words) if words else "--env CartPole-v1"
+        text = f"{verb} takes a system first, {given}: polyplay {verb} ppo {example}; {BEGIN}"
+        raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
     return words[0], systems.load(words[0]), list(words[1:])
 
 

@@ -32,7 +32,10 @@ def command(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    report = check_env(env[0], steps=options.steps, step_timeout=options.step_timeout, seed=options.seed)
+    try:
+        report = check_env(env[0], steps=options.steps, step_timeout=options.step_timeout, seed=options.seed)
+    except UserError as e:
+        raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
     if options.json:
         print(as_json(report.findings, {"environment": report.environment, "card": report.card}, "rules"))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,9 +49,12 @@ class PlotOptions:
 
 
 def command(words: list[str]) -> None:
-    """Prints the name of the picture."""
+    """Prints the name of the picture, and on standard error that it replaces another."""
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
+    there = Path(options.out).exists()
     print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games, options.pool))
+    if there:
+        print(f"polyplay: {options.out} was there before and is replaced; --out FILE names another", file=sys.stderr)
 
 
 def read_curve(run: Path, games: int = 100) -> Curve:
@@ -77,8 +81,18 @@ def read_curve(run: Path, games: int = 100) -> Curve:
 
 def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100, pool: str = "interval") -> Path:
     """Write a picture of learning curves; see `draw_curves`."""
-    draw_curves(runs, title, games, pool).savefig(out)
+    write_figure(draw_curves(runs, title, games, pool), out)
     return Path(out)
+
+
+def write_figure(figure: Figure, out: Path) -> None:
+    """Raises UserError: there is no such directory, or the file cannot be written there."""
+    try:
+        figure.savefig(out)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
+        raise UserError(
+            f"--out: {out} cannot be written: {e.strerror}; name a file in a directory that is there"
+        ) from None
 
 
 def draw_curves(runs: Sequence[Path], title: str = "", games: int = 100, pool: str = "interval") -> Figure:

@@ -32,13 +32,14 @@ def command(words: list[str]) -> None:
     """Prints the table."""
     about = "DIR: directories of runs, or runs (none: runs/)."
     places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
-    rows = list_runs([Path(place) for place in places] or [HOME])
+    rows = list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
     elif rows:
         _print_table(rows)
     else:
-        print(f"no runs in {', '.join(places) or HOME}")
+        begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 begins one"
+        print(f"no runs in {', '.join(places) or HOME}{begin}")
 
 
 def _print_table(rows: Sequence[Row]) -> None:

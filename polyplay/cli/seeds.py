@@ -26,7 +26,8 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
     for part in [part for word in words for part in word.split(",")]:
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}")
+            hint = f"; a range goes up: {match[2]}..{match[1]}" if match else ""
+            raise UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}{hint}")
         seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
     if not seeds:
         raise UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")

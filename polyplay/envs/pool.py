@@ -215,14 +215,15 @@ def options(kind: Callable[..., Options], given: Mapping[str, object], title: st
 def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
     """Raises UserError: an unknown name, or a value of another type than the default."""
     for name, value in given.items():
+        if name == WRAPPERS and name not in defaults:
+            raise UserError(f"--wrapper: {title} takes none, only Gymnasium environments do: leave it out")
         if name not in defaults:
-            raise UserError(
-                f"{title}: unknown option {name!r}{closest_names(name, defaults)}; there are: {', '.join(defaults)}"
-            )
+            near = closest_names(name, defaults)
+            raise UserError(f"--env-kwargs: {title}: unknown option {name!r}{near}; allowed: {', '.join(defaults)}")
         want = type(defaults[name])
         right = isinstance(value, int | float) if want is float else isinstance(value, want)
         if want in (bool, int, float, str) and (not right or (isinstance(value, bool) and want is not bool)):
-            raise UserError(f"{title}: option {name}={value!r} must be of type {want.__name__}")
+            raise UserError(f"--env-kwargs: {title}: option {name}={value!r} must be of type {want.__name__}")
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -96,6 +96,7 @@ class Box:
         return f"{list(self.shape)} real, within [{low:g}, {high:g}]"
 
 
+Casting = Literal["safe", "same_kind"]
 Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
 Whole = Discrete | MultiDiscrete | MultiBinary
 Leaf = Whole | Box
@@ -275,18 +276,19 @@ def _start(space: gym.Space) -> np.ndarray:
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
-def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "") -> Writer:
-    """A function that checks an observation against `space` and writes it in place into `into[lane]`.
+def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "", casting: Casting = "safe") -> Writer:
+    """A function that checks an observation against `space` and writes it in place into `into[lane]`. casting: which
+    types of numbers a Box takes, as np.can_cast has it; with same_kind float64 for float32 too.
 
     It raises SpaceViolation where shape, type or keys are not the declared ones.
     """
     parts = subspaces(space)
     if parts is not None:
-        inner = {k: observation_writer(s, into[k], lane, inner_path(path, k)) for k, s in parts.items()}
+        inner = {k: observation_writer(s, into[k], lane, inner_path(path, k), casting) for k, s in parts.items()}
         return lambda obs: _write_parts(space, inner, obs, path)
     row = into[lane, ...]
     if isinstance(space, gym.Box):
-        return _box_writer(space, row, path)
+        return _box_writer(space, row, path, casting)
     start, leaf = _start(space), leaf_of(space)
     assert isinstance(leaf, Whole)
     return lambda obs: _write_whole(space, leaf, start, row, obs, path)
@@ -319,13 +321,13 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
     row[...] = values
 
 
-def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Writer:
+def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
     shape, dtype = space.shape, space.dtype
     floating = np.issubdtype(dtype, np.floating)
 
     def write(given: object) -> None:
         obs = given if type(given) is np.ndarray else _as_array(given, dtype, dtype)
-        check_array(obs, shape, dtype, path)
+        check_array(obs, shape, dtype, path, casting)
         if floating and not np.isfinite(obs).all():
             raise SpaceViolation(f"{place_of(path)}{_infinite(obs)}", "finite")
         row[...] = obs
@@ -333,9 +335,9 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str) -> Writer:
     return write
 
 
-def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str) -> None:
+def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str, casting: Casting = "safe") -> None:
     """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
-    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype)):
+    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
         rule = "shape" if obs.shape != shape else "dtype"
         given = f"{obs.dtype} {list(obs.shape)}"
         raise SpaceViolation(f"{place_of(path)}declared {dtype} {list(shape)}, given {given}", rule)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces as gym
 
 from polyplay.common import checkpoint, tree
 from polyplay.common.checkpoint import BEST
@@ -25,13 +26,17 @@ from polyplay.systems import System
 from polyplay.workers import process
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class State:
     """Where an episode is, from one call of `act` to the next: the network's own state, how often it acted."""
 
     network: Batch
     acts: int
     lanes: int
+
+    def __repr__(self) -> str:
+        parts = "".join(f", {path} {list(x.shape)}" for path, x in tree.leaves(self.network))
+        return f"<polyplay.State, {self.lanes} episode{'s' * (self.lanes != 1)}{parts}>"
 
 
 def load_agent(
@@ -140,13 +145,21 @@ class Agent:
 
     def _step(self, obs: Any, state: State | None, mask: Any, reward: Any) -> tuple[Batch, bool]:
         """A row [B] as pools give them, and whether a batch was given. Raises UserError."""
+        if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
+            raise UserError(
+                f"obs: a tuple of {len(obs)} given; reset() returns (observation, info): give the observation alone"
+            )
         lanes = _lanes(self.observation_space, obs)
         batched, n = lanes is not None, 1 if lanes is None else lanes
+        if n == 0:
+            raise UserError("obs: an empty batch given, allowed: one observation, or a batch of at least one")
+        if not isinstance(state, State | None):
+            raise UserError(f"state: {state!r} given, allowed: None to begin an episode, or what the last call gave")
         if state is not None and state.lanes != n:
             raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
         rows = tree.zeros(self.spec.obs, (n,))
         for i in range(n):
-            write = spaces.observation_writer(self.observation_space, rows, i)
+            write = spaces.observation_writer(self.observation_space, rows, i, casting="same_kind")
             try:
                 write(_lane(obs, i) if batched else obs)
             except spaces.SpaceViolation as e:

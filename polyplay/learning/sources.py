@@ -93,7 +93,9 @@ class RolloutSource:
         """The learner with what its actors have and what is in flight. Nothing to do where that was done."""
         if self.learner.saved == self.learner.version:
             return
-        lost = yield from actor_checkpoint.wait_for_actors(self.ctx, self.queue, self.learner.version)
+        lost = yield from actor_checkpoint.wait_for_actors(
+            self.ctx, self.queue, self.learner.version, self.learner.done
+        )
 
         def write(part: CheckpointPart) -> None:
             actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
@@ -194,7 +196,7 @@ class SampleSource:
 
     def _save(self, version: int) -> Iterator[None]:
         learner = self.learner
-        yield from self.reader.gather(version, min(self.ctx.patience, 0.005))
+        yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
         if self.alone:
             yield from learner.rest(self.samples.fresh(kept=True))
 

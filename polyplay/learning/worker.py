@@ -25,6 +25,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Para
         if batch is not None:
             yield from feed.step(batch)
         ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
+        learner.done = ends
         if ends or learner.saving:
             yield from feed.save()
         if ends or ctx.leaving:

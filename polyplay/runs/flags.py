@@ -35,7 +35,7 @@ ELSEWHERE = {  # what other libraries call it: only to suggest, never accepted
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
     "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
-    "network": "net", "net": "network",
+    "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity", "learning_starts": "start",
 }  # fmt: skip
 HELP = ("-h", "--help")
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
@@ -125,11 +125,19 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else []
     few = len(names) <= 15  # then listing them beats guessing
+    found = found or [n for n in known if abbreviates(word, n)]
     found = found or difflib.get_close_matches(word, known, 1, 0.6 if few else 0.5)
     found = found or [n for n in names if len(word) > 2 and (word in n or n in word.split("_"))]
     if found:
         return f"; did you mean {spell(found[0])}?"
     return f"; it takes {', '.join(map(spell, names))}" if few else "; --help lists all options"
+
+
+def abbreviates(word: str, name: str) -> bool:
+    """Whether `word` is made of the beginnings of an option's words, where it has several: lrate of learning_rate."""
+    parts = name.split("_")
+    beginning = "_?".join(part[0] + "".join(f"(?:{c}" for c in part[1:]) + ")?" * len(part[1:]) for part in parts)
+    return len(parts) > 1 and re.fullmatch(beginning, word) is not None
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
@@ -139,6 +147,9 @@ def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[s
 
 def _parse(label: str, words: list[str], hint: object) -> object:
     if get_origin(hint) is tuple:
+        if not words:
+            example = f", as in {label} 256 256" if range_of(hint) else ""
+            raise UserError(f"{label} needs a value: {allowed(hint)}{example}; {label}= for none")
         words = [part for word in words for part in word.split(",") if part]
         return check_value(label, [Word(word) for word in words], hint, " ".join(words))
     if hint is bool:
@@ -240,6 +251,8 @@ def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
 def _number(value: object, kind: object) -> float:
     if isinstance(value, (bool, str)):
         raise TypeError
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # 3e2
     return operator.index(value) if kind is int else float(value)  # type: ignore[arg-type] # TypeError is caught
 
 
@@ -269,7 +282,7 @@ def allowed(hint: object) -> str:
     """What a type allows, in words."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in UNIONS:
-        return " or ".join(map(allowed, args))
+        return ", or ".join("none for the default" if kind is NONE else allowed(kind) for kind in args)
     if origin is Annotated:
         return f"{TYPE_NAMES[args[0]].replace('finite ', '')} {args[1]}"
     if origin is Literal:

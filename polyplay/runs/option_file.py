@@ -20,6 +20,12 @@ from polyplay.runs.directory import SCHEMA
 from polyplay.runs.trust import check_trust, runs_code
 
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet")  # in config.json, and of no meaning for another run
+EXAMPLES = {
+    ".toml": 'env = "CartPole-v1", a line for each, text in quotes',
+    ".json": '{"env": "CartPole-v1", "lanes": 8}',
+    ".yaml": "env: CartPole-v1, a line for each",
+    ".yml": "env: CartPole-v1, a line for each",
+}
 SAME_LIMIT = ("frames", "steps")  # one of them overrides the other
 
 
@@ -58,13 +64,11 @@ class OptionFile:
 
 
 def _value(label: str, value: object, hint: object) -> object:
-    """Text is read as on a command line; 1e6 may stand for a whole number."""
+    """Text is read as on a command line."""
     if isinstance(value, str) and get_origin(hint) is tuple:
         value = [flags.Word(part) for part in value.split(",") if part]
     elif isinstance(value, str):
         value = flags.Word(value)
-    elif isinstance(value, float) and value.is_integer():
-        value = int(value)
     return flags.check_value(label, value, hint)
 
 
@@ -96,7 +100,8 @@ def _read(path: Path) -> Row:
     except OSError as e:
         raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:
-        raise UserError(f"--config: {path} is no {path.suffix[1:].upper()}: {e}") from None
+        kind, line = path.suffix[1:].upper(), EXAMPLES[path.suffix.lower()]
+        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {line}") from None
     if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
         raise UserError(f"--config: {path} has no options: write a line for each, name and value")
     return contents

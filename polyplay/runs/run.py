@@ -13,6 +13,7 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import files as replay_files
 from polyplay.common import checkpoint, context
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
@@ -71,11 +72,9 @@ def train(
         changes = changes_given(system, settings, options, sources)
         return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
     wandb.check_wandb(options.wandb)
-    if wrong := _presets.warning(page, options.preset, settings.env, **how_made(options)):
-        _warn(wrong)
     crew = crew_of(options)
     crew.measures = True
-    wired = wire_system(page, settings, crew)
+    wired = _wire(page, settings, options, crew, sources)
     plan = _plan(page, crew, wired, settings, options)
     sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
     settings = replace(settings, **wired.resolved)
@@ -90,6 +89,21 @@ def train(
         if why := unsigned(read_config(directory)):
             _warn(why)
         return _go(replace(setup, lock=lock))
+
+
+def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sources: Sources) -> System:
+    """The page's system, with a warning where its preset is for other environments. Raises UserError, about the preset
+    where it is the preset's network that does not fit.
+    """
+    wrong = _presets.warning(page, options.preset, settings.env, **how_made(options))
+    try:
+        wired = wire_system(page, settings, crew)
+    except UserError as e:
+        own = sources.get("network") in ("default", f"preset {options.preset}") and str(e).startswith("--network")
+        raise UserError(wrong) if wrong and own else e from None
+    if wrong:
+        _warn(wrong)
+    return wired
 
 
 def resume(

@@ -11,7 +11,7 @@ from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, row_spec
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
-from polyplay.envs import Envs
+from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.learning import Epochs
 from polyplay.nets import NetworkFactory
@@ -109,8 +109,23 @@ def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any
     return NetworkFactory(c.network, envs.spec, {**given, **options})
 
 
+def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
+    """Raises UserError where there is a `flaw` of the environment's actions; needs: what actions the system needs."""
+    if flaw:
+        name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
+        kinds = {"dqn": rules.values_flaw(action), "apex_dpg": rules.deterministic_flaw(action)}
+        others = ["ppo", "impala", "a2c", *(system for system, wrong in kinds.items() if not wrong)]
+        text = (
+            f"--env: {envs.title} given, but {name} needs {needs} actions, this has {spaces.describe_actions(action)}"
+        )
+        raise UserError(f"{text}; {', '.join(others)} take these")
+
+
 def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch."""
+    """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch.
+    Raises UserError: actions that have none.
+    """
+    check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from polyplay.acting import GaussianNoise
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
-from polyplay.envs import Envs
+from polyplay.envs import Envs, rules
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System
+from polyplay.systems._wiring import Crew, System, check_actions
 from polyplay.systems.apex import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
 
@@ -70,6 +70,7 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, **crew.stepping)
+    check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     loss, hyper = DPGLoss(c.slope, c.rein), Hyperparameters(learning_rate=c.learning_rate)

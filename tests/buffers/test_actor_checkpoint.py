@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.queue_base import READING
@@ -15,6 +16,7 @@ from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
+from polyplay.common.errors import Closed
 from polyplay.common.tree import Field
 
 SPEC = {"obs": Field((2,), "float32"), **ROWS}
@@ -97,6 +99,32 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert actor_checkpoint.load_actor(two, consumers=1) == {}
     assert actor_checkpoint.rollouts_learnt(one, queue) == [0, 0]
+
+
+def test_an_actor_rests_once_it_has_written_its_part_of_the_last_checkpoint(tmp_path):
+    queue = queue_of()
+    ends = [queue.producer(p) for p in range(2)]
+    one, two = (context_of(tmp_path, index=i)[0] for i in range(2))
+    waiting = actor_checkpoint.wait_for_actors(context_of(tmp_path, role="learn")[0], queue, 5, last=True)
+    next(waiting)
+    assert list(actor_checkpoint.rest_at_end(one, ends[0])) == [], "its part comes first"
+    for ctx, end in zip((one, two), ends, strict=True):
+        assert actor_checkpoint.answer_save(ctx, actor_of({"acts": np.arange(3)}), end)
+    assert finish(waiting) == []
+    resting = actor_checkpoint.rest_at_end(one, ends[0])
+    for _ in range(3):
+        next(resting)
+    queue.close()
+    with pytest.raises(Closed):
+        next(resting)
+
+
+def test_an_actor_goes_on_after_every_other_checkpoint(tmp_path):
+    queue, (ctx, _) = queue_of(1), context_of(tmp_path)
+    end, waiting = queue.producer(0), actor_checkpoint.wait_for_actors(ctx, queue, 5)
+    next(waiting)
+    assert actor_checkpoint.answer_save(ctx, actor_of(None), end)
+    assert list(actor_checkpoint.rest_at_end(ctx, end)) == []
 
 
 def test_a_resumed_actor_lacks_what_was_being_read_only_where_all_take_turns(tmp_path):

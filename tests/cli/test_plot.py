@@ -92,6 +92,10 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
     assert main.main(["plot", str(tmp_path / "b")]) == 2
     assert "no run at" in capsys.readouterr().err
     full = make(tmp_path, "c", "a2c", ROWS)
+    assert main.main(["plot", str(full), "--out", str(tmp_path / "nodir" / "x.png")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--out: " in line
+    assert "nodir/x.png cannot be written: No such file or directory; name a file in a directory that is" in line
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'polyplay\[plots\]'"):
         plot.curves([full], tmp_path / "x.png")
@@ -103,6 +107,15 @@ def test_as_a_command(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, f"{out}\n")
     assert "<svg" in out.read_text()
+
+
+def test_a_picture_that_is_replaced_is_told(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run, out = make(tmp_path, "a", "a2c", ROWS), str(tmp_path / "curve.png")
+    assert main.main(["plot", str(run), "--out", out]) == 0
+    assert capsys.readouterr() == (f"{out}\n", "")
+    assert main.main(["plot", str(run), "--out", out]) == 0
+    told = f"polyplay: {out} was there before and is replaced; --out FILE names another\n"
+    assert capsys.readouterr() == (f"{out}\n", told)
 
 
 def test_short_numbers():

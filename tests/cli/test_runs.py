@@ -25,6 +25,8 @@ def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
 
 def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    assert main.main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in runs/ yet: polyplay train ppo --env CartPole-v1 begins one\n"
     run = make_run(tmp_path / "runs", "first", {})
     (make_run(tmp_path / "runs", "bad", {}) / "config.json").write_text("{")
     assert main.main(["runs"]) == 0

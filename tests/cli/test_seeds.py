@@ -26,6 +26,11 @@ def test_other_words_are_refused(words: list[str]):
         seeds.parse_seeds(words)
 
 
+def test_a_range_that_goes_down_names_the_one_that_goes_up():
+    with pytest.raises(UserError, match=r"--seeds: '4\.\.1' given, allowed: .*; a range goes up: 1\.\.4$"):
+        seeds.parse_seeds(["4..1"])
+
+
 def result(code: int, mean: float | None = 1.0, reason: str = "done") -> RunResult:
     return RunResult(Path("x"), code, reason, {"episodic_return_mean": mean, "frames": 9, "reason": reason})
 

@@ -21,7 +21,19 @@ def halved(env):
 
 def doubled(env):
     return gymnasium.wrappers.TransformObservation(env, lambda x: 2 * x, env.observation_space)
+
+def refused(env):
+    raise ValueError("no licence")
+
+def forgotten(env):
+    halved(env)
+
+answer = 42
 """
+
+
+AROUND = "allowed: module:callable, a function that takes an environment and returns one"
+OWN = "allowed: sutton_barto_reward, render_mode, max_episode_steps; leave it out"
 
 
 @pytest.fixture
@@ -80,9 +92,22 @@ def test_values_are_literals_or_text():
     [
         ({"env_kwargs": ("gravity",)}, "--env-kwargs: gravity given, allowed: NAME=VALUE, as in"),
         ({"wrapper": ("halved",)}, "--wrapper: halved given, allowed: module:callable"),
-        ({"wrapper": ("my_wrappers:half",)}, "my_wrappers has no 'half', did you mean 'halved'"),
-        ({"env_kwargs": ("gravity=1",)}, r"CartPole-v1: could not be built: .*gravity"),
-        ({"env": "toy:catch", "wrapper": ("my_wrappers:halved",)}, "unknown option 'wrappers'"),
+        (
+            {"wrapper": ("my_wrappers:half",)},
+            "--wrapper: my_wrappers:half given, my_wrappers has no 'half', did you mean 'halved'",
+        ),
+        ({"wrapper": ("absent:half",)}, f"--wrapper: absent:half given, no module 'absent'; it must .*{AROUND}"),
+        ({"wrapper": ("my_wrappers:answer",)}, f"my_wrappers:answer given, answer is no callable but int; {AROUND}"),
+        ({"wrapper": ("my_wrappers:refused",)}, f"refused given, it raised ValueError: no licence .*; {AROUND}"),
+        (
+            {"wrapper": ("my_wrappers:forgotten",)},
+            f"--wrapper: my_wrappers:forgotten given, it returned None; {AROUND}",
+        ),
+        ({"env_kwargs": ("gravity=1",)}, f"--env-kwargs: gravity given, which CartPole-v1 does not take; {OWN}"),
+        ({"env_kwargs": ("render_mod=1",)}, "render_mod given, .*, did you mean 'render_mode'"),
+        ({"env": "my_wrappers:refused", "env_kwargs": ("depth=1",)}, "depth given, .*; allowed: env; leave it out"),
+        ({"env": "toy:catch", "wrapper": ("my_wrappers:halved",)}, "--wrapper: toy:catch takes none"),
+        ({"env": "toy:catch", "env_kwargs": ("rws=3",)}, "--env-kwargs: toy:catch: unknown option 'rws', did you mean"),
     ],
 )
 def test_mistakes_are_a_line(here, options, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_networks_with_memory(name, tmp_path):
     found = polyplay.load(run)
     obs = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
     _, state = found.act(obs)
+    assert re.fullmatch(r"<polyplay\.State, 1 episode(, \S+ \[1(, \d+)?\])+>", repr(state))
     assert found.value(obs, state) != found.value(obs)
     assert found.value(obs) == found.value(obs)
 
@@ -121,6 +123,13 @@ def test_a_batch_is_its_rows(cart):
     assert found.act(obs, greedy=True)[0].tolist() == [int(found.act(row, greedy=True)[0]) for row in obs]
     assert found.value(obs).tolist() == [found.value(row) for row in obs]
     assert len({tuple(polyplay.load(cart, seed=s).act(obs)[0]) for s in range(9)}) > 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, bool])
+def test_real_numbers_of_another_type_are_taken(cart, dtype):
+    agent = polyplay.load(cart)
+    for obs in (np.array([0, 1, 0, 1]), np.array([[0, 1, 0, 1], [1, 1, 0, 0]])):
+        assert np.array_equal(agent.value(obs.astype(dtype)), agent.value(obs.astype(np.float32)))
 
 
 def test_predict_is_stable_baselines_signature(cart):
@@ -164,7 +173,17 @@ def test_a_checkpoint_by_its_directory_number_or_name(cart):
     ("call", "message"),
     [
         (lambda a: a.act(np.zeros(3, np.float32)), r"obs: declared float32 \[4\], given float32 \[3\]"),
-        (lambda a: a.act(np.zeros(4, np.float64)), r"obs: declared float32 \[4\], given float64 \[4\]"),
+        (lambda a: a.act(np.zeros(3)), r"obs: declared float32 \[4\], given float64 \[3\]"),
+        (lambda a: a.act(np.full(4, "x")), r"obs: declared float32 \[4\], given <U1 \[4\]"),
+        (lambda a: a.act(np.zeros(4, complex)), r"obs: declared float32 \[4\], given complex128 \[4\]"),
+        (lambda a: a.act(np.full(4, np.nan)), r"obs: nan at \[0\] of an observation, 4 of 4 values not finite"),
+        (
+            lambda a: a.act((np.zeros(4), {})),
+            r"obs: a tuple of 2 given; reset\(\) returns .*: give the observation alone",
+        ),
+        (lambda a: a.act(np.zeros((0, 4))), "obs: an empty batch given, allowed: one observation, or a batch of at"),
+        (lambda a: a.act(np.zeros(4), 3), "state: 3 given, allowed: None to begin an episode, or what the last call"),
+        (lambda a: a.predict(np.zeros(4), (1, 2)), r"state: \(1, 2\) given, allowed: None"),
         (lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]), "state: of 1 episodes, 2"),
         (lambda a: a.act(np.zeros(4, np.float32), mask=np.ones(2)), "mask: given, but this environment has no masks"),
         (

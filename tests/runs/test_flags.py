@@ -36,6 +36,22 @@ def test_an_alias_is_suggested_only_where_its_option_is():
     assert "total" not in flags.nearest_flag("total_timestep", ["frames"], flags.flag)
 
 
+@pytest.mark.parametrize(
+    ("word", "name", "fits"),
+    [
+        ("lrate", "learning_rate", True),
+        ("l_r", "learning_rate", True),
+        ("learn_rate", "learning_rate", True),
+        ("rate", "learning_rate", False),
+        ("learning", "learning_rate", False),
+        ("lratex", "learning_rate", False),
+        ("tr", "trace", False),
+    ],
+)
+def test_an_abbreviation_has_the_beginning_of_every_word(word: str, name: str, fits: bool):
+    assert flags.abbreviates(word, name) is fits
+
+
 def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as caught:
         flags.read_flags(Few, ["--help"], "polyplay x RUN", "About it.")

@@ -76,8 +76,11 @@ def test_in_python_too(run: Path, tmp_path: Path):
 WRONG = {
     "unknown.toml": ("system = 'a2c'\nlane = 3\n", "unknown option lane; did you mean lanes?"),
     "value.toml": ("system = 'a2c'\nlanes = 'many'\n", "lanes: 'many' given, allowed: a whole number"),
-    "torn.toml": ("system = \n", "is no TOML"),
-    "torn.json": ("{", "is no JSON"),
+    "torn.toml": ("lanes = 3\nenv = CartPole-v1\n", 'at line 2, column 7); write options as in env = "CartPole-v1", a'),
+    "torn.json": (
+        "{",
+        "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); write",
+    ),
     "list.json": ("[1]", "has no options"),
     "none.toml": ("lanes = 3\n", "names no system"),
     "kind.ini": ("", "allowed: a file .json, .toml or .yaml"),

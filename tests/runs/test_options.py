@@ -56,7 +56,7 @@ def test_preset_fills_and_flags_override_and_sources_tell():
         ("--learning-rate 1 --learning-rate 2", "learning_rate", 2.0),
         ("--sizes 3 4 5", "sizes", (3, 4, 5)),
         ("--sizes=3,4", "sizes", (3, 4)),
-        ("--sizes", "sizes", ()),
+        ("--sizes=", "sizes", ()),
         ("--crop 3 .25", "crop", (3, 0.25)),
         ("--lstm", "lstm", True),
         ("--lstm --no-lstm", "lstm", False),
@@ -88,6 +88,9 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ),
         ("--entropy 3", "did you mean --entropy-cost?"),
         ("--lr 3", "did you mean --learning-rate?"),
+        ("--lrate 3", "did you mean --learning-rate?"),
+        ("--learnrate 3", "did you mean --learning-rate?"),
+        ("--envs 3", "did you mean --lanes?"),
         ("--n-envs 3", "did you mean --lanes?"),
         ("--no-env", "unknown option --no-env"),
         ("-x 3", "unknown option -x"),
@@ -96,16 +99,18 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--learning-rate abc", "--learning-rate: 'abc' given, allowed: a finite number"),
         ("--learning-rate nan", "--learning-rate: 'nan' given, allowed: a finite number"),
         ("--lanes 1.5", "--lanes: '1.5' given, allowed: a whole number"),
-        ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12 or none"),
+        ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12, or none for the default"),
         ("--lanes", "--lanes needs a value: a whole number"),
         ("--env=", "--env needs a value: text"),
         ("--network natur", "--network: 'natur' given, allowed: nature, impala, mlp; did you mean nature?"),
         ("--on cluster", "--on: 'cluster' given, allowed: process, thread"),
+        ("--sizes", "--sizes needs a value: any number of values, each a whole number; --sizes= for none"),
+        ("--hidden", "from 2 to 16384, as in --hidden 256 256; --hidden= for none"),
         ("--sizes 3 x", "--sizes: '3 x' given, allowed: any number of values, each a whole number"),
         ("--crop 3", "--crop: '3' given, allowed: 2 values: a whole number, a finite number"),
         ("--lstm maybe", "--lstm: 'maybe' given, allowed: true or false"),
         ("--no-lstm=true", "--no-lstm takes no value, 'true' given: write --lstm=true"),
-        ("--clip x", "--clip: 'x' given, allowed: a finite number or none"),
+        ("--clip x", "--clip: 'x' given, allowed: a finite number, or none for the default"),
         (
             "Pong",
             "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?",
@@ -168,11 +173,17 @@ def test_keywords_are_the_same_as_flags():
 
 def test_keywords_take_callables_paths_and_numpy_numbers():
     settings, options, _ = run_options.resolve(
-        PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9
+        PAGE, env=make_env, lanes=np.int64(3), run=Path("a/b"), total_timesteps=9, minutes=2
     )
     assert settings.env is make_env
     assert type(settings.lanes) is int
-    assert (options.run, options.steps) == ("a/b", 9)
+    assert (options.run, options.steps, options.minutes) == ("a/b", 9, 2.0)
+
+
+@pytest.mark.parametrize("steps", [3e2, np.float64(300.0)])
+def test_a_whole_number_may_be_written_as_a_float(steps: float):
+    _, options, _ = run_options.resolve(PAGE, steps=steps)
+    assert (type(options.steps), options.steps) == (int, 300)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +193,7 @@ def test_keywords_take_callables_paths_and_numpy_numbers():
         ({"lanes": "3"}, "lanes: '3' given, allowed: a whole number"),
         ({"lanes": True}, "lanes: 'True' given, allowed: a whole number"),
         ({"lanes": 2.5}, "lanes: '2.5' given, allowed: a whole number"),
+        ({"lanes": float("inf")}, "lanes: 'inf' given, allowed: a whole number"),
         ({"learning_rate": float("inf")}, "learning_rate: 'inf' given, allowed: a finite number"),
         ({"network": "x"}, "network: 'x' given, allowed: nature, impala, mlp"),
         ({"lstm": 1}, "lstm: '1' given, allowed: true or false"),

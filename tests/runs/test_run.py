@@ -159,7 +159,9 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, request, tm
     games = rows(run / "episodes.jsonl")
     assert len(games) == reports[-1]["episodes"]
     assert {g["episodic_return"] for g in games} <= {-1.0, 1.0}
-    assert len(checkpoint.everything(run)) == 1
+    (last,) = checkpoint.everything(run)
+    counters = checkpoint.manifest(last)["counters"]
+    assert (counters["steps"], counters["episodes"]) == (reports[-1]["steps"], len(games)), "all that was done"
     assert list((run / "tensorboard").iterdir())
     assert main.main(["evaluate", str(run), "--episodes", "12"]) == 0
     result = json.loads(next(run.glob("evaluation-*.json")).read_text())
@@ -277,6 +279,18 @@ LINES = [
     (["train", "impala", "--batch", "33"], "--batch 33"),
     (["train", "a2c", "--env", "toy:catch", "--network", "natur"], "nature"),
     (["train", "impala", "--lag", "0", "--actors", "1", "--lanes", "4", "--batch", "8"], "--lag 0"),
+    (
+        ["train", "dqn", "--env", "Pendulum-v1"],
+        "--env: Pendulum-v1 given, but dqn needs discrete actions, this has [1]",
+    ),
+    (
+        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari"],
+        "--preset atari is for atari environments, CartPole",
+    ),
+    (
+        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari", "--network", "a3c"],
+        "--network: 'a3c' takes one im",
+    ),
     (["evaluate", "no-such-run"], "no-such-run"),
     (["trian", "a2c"], "train"),
 ]

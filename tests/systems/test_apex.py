@@ -160,7 +160,7 @@ def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     [
         ({"actors": 3}, "--actors 3 does not divide among --memories 2: make it a multiple of that"),
         ({"learners": 3}, "--batch 64 does not divide among --learners 3"),
-        ({"env": "toy:pendulum"}, "this system needs Discrete actions"),
+        ({"env": "toy:pendulum"}, "needs discrete actions, this has"),
     ],
 )
 def test_what_cannot_be_wired_is_refused(settings, said):

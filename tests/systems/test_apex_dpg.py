@@ -141,8 +141,14 @@ def test_its_picture_is_apexs_with_noise():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"env": "toy:catch"}, "it learns bounded real vectors .*, the environment's are 3 discrete"),
-        ({"env": f"{TRAITS}+hybrid+continuous"}, "it learns bounded real vectors"),
+        (
+            {"env": "toy:catch"},
+            "toy:catch given, but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn take",
+        ),
+        (
+            {"env": f"{TRAITS}+hybrid+continuous"},
+            "apex_dpg needs bounded real actions, this has .*; ppo, impala, a2c take these",
+        ),
         ({"actors": 3}, "--actors 3 does not divide among --memories 2"),
     ],
 )

@@ -175,7 +175,9 @@ def test_what_does_not_divide_is_refused():
 
 
 def test_an_action_that_is_no_choice_is_refused():
-    with pytest.raises(UserError, match="this system needs Discrete actions"):
+    with pytest.raises(
+        UserError, match=r"--env: toy:pendulum given, but dqn needs discrete .* \[1\] real.*a2c, apex_dpg take these"
+    ):
         wired(Crew(), env="toy:pendulum")
 
 

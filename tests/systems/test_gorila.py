@@ -196,7 +196,7 @@ def test_its_plan_and_memory_count_the_server_once():
     ("given", "said"),
     [
         ({"shards": 0}, "--shards: 0 given"),
-        ({"env": "toy:pendulum"}, "this system needs Discrete actions"),
+        ({"env": "toy:pendulum"}, "needs discrete actions, this has"),
         ({"optimizer": "adagrid"}, "did you mean 'adagrad'"),
     ],
 )

@@ -59,5 +59,5 @@ def test_it_trains_with_masks_and_dicts(system, more, tmp_path):
 @pytest.mark.parametrize("system", matrix.VALUES)
 def test_actions_that_are_no_choice_are_refused(system, env):
     page = systems.load(system)
-    with pytest.raises(UserError, match="this system needs Discrete actions"):
+    with pytest.raises(UserError, match="needs discrete actions, this has"):
         page.build(page.Config(env=env, network="mlp"), Crew())

@@ -55,7 +55,7 @@ def rom(name: str) -> str:
     if game.lower() in NO_SINGLE_PLAYER:
         raise UserError(f"{name}: this game has no single-player mode")
     hint = closest_names(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
-    raise UserError(f"unknown Atari game {name!r}{hint} (one of {len(known)})")
+    raise UserError(f"--env: unknown Atari game {name!r}{hint} (one of {len(known)})")
 
 
 @lru_cache(maxsize=64)

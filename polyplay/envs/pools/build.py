@@ -11,11 +11,13 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
@@ -25,6 +27,11 @@ from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, m
 
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
+UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+ALLOWED = {  # by option
+    "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
+    "--wrapper": "module:callable, a function that takes an environment and returns one",
+}
 
 # --------------------------------------------------------------------------------------- by its name
 
@@ -65,50 +72,64 @@ def _module(name: str | Factory) -> str:
 
 def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
     """What builds the environment inside its wrappers. Raises UserError: there is no such wrapper."""
-    around = [imported(name) for name in wrappers]
+    around = [(name, imported(name, "--wrapper")) for name in wrappers]
 
     def build() -> gymnasium.Env:
         env = make()
-        for wrap in around:
-            env = wrap(env)
+        for name, wrap in around:
+            env = _put_around(env, name, wrap)
         return env
 
     return build
 
 
-def imported(name: str) -> Callable[..., Any]:
+def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
+    """Raises UserError: the wrapper raises, or returns no environment."""
+    try:
+        found = wrap(env)
+    except UserError:
+        raise
+    except Exception as e:
+        raise _refusal("--wrapper", name, f"it raised {one_line(e)}") from e
+    if not _is_env(found):
+        raise _refusal("--wrapper", name, f"it returned {rules.describe_value(found)}")
+    return found
+
+
+def _refusal(option: str, name: str, why: str) -> UserError:
+    return UserError(f"{option}: {name} given, {why}; allowed: {ALLOWED[option]}")
+
+
+def imported(name: str, option: str = "--env") -> Callable[..., Any]:
     """What "module:attribute" names. Raises UserError: no such module or attribute, or one that cannot be called."""
     module, _, attribute = name.partition(":")
-    found = _import(module, name)
+    found = _import(module, name, option)
     try:
         make = attrgetter(attribute)(found)
     except AttributeError:
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
-        raise UserError(f"{name}: {module} has no {attribute!r}{closest_names(attribute, public)}") from None
+        raise _refusal(option, name, f"{module} has no {attribute!r}{closest_names(attribute, public)}") from None
     if not callable(make):
-        raise UserError(f"{name}: {attribute} is no callable that returns a gymnasium.Env but {type(make).__name__}")
+        raise _refusal(option, name, f"{attribute} is no callable but {type(make).__name__}")
     return make
 
 
-def _import(module: str, name: str) -> ModuleType:
+def _import(module: str, name: str, option: str = "--env") -> ModuleType:
     if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
-        raise UserError(f"{name}: {what}; it must be installed or lie in {os.getcwd()}") from None
+        raise _refusal(option, name, f"{what}; it must be installed or lie in {os.getcwd()}") from None
     except Exception as e:
-        raise UserError(f"{name}: importing {module} failed: {type(e).__name__}: {e}") from e
+        raise UserError(f"{option}: {name}: importing {module} failed: {type(e).__name__}: {e}") from e
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     known = gymnasium.registry.get(name)
     if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # nor without its version
-        raise UserError(
-            f"unknown environment {name!r}{_hint(name)}; give a Gymnasium id, ALE/Game-v5, toy:name, "
-            "module:EnvId-v0 or module:callable"
-        )
+        raise UserError(f"--env: unknown environment {name!r}{_hint(name)}; allowed: {ALLOWED['--env']}")
     if known is not None and known.entry_point is None:  # there are only vectors of it
 
         def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
@@ -148,9 +169,13 @@ def build_env(make: Factory, title: str) -> Any:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
-    if not all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space")):
+    if not _is_env(env):
         raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.rule_suffix('build')}")
     return env
+
+
+def _is_env(made: object) -> bool:
+    return all(hasattr(made, name) for name in ("reset", "step", "observation_space", "action_space"))
 
 
 def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
@@ -185,7 +210,10 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
     title = title_of(name)
     make = factory(name, options)
-    env = build_env(make, title)
+    try:
+        env = build_env(make, title)
+    except UserError as e:
+        raise _unknown_keyword(e.__cause__, name, options) or e from None
     try:
         spec = inspect(env, title)
         if isinstance(env, VectorEnv):
@@ -200,6 +228,30 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     finally:
         with contextlib.suppress(Exception):
             env.close()
+
+
+def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
+    """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
+    found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
+    if found is None or found[1] not in options:
+        return None
+    known = _keywords(name)
+    which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
+    return UserError(f"--env-kwargs: {found[1]} given, which {title_of(name)} does not take{which}; leave it out")
+
+
+def _keywords(name: str | Factory) -> list[str]:
+    """What can be given to an environment by name, as far as its own signature says that."""
+    known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
+    try:
+        make = known.entry_point if known else imported(name) if isinstance(name, str) else name
+        make = load_env_creator(make) if isinstance(make, str) else make
+        own = signature(make).parameters.values()
+    except (TypeError, ValueError, UserError):
+        return []
+    named = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named += ["max_episode_steps"] if known else []  # of gymnasium.make
+    return [*named, *(["…"] if named and any(p.kind == p.VAR_KEYWORD for p in own) else [])]
 
 
 def one_line(e: BaseException) -> str:

@@ -61,7 +61,9 @@ def ask(envs: Envs) -> EnvPoolTask:
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
-        raise UserError(f"{envs.title}: EnvPool has no such task{closest_names(name, known)} (one of {len(known)})")
+        raise UserError(
+            f"--env: {envs.title}: EnvPool has no such task{closest_names(name, known)} (one of {len(known)})"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, about its bounds

@@ -183,7 +183,9 @@ def toy(envs: Envs) -> Toy:
     game = TOYS.get(name) or (imported(name) if ":" in name else None)
     if game is None:
         known = ", ".join(f"toy:{k}" for k in TOYS)
-        raise UserError(f"unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}")
+        raise UserError(
+            f"--env: unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}"
+        )
     return options(game, {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
 
 

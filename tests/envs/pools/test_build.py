@@ -64,15 +64,18 @@ def test_a_module_of_the_working_directory_serves_a_process_pool(module):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("CartPloe-v1", "unknown environment 'CartPloe-v1', did you mean 'CartPole-v1'"),
+        ("CartPloe-v1", "--env: unknown environment 'CartPloe-v1', did you mean 'CartPole-v1'"),
         ("SeaquestNoFrameskip-v7", "did you mean 'ALE/Seaquest-v5'"),
         ("Pong-v5", "did you mean 'ALE/Pong-v5'"),
         ("toy_catch", "did you mean 'toy:catch'"),
-        ("no_such_module:make", "no module 'no_such_module'; it must be installed or lie in"),
+        (
+            "no_such_module:make",
+            r"--env: no_such_module:make given, no module 'no_such_module'; it must .*; allowed: a Gymnasium id, ",
+        ),
         ("my_broken:make", "no module 'nothing_like_this', which my_broken imports"),
         ("my_bug:make", "importing my_bug failed: ZeroDivisionError"),
         ("my_games:mak", "my_games has no 'mak', did you mean 'make'"),
-        ("my_games:answer", "no callable that returns a gymnasium.Env but int"),
+        ("my_games:answer", "--env: my_games:answer given, answer is no callable but int; allowed: a Gymnasium id"),
         ("my_games:Lokal-v3", "unknown environment 'Lokal-v3', did you mean 'Local-v3'"),
     ],
 )
@@ -83,7 +86,7 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
 
 
 def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):
-    with pytest.raises(UserError, match="unexpected keyword"):
+    with pytest.raises(UserError, match="--env-kwargs: colour given, which my_games:make does not take; leave it out"):
         Envs("my_games:make", 1, options={"colour": 3}, inline=True).spec  # noqa: B018
     with pytest.raises(UserError, match=r"CartPole-v9.*did you mean 'CartPole-v1'"):
         Envs("CartPole-v9", 1, inline=True).spec  # noqa: B018
