@@ -97,7 +97,13 @@ class SelfPlay:
     between = True  # everything can be saved wherever it stands
 
     def __init__(
-        self, ctx: WorkerContext, board: Game, games: int, options: SearchOptions, evaluator: TorchEvaluator, out: Producer
+        self,
+        ctx: WorkerContext,
+        board: Game,
+        games: int,
+        options: SearchOptions,
+        evaluator: TorchEvaluator,
+        out: Producer,
     ):
         if out.T <= board.longest:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")

@@ -74,7 +74,14 @@ def build(c: Config, crew: Crew) -> System:
     rows, moves = game_rows(board), 4 * (board.longest + 1)
     schedule = ((0, 1.0), (c.warm, 0.0))
     search = SearchOptions(
-        c.simulations, c.exploration, c.c, fpu=c.fpu, noise=c.noise, noise_alpha=c.noise_alpha, temperature=schedule, reuse=c.keep_tree
+        c.simulations,
+        c.exploration,
+        c.c,
+        fpu=c.fpu,
+        noise=c.noise,
+        noise_alpha=c.noise_alpha,
+        temperature=schedule,
+        reuse=c.keep_tree,
     )
     optim = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)
     loss, hyper = AlphaZeroLoss(c.value_cost), Hyperparameters(learning_rate=c.learning_rate)

@@ -135,7 +135,9 @@ def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
 
 def test_what_resumes():
     assert line(make("a2c"), "resume") == "restores all, environments too; bitwise"
-    assert line(make("a2c", env="CartPole-v1"), "resume") == "restores all, environments too if they can be saved; bitwise"
+    assert (
+        line(make("a2c", env="CartPole-v1"), "resume") == "restores all, environments too if they can be saved; bitwise"
+    )
     assert line(make("a2c", env="ALE/Pong-v5"), "resume").endswith("environments start new episodes")
     together = {"actors": 3, "lanes": 2, "batch": 4}
     assert line(make("impala", **together), "resume").endswith("not bitwise: workers run freely")

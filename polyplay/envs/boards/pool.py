@@ -37,7 +37,9 @@ def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
 def board_of(envs: Envs) -> Game:
     """The rules of the board game that `envs` names. Raises UserError: it names something else."""
     if not envs.title.startswith(PREFIX):
-        raise UserError(f"--env: {envs.title} given, allowed: {', '.join(PREFIX + name for name in GAMES)}, whose rules are known")
+        raise UserError(
+            f"--env: {envs.title} given, allowed: {', '.join(PREFIX + name for name in GAMES)}, whose rules are known"
+        )
     return of(envs)[0]
 
 

@@ -59,7 +59,14 @@ class AlphaZeroLoss:
             right = (value.sign() == z.sign())[won].float()
             more = {"value_mean": value.mean(), "value_accuracy": right.mean() if len(right) else z.new_zeros(())}
             kl = policy.mean() - entropy
-            return {"loss": loss, **means, "policy_kl": kl, "target_entropy": entropy, **more, "weight_mean": weight.mean()}
+            return {
+                "loss": loss,
+                **means,
+                "policy_kl": kl,
+                "target_entropy": entropy,
+                **more,
+                "weight_mean": weight.mean(),
+            }
 
         return base.LossOutput(loss, base.LazyMetrics(metrics))
 

@@ -1,0 +1,75 @@
+"""A search that plays from what a network sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.policy import SearchPolicy, records_of
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES, Game
+from polyplay.nets.residual import DualResidualNetwork
+
+
+def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
+    """Records of random games, all of which go on."""
+    rng, found = np.random.default_rng(seed), list[np.ndarray]()
+    room = np.zeros(board.actions, np.int16)
+    while len(found) < n:
+        record = board.new()
+        for _ in range(int(rng.integers(board.longest))):
+            moves = room[: kernels.legal(board.numbers, record, room)]
+            before = record.copy()
+            if kernels.play(board.numbers, record, int(rng.choice(moves))) != kernels.GOES_ON:
+                record = before
+                break
+        found.append(record)
+    return np.stack(found)
+
+
+def shown(board: Game, records: np.ndarray) -> np.ndarray:
+    planes = np.zeros((len(records), *board.planes), np.float32)
+    for record, out in zip(records, planes, strict=True):
+        kernels.write_planes(board.numbers, record, out)
+    return planes
+
+
+def network(board: Game) -> DualResidualNetwork:
+    torch.manual_seed(0)
+    return DualResidualNetwork(board.planes, board.actions, blocks=1, filters=8, hidden=8)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_planes_show_the_whole_position(name):
+    board = GAMES[name]
+    records = positions(board, 50)
+    assert np.array_equal(records_of(board, shown(board, records)), records)
+
+
+def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
+    board = GAMES["connect_four"]
+    record = board.new()
+    for move in (0, 6, 0, 6, 0, 5):  # three in column a, the first player's turn
+        kernels.play(board.numbers, record, move)
+    rows = np.stack([record, record, board.new()])
+    mask = np.ones((3, board.actions), bool)
+    mask[1] = False  # over
+    policy = SearchPolicy(board, SearchOptions(100, noise=0.25), network(board))
+    out, _ = policy.act({"obs": torch.from_numpy(shown(board, rows)), "mask": torch.from_numpy(mask)}, {})
+    assert out["action"].tolist()[:2] == [0, 0]
+    assert out["value"][0] > 0.5
+    assert out["value"][1] == 0
+
+
+def test_without_simulations_it_is_the_bare_network():
+    board = GAMES["tic_tac_toe"]
+    net = network(board)
+    planes = torch.from_numpy(shown(board, positions(board, 20)))
+    mask = ~(planes[:, 0] + planes[:, 1]).bool().flatten(1)
+    step = {"obs": planes, "mask": mask}
+    bare, _ = net.act(step, {})
+    searched, _ = SearchPolicy(board, SearchOptions(0), net).act(step, {})
+    assert torch.equal(searched["action"], bare["action"])
+    torch.testing.assert_close(searched["value"], bare["value"], atol=1e-5, rtol=0)

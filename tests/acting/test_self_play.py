@@ -1,0 +1,112 @@
+"""Self-play: whole games, one behind another, with outcomes of the right sign; it goes on to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import UniformEvaluator
+from polyplay.acting.self_play import SelfPlay, game_rows
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common import tree
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES, Game
+from tests.acting.search.test_policy import shown
+
+BOARD = GAMES["tic_tac_toe"]
+OPTIONS = SearchOptions(12, noise=0.25, noise_alpha=1.0, temperature=((0, 1.0),))
+
+
+def player(board: Game = BOARD, games: int = 6, T: int = 30, ctx: WorkerContext | None = None) -> SelfPlay:
+    queue = RolloutQueue(game_rows(board), {}, T, 1, 4)
+    evaluator: Any = UniformEvaluator(board.actions)
+    return SelfPlay(ctx or context(), board, games, OPTIONS, evaluator, queue.producer(0))
+
+
+def context() -> WorkerContext:
+    return WorkerContext("self_play", 0, 1, 0, 3, Counters(1), RunControl())
+
+
+def take(made: SelfPlay, slots: int) -> list[dict[str, np.ndarray]]:
+    """Copies of the rows [T+1] of the next slots; each is given back."""
+    found = []
+    for slot in made.slots(lambda: 5):
+        assert slot is not None
+        found.append(tree.map(lambda x, s=slot: x[s, :, 0].copy(), made.out.rows))
+        made.out.commit(slot)
+        made.out.queue._empty[0].put(made.out.queue._full[0].take(made.out.queue.use, 2))
+        if len(found) == slots:
+            break
+    return found
+
+
+def games_in(rows: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    begins = np.flatnonzero(rows["first"])
+    parts = [
+        {k: v[a:b] for k, v in rows.items()} for a, b in zip(begins, [*begins[1:], len(rows["first"])], strict=True)
+    ]
+    return [game for game in parts if len(game["first"]) > 1]
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "three_in_a_row"])
+def test_slots_hold_whole_games_as_the_rules_have_them(name):
+    board = GAMES[name]
+    made = player(board, T=3 * (board.longest + 1))
+    played = [game for rows in take(made, 8) for game in games_in(rows)]
+    assert len(played) >= 16
+    for game in played:
+        moves, record = len(game["first"]) - 1, board.new()
+        for t in range(moves):
+            assert np.array_equal(game["obs"][t], shown(board, record[None])[0])
+            assert np.array_equal(np.flatnonzero(game["mask"][t]), legal(board, record))
+            assert game["visits"][t].sum() == pytest.approx(1)
+            assert not game["visits"][t][~game["mask"][t]].any()
+            result = kernels.play(board.numbers, record, int(game["action"][t]))
+            assert (result == kernels.GOES_ON) == (t < moves - 1)
+        assert game["terminated"].tolist() == [False] * moves + [True]
+        last = 1.0 if result == kernels.WON else 0.0
+        assert game["reward"][1:].tolist() == [last * (-1) ** (moves - 1 - t) for t in range(moves)]
+        assert (game["version"] == 5).all()
+
+
+def legal(board: Game, record: np.ndarray) -> np.ndarray:
+    room = np.zeros(board.actions, np.int16)
+    return room[: kernels.legal(board.numbers, record, room)].copy()
+
+
+def test_rows_that_are_left_over_lead_nowhere():
+    rows = take(player(), 1)[0]
+    last = int(np.flatnonzero(rows["terminated"])[-1])
+    assert rows["first"][last + 1 :].all()
+    assert rows["first"][-1]
+
+
+def test_games_are_counted_with_the_first_player_s_return():
+    made = player()
+    played = [game for rows in take(made, 6) for game in games_in(rows)]
+    returns = made.ctx.counters.games[: len(played), 0].tolist()
+    assert returns == [float(game["reward"][1]) for game in played]
+    assert {-1.0, 1.0} <= set(returns)
+
+
+def test_it_goes_on_to_the_bit_from_the_middle_of_searches():
+    made = player()
+    take(made, 2)
+    for _ in range(5):
+        made._step()
+    saved = tree.map(np.array, made.save())
+    again = player()
+    again.load(saved)
+    for one, other in zip(take(made, 5), take(again, 5), strict=True):
+        assert all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def test_a_slot_has_room_for_the_longest_game():
+    with pytest.raises(ValueError, match="no room for a game of 9 moves"):
+        player(T=9)
