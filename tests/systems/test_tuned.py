@@ -99,7 +99,7 @@ def test_a_preset_for_other_environments_is_told():
     assert text.startswith("--preset quick is for atari environments, ")
     assert not _presets.warning(PAGES["ppo"], "classic", "CartPole-v1")
     assert not _presets.warning(PAGES["ppo"], "paper", "ALE/Pong-v5")
-    assert "is for classic environments, ALE/Pong-v5 is one of atari" in _presets.warning(
+    assert "is for classic environments, but ALE/Pong-v5 is of kind atari" in _presets.warning(
         PAGES["ppo"], "classic", "ALE/Pong-v5"
     )
 
