@@ -195,7 +195,7 @@ def judge(row: Row, said: str, run: Path) -> Row:
         wrong.append("traceback")
     if row["processes"] or row["shared"] or row["files"]:
         wrong.append("leftover")
-    dropped = "again: everything is dropped" in said
+    dropped = "again: ending without saving" in said
     resumes = None
     if row["updates"] and not dropped:
         resumes = resumable(run, row["number"] % RESUMED == 0)

@@ -59,7 +59,7 @@ class A2C(RunOptions, total=False):
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
     gamma: float  # discount
-    lam: float  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
@@ -84,7 +84,7 @@ class A3C(RunOptions, total=False):
     workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int  # agent steps between two updates of a worker (t_max)
     gamma: float  # discount
-    lam: float  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core
@@ -118,7 +118,7 @@ class Accel(RunOptions, total=False):
     minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: float  # discount
-    lam: float  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
@@ -369,7 +369,7 @@ class Ppo(RunOptions, total=False):
     value_clip: bool  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
-    lam: float  # λ of generalised advantage estimation
+    lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     core_size: int  # width of the recurrent core

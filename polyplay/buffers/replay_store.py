@@ -47,10 +47,10 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     root = open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no replay
-        ctx.say("warning", f"{ctx.role} {ctx.index}: nothing was saved of its replay: it begins empty")
+        ctx.say("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")
         return False
     if not all((root / replay_folder(ctx, i)).is_dir() for i in range(replicas)):
-        ctx.say("warning", f"{ctx.role} {ctx.index}: nothing was saved of another one's replay: all begin empty")
+        ctx.say("warning", f"{ctx.role} {ctx.index}: another worker's replay was not saved: all start empty")
         return False
     buffer.load(path)
     return True

@@ -26,7 +26,7 @@ class ReplayShard:
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
             self.queue.reclaim(ctx.index)
-            ctx.say("warning", f"{ctx.role} {ctx.index}: begins empty, the rows of the lost one are gone")
+            ctx.say("warning", f"{ctx.role} {ctx.index}: starts empty; the rows of the lost replay are gone")
         elif ctx.resume is not None:
             replay_store.restore_replay(ctx, self.buffer)
             learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)

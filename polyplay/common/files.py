@@ -97,7 +97,7 @@ class LogWrites:
     def fail(self, name: str, why: str) -> None:
         if name not in self.warned:
             self.warned.add(name)
-            self.warn(f"{name}: {why}; the run goes on without what did not fit")
+            self.warn(f"{name}: {why}; the run continues, lines that did not fit are missing")
 
 
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:

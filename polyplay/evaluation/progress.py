@@ -77,7 +77,7 @@ def _receiver(watch: GamesWatch) -> signals.Handler:
                 raise signals.Stopped(number)
             return
         watch.signal, warned = number, time.monotonic()
-        what = "ending after this step; once more, a second from now or later, drops everything"
+        what = "ending after this step; a second signal, at least 1 s later, ends without a score"
         with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
             os.write(2, f"\npolyplay: {signals.name(number)}: {what}\n".encode())
 

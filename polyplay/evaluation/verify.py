@@ -75,7 +75,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
     yield f"config.json has the hash {record['config_hash']}"
     found = _checkpoint(directory, record)
-    yield f"{found.name} is whole, its weights are those that were measured"
+    yield f"{found.name} is complete, and its weights are those of the evaluation"
     file = _starts(record, starts)
     yield f"{file} is the file that was used" if file else "none were used"
     protocol = _or_fail(protocols.protocol, record["protocol"])
@@ -147,7 +147,7 @@ def _compare(record: Row, now: Row) -> str:
     before, after = record["returns"], now["returns"]
     mean = f"{float(np.mean(after)):,.2f} now, {float(np.mean(before)):,.2f} recorded"
     if before == after:
-        return f"all {len(before)} returns came out the same"
+        return f"all {len(before)} returns are the same"
     if not changed:
         first = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
         raise VerificationFailed(

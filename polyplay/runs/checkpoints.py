@@ -38,7 +38,7 @@ class CheckpointCompleter:
 
     def fail(self, text: str) -> None:
         self.failure = f"not saved: {text}"
-        self.warn(f"{text}; the checkpoint before it stands")
+        self.warn(f"{text}; the previous checkpoint remains")
 
     def complete(self, rows: list[int] | None = None) -> None:
         """Learners write 1 + the update of their newest part into their counters, negative if it failed; 0.5 for the

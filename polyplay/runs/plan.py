@@ -27,7 +27,7 @@ PATIENCE = 120.0  # seconds to wait for the first update in it
 # what may be halved to make a plan fit, in the order in which that is tried
 FIELDS = ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch")
 HALVINGS = 12
-COMPILES = "the replay's loops are compiled on this machine first: about half a minute"
+COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
 

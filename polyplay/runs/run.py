@@ -150,7 +150,7 @@ def _resume(
     checkpoint.remove_partial(directory)
     checkpoint.set_aside(directory, found)
     if crew.resume is None:
-        _warn("it had not begun to learn: it begins again at update 0")
+        _warn("the run had made no update: it starts again at update 0")
     elif lost := actor_checkpoint.lost_lanes(crew.resume, context.seed_of(crew.seed, 1000 * crew.resumes)):
         _warn(lost)
     rewind(directory, counters, _warn)

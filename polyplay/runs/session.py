@@ -186,9 +186,9 @@ class Session:
         while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
             name = self.signals.pop(0)
             if self.warned_at:
-                self._warn(f"{name} again: everything is dropped")
+                self._warn(f"{name} again: ending without saving")
             else:
-                self._warn(f"{name}: saving a checkpoint; once more, a second from now or later, drops everything")
+                self._warn(f"{name}: saving a checkpoint; a second signal, at least 1 s later, ends without saving")
                 self.warned_at = time.monotonic()
 
     def _restore_directory(self, lock: DirectoryLock) -> None:

@@ -125,5 +125,5 @@ def warning(page: Any, name: str, env: Any, **made: Any) -> str:
         return ""
     better, title = choose(page, env, **made), page.__name__.rpartition(".")[2]
     if better == name:
-        return f"{title} has no settings for {where} environments such as {env}: it takes those for {fits}"
-    return f"--preset {name} is for {fits} environments, {env} is one of {where}: leave it out for {better}"
+        return f"{title} has no settings for {where} environments such as {env}: it uses those for {fits}"
+    return f"--preset {name} is for {fits} environments, but {env} is of kind {where}: omit --preset to use {better}"

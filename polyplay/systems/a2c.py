@@ -28,7 +28,7 @@ class Config:
     env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
-    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core

@@ -28,7 +28,7 @@ class Config:
     workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: Count = 5  # agent steps between two updates of a worker (t_max)
     gamma: Fraction = 0.99  # discount
-    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core

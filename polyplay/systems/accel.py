@@ -34,7 +34,7 @@ class Config:
     minibatches: Count = 4  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: Fraction = 0.99  # discount
-    lam: Fraction = 1.0  # λ of generalised advantage estimation; 1 is the n-step return
+    lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal

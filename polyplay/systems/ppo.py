@@ -32,7 +32,7 @@ class Config:
     value_clip: bool = False  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
-    lam: Fraction = 0.95  # λ of generalised advantage estimation
+    lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     core_size: Width = 256  # width of the recurrent core

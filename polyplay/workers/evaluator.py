@@ -100,6 +100,6 @@ def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
         checkpoint.save_best_weights(ctx.directory, checkpoint.policy_name(0), arrays, counters)
     except OSError as e:
-        ctx.say("warning", f"the best weights were not kept: {e.strerror or e}")
+        ctx.say("warning", f"the best weights were not saved: {e.strerror or e}")
         return False
     return True

@@ -150,7 +150,7 @@ def test_a_signal_ends_it_with_the_games_that_are_over(toy: Path, number: int, c
     assert signal.getsignal(number) is before
     assert not list(toy.glob("evaluation-*"))
     said = capfd.readouterr().err
-    assert said.count("ending after this step; once more, a second from now or later, drops everything") == 1
+    assert said.count("ending after this step; a second signal, at least 1 s later, ends without a score") == 1
 
 
 def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypatch, capfd: pytest.CaptureFixture):

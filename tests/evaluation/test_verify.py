@@ -44,7 +44,7 @@ def failed(run: Path) -> tuple[str, str]:
 def test_a_score_comes_out_again(run: Path, capsys: pytest.CaptureFixture):
     assert [f.level for f in verify.verify(run)] == ["ok"] * 6
     assert main.main(["verify", str(run)]) == 0
-    assert "all 20 returns came out the same" in capsys.readouterr().out
+    assert "all 20 returns are the same" in capsys.readouterr().out
 
 
 def test_other_returns_by_the_same_build_fail(run: Path, capsys: pytest.CaptureFixture):
@@ -78,7 +78,7 @@ def test_on_another_machine_the_interval_decides(run: Path):
 def test_another_device_is_another_machine(run: Path):
     change(run, device="a GPU")
     found = verify.verify(run)
-    assert found[-1].seen == "all 20 returns came out the same"
+    assert found[-1].seen == "all 20 returns are the same"
     change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
     assert "(device differ)" in failed(run)[1]
 

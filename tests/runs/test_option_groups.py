@@ -27,6 +27,6 @@ def test_groups_and_what_is_in_them_are_in_order_and_none_is_empty():
         "duration": ["frames", "steps"],
         "environment": ["env"],
         ALGORITHM: ["zeta"],
-        "optimiser": ["max_grad_norm"],
+        "optimizer": ["max_grad_norm"],
         RUN: ["keep"],
     }

@@ -35,7 +35,7 @@ def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, c
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1
-    assert "SIGTERM: saving a checkpoint; once more, a second from now or later, drops everything" in "".join(
+    assert "SIGTERM: saving a checkpoint; a second signal, at least 1 s later, ends without saving" in "".join(
         capfd.readouterr()
     )
     assert len(checkpoint.everything(tmp_path / "run")) == 1
@@ -92,7 +92,7 @@ def test_another_signal_a_second_later_drops_everything_and_says_so(tmp_path, mo
     monkeypatch.setattr(signals, "AGAIN", 0.5)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
     said = "".join(capfd.readouterr())
-    assert said.count("SIGTERM again: everything is dropped") == 1
+    assert said.count("SIGTERM again: ending without saving") == 1
     assert "stopped by SIGTERM, at once: what was learnt since the last checkpoint is lost" in said
 
 

@@ -102,7 +102,7 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     crew.stop()
     capfd.readouterr()
     again = polyplay.resume(str(run.directory), steps=1_400)
-    assert "nothing was saved of its replay: it begins empty" in "".join(capfd.readouterr())
+    assert "its replay was not saved: it starts empty" in "".join(capfd.readouterr())
     assert again.summary["steps"] >= 1_400
     last = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     assert last.json("agents/0/learner")["version"] > first["version"] + 15

@@ -96,10 +96,11 @@ def test_rewards_are_clipped_on_atari_only():
 
 def test_a_preset_for_other_environments_is_told():
     text = _presets.warning(PAGES["ppo"], "quick", "CartPole-v1")
-    assert text == "--preset quick is for atari environments, CartPole-v1 is one of classic: leave it out for classic"
+    assert text.endswith("but CartPole-v1 is of kind classic: omit --preset to use classic")
+    assert text.startswith("--preset quick is for atari environments, ")
     assert not _presets.warning(PAGES["ppo"], "classic", "CartPole-v1")
     assert not _presets.warning(PAGES["ppo"], "paper", "ALE/Pong-v5")
-    assert "is for classic environments, ALE/Pong-v5 is one of atari" in _presets.warning(
+    assert "is for classic environments, but ALE/Pong-v5 is of kind atari" in _presets.warning(
         PAGES["ppo"], "classic", "ALE/Pong-v5"
     )
 
@@ -107,7 +108,7 @@ def test_a_preset_for_other_environments_is_told():
 def test_settings_that_are_taken_for_want_of_better_ones_are_told(monkeypatch):
     monkeypatch.setattr(_presets, "domain", lambda env: "mujoco")  # as if: it is an extra
     text = _presets.warning(PAGES["a2c"], "classic", "Pendulum-v1")
-    assert text == "a2c has no settings for mujoco environments such as Pendulum-v1: it takes those for classic"
+    assert text == "a2c has no settings for mujoco environments such as Pendulum-v1: it uses those for classic"
 
 
 def test_an_unknown_preset_names_all():

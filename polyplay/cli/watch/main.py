@@ -64,5 +64,5 @@ def _serve(listener: socket.socket, directories: list[Path], port: int) -> None:
         application(directories, token, port), log_level="warning", lifespan="off", server_header=False
     )
     print(f"watching {len(directories)} run{'s' * (len(directories) != 1)}: http://127.0.0.1:{port}/#token={token}")
-    print("Ctrl-C ends the page; runs go on", flush=True)
+    print("Ctrl-C stops the page; the runs continue", flush=True)
     uvicorn.Server(config).run(sockets=[listener])

@@ -246,7 +246,7 @@ def _keywords(name: str | Factory) -> list[str]:
     try:
         make = known.entry_point if known else imported(name) if isinstance(name, str) else name
         make = load_env_creator(make) if isinstance(make, str) else make
-        own = signature(make).parameters.values()
+        own = signature(make).parameters.values()  # type: ignore[arg-type] # None: TypeError is caught
     except (TypeError, ValueError, UserError):
         return []
     named = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -73,7 +73,7 @@ class CrewMetrics:
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if missed := first - self.reported.get(row, 0):
-                warn(f"{missed} finished games were too many between two looks: they are missing in the reports")
+                warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
             for i in range(first, count):
                 return_, length, lane, _ = self.counters.games[row, i % EPISODES]
                 reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))

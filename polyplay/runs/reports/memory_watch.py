@@ -111,8 +111,8 @@ class MemoryWatch:
         self.warned[key] = mb
         hours = psutil.virtual_memory().available / MB / rate
         self.lines.append(
-            f"{name} (process {key[0]}): its memory rises without end, by {rate:,.0f} MB an hour, to {mb:,.0f} MB now; "
-            f"at this rate the machine's is full in {hours:,.1f} h"
+            f"{name} (process {key[0]}): its memory grows by {rate:,.0f} MB per hour and is {mb:,.0f} MB now; "
+            f"at this rate the machine's memory is full in {hours:,.1f} h"
         )
 
 

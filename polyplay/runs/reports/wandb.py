@@ -63,13 +63,13 @@ class WandbLogger:
             try:
                 self.due.put_nowait(send)
             except queue.Full:
-                self.failure = "it takes nothing any more"
+                self.failure = "it does not respond"
 
     def _warn_once(self) -> None:
         """One warning, by the thread that may write to the terminal."""
         if self.failure and not self.warned:
             self.warned = True
-            self.warn(f"W&B: {self.failure}; the run goes on without it, its directory has everything")
+            self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
 
     def _pass_on(self) -> None:
         try:

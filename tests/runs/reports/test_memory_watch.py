@@ -116,7 +116,7 @@ def test_an_environment_that_leaks_is_named_with_its_process_and_its_rate():
             now[0] += 60.0
             assert watch._measure() > 0
     lines = list(watch.news())
-    assert lines[0].startswith(f"an environment process of the main process (process {numbers[1]}): its memory rises")
+    assert lines[0].startswith(f"an environment process of the main process (process {numbers[1]}): its memory grows")
     assert watch.leaking == pytest.approx(240, rel=0.1), "4 MB a minute"
     assert all(f"(process {numbers[1]})" in line for line in lines)
     assert len(lines) <= 3, "anew only when it has doubled"

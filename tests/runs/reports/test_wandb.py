@@ -109,7 +109,7 @@ def test_whatever_fails_is_one_warning(run: Path, breaks: str):
     tracker.close({"exit_code": 1})
     tracker.write(9, {"a": 1.0})
     assert len(warned) == 1
-    assert warned[0].startswith("W&B: SystemExit: no network; the run goes on without it")
+    assert warned[0].startswith("W&B: SystemExit: no network; the run continues without it")
 
 
 def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run: Path, monkeypatch: pytest.MonkeyPatch):
@@ -122,7 +122,7 @@ def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run:
     tracker.close({"exit_code": 0})
     assert tracker.thread.is_alive()
     free.set()
-    assert warned == ["W&B: it takes nothing any more; the run goes on without it, its directory has everything"]
+    assert warned == ["W&B: it does not respond; the run continues without it; its directory has all metrics"]
 
 
 def test_without_the_package_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch):
