@@ -24,7 +24,7 @@ class Diverged(Exception):
 
 
 class NotFinite(Exception):
-    """A loss or gradient was NaN or infinite; the batch was saved for inspection."""
+    """A loss, a gradient or a network's answer was NaN or infinite; a learner saves the batch for inspection."""
 
 
 class BadPriority(ValueError):

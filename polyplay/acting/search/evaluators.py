@@ -1,16 +1,34 @@
-"""What a search asks: a network of torch, or the same answer always."""
+"""What a search asks: a network, computed by torch or by OpenVINO; or the same answer always."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from polyplay.nets.precision import precision_of
+from polyplay.acting.search.torch_backend import TorchBackend
+from polyplay.common.errors import UserError
+from polyplay.nets.factory import build_network
+from polyplay.nets.precision import is_half
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
+from polyplay.weights.flat import FlatParams
+
+BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
+SECONDS = 0.1  # of measuring each way to compute
+ROUNDS = 3  # batches at least, the first of which may be slow
 
 
 class UniformEvaluator:
     """Every move alike, every position even."""
+
+    title = "uniform"
 
     def __init__(self, actions: int):
         self.logits, self.values = np.zeros((0, actions), np.float32), np.zeros(0, np.float32)
@@ -22,37 +40,119 @@ class UniformEvaluator:
         return self.logits[: len(planes)], self.values[: len(planes)]
 
 
-class TorchEvaluator:
-    """A network that gives (logits [N, A], values [N] or [N, 1]) of planes, always asked in batches of one shape.
+class Backend(Protocol):
+    """Computes a network in batches of one shape."""
 
-    Fewer positions are padded, more are cut up, so a position has the same bits with whatever company and wherever in
-    the batch. Planes keep their layout, NCHW or channels last. `precision`: "float32", or "bfloat16" for convolutions
-    and products; the answers are float32.
+    planes: np.ndarray  # float32 [batch, C, H, W], in its own layout: what `compute` takes
+
+    def take(self, network: DualResidualNetwork) -> None: ...  # newer weights
+    def compute(self) -> tuple[np.ndarray, np.ndarray]: ...  # logits [batch, A] and values [batch], until the next call
+
+
+class NetworkEvaluator:
+    """A network as a search asks it, always computed in batches of one shape: fewer positions are padded, more are cut
+    up. So a position has the same bits in whatever company and wherever in the batch.
+
+    backend "torch" or "openvino" (CPUs only), precision "float32" or "bfloat16": the numbers that convolutions are
+    computed in; answers are float32. "auto" measures (`choose_backend`); who goes on from a checkpoint names what was
+    chosen, for bits differ between them. threads: that compute on a CPU; 0: as many as the process has.
+    Raises UserError.
     """
 
-    def __init__(self, network: nn.Module, device: str | torch.device, batch: int, precision: str = "float32"):
-        self.network, self.device, self.batch = network.to(device).eval(), torch.device(device), batch
-        self.bf16 = precision == "bfloat16"
-        self.padded: Tensor | None = None
+    def __init__(
+        self,
+        factory: BoardNetworkFactory,
+        batch: int,
+        backend: str = "torch",
+        precision: str = "float32",
+        device: torch.device | str = "cpu",
+        threads: int = 1,
+    ):
+        if batch < 1:
+            raise UserError(f"evaluator: batches of {batch} positions given; allowed: 1 or more")
+        network = build_network(factory, 0, device=device)
+        assert isinstance(network, DualResidualNetwork)
+        self.network, self.vector = network, FlatParams(network)
+        self.batch, self.threads, self.version = batch, threads, -1
+        if "auto" in (backend, precision):
+            backend, precision = choose_backend(network, batch, backend, precision, threads)
+        self.backend, self.precision = backend, precision
+        self._backend = _make_backend(network, batch, backend, precision, threads)
+
+    @property
+    def title(self) -> str:
+        return f"{self.network.title}, version {self.version}"
+
+    def load(self, weights: np.ndarray, version: int) -> None:
+        """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.flat)."""
+        if weights.shape != (self.vector.size,):
+            raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
+        with computing_threads(self.threads):
+            self.vector.write(weights)
+            self._backend.take(self.network)
+        self.version = version
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        answers = [self._batch(planes[i : i + self.batch]) for i in range(0, len(planes), self.batch)]
-        logits, values = (torch.cat(parts).numpy() for parts in zip(*answers, strict=True))
+        """See search.Evaluator."""
+        if self.version < 0:
+            raise RuntimeError("no weights yet: load comes before evaluate")
+        logits = np.empty((len(planes), self.network.actions), np.float32)
+        values = np.empty(len(planes), np.float32)
+        with computing_threads(self.threads):
+            for at in range(0, len(planes), self.batch):
+                n = min(self.batch, len(planes) - at)
+                self._backend.planes[:n] = planes[at : at + n]
+                answers = self._backend.compute()
+                logits[at : at + n], values[at : at + n] = (answer[:n] for answer in answers)
         return logits, values
 
-    @torch.inference_mode()
-    def _batch(self, planes: np.ndarray) -> tuple[Tensor, Tensor]:
-        n, given = len(planes), torch.from_numpy(planes)
-        if n < self.batch:
-            given = self._pad(given)
-        with precision_of(self.network, self.bf16):
-            logits, values = self.network(given.to(self.device, torch.float32))
-        return logits[:n].float().cpu(), values.reshape(self.batch)[:n].float().cpu()
 
-    def _pad(self, planes: Tensor) -> Tensor:
-        if self.padded is None:
-            last = planes.stride(1) == 1 and planes.shape[1] > 1
-            layout = torch.channels_last if last else torch.contiguous_format
-            self.padded = torch.zeros((self.batch, *planes.shape[1:])).to(memory_format=layout)
-        self.padded[: len(planes)] = planes
-        return self.padded
+@contextlib.contextmanager
+def computing_threads(n: int) -> Iterator[None]:
+    """torch computes with so many threads; 0: as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_backend(
+    network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto", threads: int = 1
+) -> tuple[str, str]:
+    """(backend, precision) of the ways that these names leave and this machine has, the fastest in batches of this
+    size. Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
+    """
+    ways = list(_ways(backend, precision, network.output.weight.device))
+    with computing_threads(threads):
+        computing = {way: _make_backend(network, batch, *way, threads) for way in ways}
+        seconds, rounds = dict.fromkeys(ways, math.inf), 0
+        until = time.perf_counter() + SECONDS * len(ways)
+        while len(ways) > 1 and (rounds < ROUNDS or time.perf_counter() < until):
+            for way in ways:
+                begun = time.perf_counter()
+                computing[way].compute()
+                seconds[way] = min(seconds[way], time.perf_counter() - begun)
+            rounds += 1
+    return min(ways, key=lambda way: seconds[way])
+
+
+def _ways(backend: str, precision: str, device: torch.device) -> Iterator[tuple[str, str]]:
+    """What to measure: instead of "auto" the backends that are here, and the precisions that the device has."""
+    here = device.type == "cpu" and importlib.util.find_spec("openvino") is not None
+    backends = [name for name in BACKENDS if name != "openvino" or here] if backend == "auto" else [backend]
+    several = PRECISIONS if is_half("auto", device.type) else PRECISIONS[:1]
+    return itertools.product(backends, several if precision == "auto" else [precision])
+
+
+def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
+    """Raises UserError."""
+    for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
+        if given not in allowed:
+            raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
+    if backend == "torch":
+        return TorchBackend(network, batch, precision)
+    from polyplay.acting.search.openvino_backend import OpenVINOBackend
+
+    return OpenVINOBackend(network, batch, precision, threads)

@@ -21,6 +21,7 @@ import numpy as np
 from polyplay.acting.search import root_kernels, tree_kernels
 from polyplay.acting.search.tree import ENDED, Play, SearchOptions, allocate
 from polyplay.common import rng
+from polyplay.common.errors import NotFinite
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
 
@@ -28,6 +29,8 @@ from polyplay.envs.boards.game import Game
 class Evaluator(Protocol):
     """A network as a search asks it."""
 
+    @property
+    def title(self) -> str: ...  # which network this is, for messages
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits or log-probabilities float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of
         planes [N, C, H, W].
@@ -119,9 +122,14 @@ class Search:
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up what the network said of the batch, and begin a new one."""
+        """Back up what the network said of the batch, and begin a new one. Raises NotFinite, with nothing changed."""
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
+        bad = tree_kernels.first_not_finite(logits, values)
+        if bad >= 0:
+            leaf = self.tree.leaves[bad]
+            position = self.game.line(self.tree.records[leaf["game"], leaf["node"]])
+            raise NotFinite(f"network {self.evaluator.title}: it answers NaN or infinity to the position {position}")
         leaves, self.count = self.tree.leaves[: self.count], 0
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values, leaves)
 

@@ -177,6 +177,18 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
 
 
 @compiled
+def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
+    """The first answer that no search can use, -1 if there is none; a logit of -inf is a chance of 0."""
+    for i in range(values.size):
+        found = not math.isfinite(values[i])
+        for action in range(logits.shape[1]):
+            found |= not logits[i, action] < np.inf
+        if found:
+            return i
+    return -1
+
+
+@compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
     """The priors of an expanded root for this search: the clean ones, and noise where the rules have it."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count

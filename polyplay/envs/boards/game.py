@@ -95,6 +95,12 @@ class Game:
         lines = [" ".join(STONES[cell] for cell in row) for row in cells]
         return "\n".join([*lines, " ".join(chr(ord("a") + i) for i in range(self.columns))])
 
+    def line(self, record: np.ndarray) -> str:
+        """The board in one line, row by row from the top, and who is to move."""
+        rows = record[CELLS:].reshape(self.rows, self.columns)
+        board = "/".join("".join(STONES[cell] for cell in row) for row in rows)
+        return f"{board}, {STONES[1 + kernels.mover(record)]} to move"
+
 
 GAMES = {
     game.name: game

@@ -1,50 +1,196 @@
-"""A network's answers have the same bits in every company."""
+"""A network's answers have the same bits in every company; newer weights; what is chosen by measuring."""
 
 from __future__ import annotations
+
+import importlib.util
+import itertools
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from polyplay.acting.search.evaluators import TorchEvaluator, UniformEvaluator
+from polyplay.acting.search import Search, SearchOptions, evaluators
+from polyplay.acting.search.evaluators import NetworkEvaluator, UniformEvaluator, choose_backend, computing_threads
+from polyplay.common.errors import NotFinite, UserError
+from polyplay.envs import Envs
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES
+from polyplay.nets.factory import build_network
+from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.weights.flat import FlatParams
 
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.policy, self.value = nn.Linear(8 * 42, 7), nn.Linear(8 * 42, 1)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.relu(self.norm(self.conv(x))).flatten(1)
-        return self.policy(x), torch.tanh(self.value(x))
-
-
-def positions(n: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 2, (n, 3, 6, 7)).astype(np.float32)
+SPEC = Envs("game:connect_four", 1).spec
+SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)
+OPENVINO = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
+BACKENDS = ["torch", pytest.param("openvino", marks=OPENVINO)]
 
 
+def weights(seed: int = 1) -> np.ndarray:
+    """Of a network that has learnt from something: its statistics are no longer those of the start."""
+    network = build_network(SMALL, seed)
+    flat = FlatParams(network)
+    network.unroll({"obs": torch.from_numpy(positions(64)).unsqueeze(0)}, {})
+    return flat.read().copy()
+
+
+def positions(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2, (n, 3, 6, 7)).astype(np.float32)
+
+
+def evaluator(batch: int = 8, *more: str) -> NetworkEvaluator:
+    made = NetworkEvaluator(SMALL, batch, *more)
+    made.load(weights(), 3)
+    return made
+
+
+@pytest.mark.parametrize("batch", [1, 5, 8, 32])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_position_has_the_same_bits_wherever_it_lies(precision: str):
-    torch.manual_seed(0)
-    evaluator = TorchEvaluator(Small(), "cpu", 8, precision)
-    planes = positions(19)
-    logits, values = evaluator.evaluate(planes)
-    assert (logits.dtype, logits.shape, values.shape) == (np.float32, (19, 7), (19,))
-    order = np.random.default_rng(1).permutation(19)
-    for part in (order, order[:3], order[5:6]):
-        again, other = evaluator.evaluate(planes[part])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_position_has_the_same_bits_wherever_it_lies(backend: str, precision: str, batch: int):
+    asked, planes = evaluator(batch, backend, precision), positions(67)
+    logits, values = asked.evaluate(planes)
+    assert (logits.dtype, logits.shape, values.dtype, values.shape) == (np.float32, (67, 7), np.float32, (67,))
+    order = np.random.default_rng(1).permutation(67)
+    last = np.ascontiguousarray(planes.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    for given, part in itertools.product((planes, last), (order, order[:3], order[5:6])):
+        again, other = asked.evaluate(given[part])
         assert np.array_equal(again, logits[part])
         assert np.array_equal(other, values[part])
 
 
-def test_the_network_acts_with_its_running_statistics():
-    network = Small()
-    assert network.training
-    TorchEvaluator(network, "cpu", 4).evaluate(positions(4))
-    assert not network.training
-    assert network.norm.num_batches_tracked == 0
+@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-5), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_answers_as_the_network_that_acts_with_the_newest_weights(backend: str, precision: str, most: float):
+    asked, planes, network = evaluator(8, backend, precision), positions(20), build_network(SMALL, 0)
+    flat = FlatParams(network)
+    for version, vector in enumerate((weights(1), weights(2))):
+        asked.load(vector, version)
+        flat.write(vector)
+        for mine, theirs in zip(asked.evaluate(planes), network.predict(torch.from_numpy(planes)), strict=True):
+            assert np.abs(mine - theirs.numpy()).max() < most
+    assert asked.title == "residual, 2 blocks of 16 filters, version 1"
+
+
+def test_nothing_is_answered_without_weights_or_with_those_of_another_network():
+    asked = NetworkEvaluator(SMALL, 4)
+    with pytest.raises(RuntimeError, match="load comes before evaluate"):
+        asked.evaluate(positions(4))
+    with pytest.raises(ValueError, match="for a network of"):
+        asked.load(np.zeros(5, np.float32), 0)
+
+
+def test_one_thread_computes_and_the_others_come_back():
+    before = torch.get_num_threads()
+    with computing_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        with computing_threads(0):
+            assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_search_finds_a_win_in_one(backend: str):
+    game = GAMES["connect_four"]
+    search = Search(game, 4, SearchOptions(simulations=100), evaluator(4, backend))
+    lines = [(3, 0, 3, 0, 3, 0), (0, 6, 1, 6, 2, 6), (5, 5, 0, 5, 0, 5, 1), (6, 2, 6, 3, 6, 4)]
+    wins = [3, 3, 5, 6]  # the last: its mover's own three, not the other's
+    for g, line in enumerate(lines):
+        record = game.new()
+        for action in line:
+            assert kernels.play(game.numbers, record, action) == kernels.GOES_ON
+        search.restart(np.array([g]), record[None])
+    done = search.step()
+    while len(done.games) < 4:
+        done = search.step()
+    assert done.visits.argmax(1).tolist() == wins
+    assert (done.q[np.arange(4), wins] == 1).all()
+
+
+def test_an_answer_that_is_no_number_names_network_and_position():
+    vector = weights()
+    vector[0] = np.nan
+    asked = evaluator()
+    asked.load(vector, 12)
+    search = Search(GAMES["connect_four"], 2, SearchOptions(simulations=5), asked)
+    search.restart()
+    with pytest.raises(NotFinite) as raised:
+        search.step()
+    board = "......./......./......./......./......./......., x to move"
+    named = "network residual, 2 blocks of 16 filters, version 12"
+    assert str(raised.value) == f"{named}: it answers NaN or infinity to the position {board}"
+
+
+@pytest.mark.parametrize(("logit", "value"), [(np.nan, 0.0), (np.inf, 0.0), (0.0, np.nan), (0.0, -np.inf)])
+def test_one_bad_number_changes_nothing_in_the_tree(logit: float, value: float):
+    game = GAMES["tic_tac_toe"]
+    search = Search(game, 3, SearchOptions(simulations=5), UniformEvaluator(9))
+    search.restart()
+    logits, values = np.zeros((3, 9), np.float32), np.zeros(3, np.float32)
+    search.round()
+    before = search.state()
+    logits[1, 4], values[1] = logit, value
+    with pytest.raises(NotFinite, match=r"network uniform: .* the position \.\.\./\.\.\./\.\.\., x to move"):
+        search.answer(logits, values)
+    assert all(np.array_equal(x, before[k]) for k, x in search.state().items())
+    logits[1, 4], values[1] = -np.inf, 0.0  # a move that is never made
+    search.answer(logits, values)
+
+
+def test_the_fastest_way_is_chosen(monkeypatch):
+    network, seconds = build_network(SMALL, 0), {"float32": 0.004, "bfloat16": 0.002}
+
+    class Slow:
+        def __init__(self, precision: str):
+            self.seconds = seconds[precision]
+
+        def compute(self) -> None:
+            clock[0] += self.seconds
+
+    clock = [0.0]
+    monkeypatch.setattr(evaluators.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(
+        evaluators, "_make_backend", lambda network, batch, backend, precision, threads: Slow(precision)
+    )
+    monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
+    assert choose_backend(network, 8, "torch") == ("torch", "bfloat16")
+    assert choose_backend(network, 8, "torch", "float32") == ("torch", "float32")
+    seconds["bfloat16"] = 0.005
+    assert choose_backend(network, 8, "torch") == ("torch", "float32")
+    monkeypatch.setattr(evaluators, "is_half", lambda how, device: False)
+    seconds["bfloat16"] = 0.001
+    assert choose_backend(network, 8, "torch") == ("torch", "float32"), "no such numbers here: not measured"
+
+
+def test_auto_measures_what_is_here():
+    asked = evaluator(4, "auto", "auto")
+    assert asked.backend in ("torch", "openvino")
+    assert asked.precision in ("float32", "bfloat16")
+    assert asked.evaluate(positions(4))[0].shape == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((0,), "batches of 0 positions given; allowed: 1 or more"),
+        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino"),
+        ((4, "torch", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
+        ((4, "auto", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
+    ],
+)
+def test_mistakes(given, says):
+    with pytest.raises(UserError) as raised:
+        NetworkEvaluator(SMALL, *given)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "openvino" else find(name, *more)
+    )
+    with pytest.raises(UserError, match=r"needs the package openvino; `pip install 'polyplay\[openvino\]'`"):
+        NetworkEvaluator(SMALL, 4, "openvino")
 
 
 def test_uniform_knows_nothing():
