@@ -12,31 +12,25 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import numpy as np
 
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import TorchEvaluator
-from polyplay.acting.search.search import Finished
+from polyplay.acting.search.evaluators import NetworkEvaluator
+from polyplay.acting.search.search import Evaluator, Finished
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.buffers.rollout_slots import ROWS
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch, Field, Spec
-from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, write_planes
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
-from polyplay.nets.factory import build_network
-from polyplay.nets.folding import FoldedNetwork
-from polyplay.nets.policy import PolicyFactory
-from polyplay.nets.residual import DualResidualNetwork
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import HeldWeights, Params
+from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.weights.params import Params
 
 
 def game_rows(board: Game) -> Spec:
@@ -51,7 +45,7 @@ def self_play(
     *,
     envs: Envs,
     board: Game,
-    policy: PolicyFactory,
+    policy: BoardNetworkFactory,
     options: SearchOptions,
     out: RolloutQueue,
     params: Params,
@@ -60,27 +54,23 @@ def self_play(
     """A player of envs.lanes games at once, with its own copy of the weights, which it pulls before each slot."""
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
-    net = cast("DualResidualNetwork", build_network(policy, ctx.seed, "float32", enter_device(ctx.device)))
-    held, saved = HeldWeights(FlatParams(net)), actor_checkpoint.load_actor(ctx, out.consumers)
+    saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
         ctx.incarnation = int(saved["incarnation"])
     producer = out.producer(ctx.index)
     producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-    folded = FoldedNetwork(net)
-    evaluator = TorchEvaluator(folded, ctx.device, envs.lanes * options.leaves, ctx.precision)
+    device, batch = enter_device(ctx.device), envs.lanes * options.leaves
+    evaluator = NetworkEvaluator(policy, batch, precision=ctx.precision, device=device)
     player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer)
     if "search" in saved:
         player.load(saved)
-    version = -1
 
     def pull() -> int | None:
-        nonlocal version
         if not params.wait(0, ctx.index, out.patience):
             return None
-        if (newest := params.pull(held.vector, version)) != version:
-            version = newest
-            folded.take(net)
-        return version
+        if params.version != evaluator.version:
+            evaluator.take(params.pull(evaluator.vector))
+        return evaluator.version
 
     for slot in player.slots(pull):
         if slot is not None:
@@ -102,10 +92,10 @@ class SelfPlay:
         board: Game,
         games: int,
         options: SearchOptions,
-        evaluator: TorchEvaluator,
+        evaluator: Evaluator,
         out: Producer,
     ):
-        if out.T <= board.longest:
+        if board.longest >= out.T:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
         self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
         self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)

@@ -61,7 +61,14 @@ def tic_tac_toe() -> Config:
     return replace(learner, learning_rate=0.02, anneal="linear", budget=150_000)
 
 
-PRESETS = {"paper": Config, "tic_tac_toe": tic_tac_toe}
+def quick() -> Config:
+    """Connect four on two cores."""
+    search = Config(games=64, simulations=100, noise_alpha=1.0, warm=12)
+    learner = replace(search, blocks=5, filters=64, batch=256, ratio=2.0, capacity=300_000, start=10_000)
+    return replace(learner, learning_rate=0.02, anneal="linear", budget=1_000_000)
+
+
+PRESETS = {"paper": Config, "quick": quick, "tic_tac_toe": tic_tac_toe}
 ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
 ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "Local, SGD"}
 ROW |= {"weights travel": "pull before each slot of games", "source": "Silver et al. 2017"}
@@ -93,4 +100,4 @@ def build(c: Config, crew: Crew) -> System:
     player = crew.add(self_play, n=c.players, on_loss="replace", envs=envs, policy=policy, board=board, options=search)
     player.out, player.params = queue, params
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
-    return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search))
+    return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))

@@ -87,8 +87,12 @@ class NetworkEvaluator:
         """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.flat)."""
         if weights.shape != (self.vector.size,):
             raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
+        self.vector.write(weights)
+        self.take(version)
+
+    def take(self, version: int) -> None:
+        """Compute with the weights that are in `vector` now."""
         with computing_threads(self.threads):
-            self.vector.write(weights)
             self._backend.take(self.network)
         self.version = version
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from polyplay.acting.search.evaluators import TorchEvaluator
+from polyplay.acting.search.evaluators import NetworkEvaluator
 from polyplay.acting.search.search import Search
 from polyplay.acting.search.tree import SearchOptions
 from polyplay.common.tree import Batch, Spec
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.kernels import CELLS, PLIES
-from polyplay.nets.folding import FoldedNetwork
-from polyplay.nets.residual import DualResidualNetwork
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
+from polyplay.weights.flat import FlatParams
 
 
 class SearchPolicy:
@@ -24,8 +24,9 @@ class SearchPolicy:
 
     noise = 0
 
-    def __init__(self, board: Game, options: SearchOptions, network: DualResidualNetwork, precision: str = "float32"):
-        self.board, self.network, self.precision = board, network, precision
+    def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
+        self.board, self.factory, self.network = board, factory, network
+        self.weights = FlatParams(network).read()
         self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
         self._search: Search | None = None
 
@@ -50,7 +51,8 @@ class SearchPolicy:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
         search, n = self._search, len(records)
         if search is None or len(search.lanes) != n:
-            evaluator = TorchEvaluator(FoldedNetwork(self.network), "cpu", n * self.options.leaves, self.precision)
+            evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
+            evaluator.load(self.weights, 0)
             search = self._search = Search(self.board, n, self.options, evaluator)
         search.restart(records=records)
         done = search.step()

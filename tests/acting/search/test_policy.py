@@ -10,7 +10,8 @@ from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy, records_of
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
-from polyplay.nets.residual import DualResidualNetwork
+from polyplay.envs.pool import Envs
+from polyplay.nets.residual import BoardNetworkFactory
 
 
 def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
@@ -36,9 +37,10 @@ def shown(board: Game, records: np.ndarray) -> np.ndarray:
     return planes
 
 
-def network(board: Game) -> DualResidualNetwork:
+def policy_of(board: Game, options: SearchOptions) -> SearchPolicy:
     torch.manual_seed(0)
-    return DualResidualNetwork(board.planes, board.actions, blocks=1, filters=8, hidden=8)
+    factory = BoardNetworkFactory(Envs(f"game:{board.name}", 1).spec, blocks=1, filters=8, hidden=8)
+    return SearchPolicy(board, options, factory, factory())
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -56,7 +58,7 @@ def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
     rows = np.stack([record, record, board.new()])
     mask = np.ones((3, board.actions), bool)
     mask[1] = False  # over
-    policy = SearchPolicy(board, SearchOptions(100, noise=0.25), network(board))
+    policy = policy_of(board, SearchOptions(100, noise=0.25))
     out, _ = policy.act({"obs": torch.from_numpy(shown(board, rows)), "mask": torch.from_numpy(mask)}, {})
     assert out["action"].tolist()[:2] == [0, 0]
     assert out["value"][0] > 0.5
@@ -65,11 +67,11 @@ def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
 
 def test_without_simulations_it_is_the_bare_network():
     board = GAMES["tic_tac_toe"]
-    net = network(board)
+    policy = policy_of(board, SearchOptions(0))
     planes = torch.from_numpy(shown(board, positions(board, 20)))
     mask = ~(planes[:, 0] + planes[:, 1]).bool().flatten(1)
     step = {"obs": planes, "mask": mask}
-    bare, _ = net.act(step, {})
-    searched, _ = SearchPolicy(board, SearchOptions(0), net).act(step, {})
+    bare, _ = policy.network.act(step, {})
+    searched, _ = policy.act(step, {})
     assert torch.equal(searched["action"], bare["action"])
     torch.testing.assert_close(searched["value"], bare["value"], atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""AlphaGo Zero's loss against a plain twin; symmetries show the same position, and logits come back to their actions."""
+"""AlphaGo Zero's loss against a plain twin; symmetries show the same position, and logits come back."""
 
 from __future__ import annotations
 
