@@ -1,0 +1,118 @@
+"""AlphaGo Zero learns tic-tac-toe however its workers run, goes on to the bit, and outlives its players."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.acting import play
+from polyplay.acting.search.policy import SearchPolicy
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES, Game
+from polyplay.runs.options import RunOptions
+from polyplay.runs.run import diagram
+from polyplay.workers.crew import Crew
+
+SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
+SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+SMALL |= {"tensorboard": False, "report_every": 0.5}
+
+
+def trained(path: Path, **settings: Any) -> Any:
+    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, **settings})
+
+
+def player_of(run: Path, simulations: int) -> SearchPolicy:
+    page = systems.load("alphago_zero")
+    config = polyplay.load(run).config["config"]
+    wired = page.build(page.Config(**config | {"simulations": simulations}), Crew(0))
+    player = play.load_player(wired, checkpoint.everything(run)[-1])
+    assert isinstance(player, SearchPolicy)
+    return player
+
+
+def outcomes(board: Game, player: SearchPolicy, side: int) -> dict[str, int]:
+    """Of every line of an opponent that tries all its moves; positions that several lines reach are played once."""
+    found, room = {"won": 0, "drawn": 0, "lost": 0}, np.zeros(board.actions, np.int16)
+    level = [board.new()]
+    while level:
+        mine = level[0][0] == side
+        if mine:
+            moves = [[move] for move in player.choose(np.stack(level))[0].tolist()]
+        else:
+            moves = [room[: kernels.legal(board.numbers, record, room)].tolist() for record in level]
+        behind = dict[bytes, np.ndarray]()
+        for record, tried in zip(level, moves, strict=True):
+            for move in tried:
+                after = record.copy()
+                result = kernels.play(board.numbers, after, move)
+                if result == kernels.GOES_ON:
+                    behind[after.tobytes()] = after
+                else:
+                    found["drawn" if result == kernels.DRAWN else "won" if mine else "lost"] += 1
+        level = list(behind.values())
+    return found
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+def test_it_learns_from_its_own_games(how, tmp_path):
+    run = trained(tmp_path / "run", steps=6_000, **how)
+    rows = list(read_lines(run.directory / "metrics.jsonl", "updates"))
+    assert run.reason == "done"
+    assert run.summary["updates"] > 100
+    assert run.summary["episodes"] > 500
+    assert rows[-1]["steps"] >= 6_000
+    score = polyplay.evaluate(run.directory, episodes=64)
+    assert score["episodic_return_mean"] > 0.6, "against random moves, both sides"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_never_loses_tic_tac_toe(seed, tmp_path):
+    run = polyplay.train("alphago_zero", preset="tic_tac_toe", seed=seed, run=str(tmp_path / "run"), tensorboard=False)
+    assert run.summary["wall_seconds"] < 300, "ten core-minutes"
+    for simulations in (0, 25, 100):
+        player = player_of(run.directory, simulations)
+        assert [outcomes(GAMES["tic_tac_toe"], player, side)["lost"] for side in (0, 1)] == [0, 0]
+
+
+def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6}
+    trained(tmp_path / "whole", steps=3_000, **settings)
+    run = trained(tmp_path / "parts", steps=1_500, **settings)
+    polyplay.resume(run.directory, steps=3_000)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
+    assert one.count("\n") > 50
+    shared = min(one.count("\n"), two.count("\n"))
+    assert one.splitlines()[:shared] == two.splitlines()[:shared]
+    assert shared >= one.count("\n") - 40
+
+
+def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
+    run = trained(tmp_path / "run", steps=8_000, chaos="kill=self_play:1")
+    assert run.reason == "done"
+    assert run.summary["restarts"] >= 1
+    assert run.summary["chaos"]["injected"] >= 1 if "injected" in run.summary["chaos"] else run.summary["chaos"]
+
+
+def test_the_figure_and_the_plan_name_its_parts():
+    page = systems.load("alphago_zero")
+    figure = diagram("alphago_zero", page.tic_tac_toe(), RunOptions())
+    for words in ("self_play × 2", "game:tic_tac_toe × 64 lanes", "learn × 1", "AlphaZeroLoss", "replay  20,000"):
+        assert words in figure
+
+
+def test_only_board_games_have_rules_to_search():
+    page = systems.load("alphago_zero")
+    with pytest.raises(UserError, match=r"--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, .*whose rules are known"):
+        page.build(page.Config(env="ALE/Pong-v5"), Crew(0))
+    with pytest.raises(UserError, match="did you mean connect_four"):
+        page.build(page.Config(env="game:conect_four"), Crew(0))
