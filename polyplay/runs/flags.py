@@ -356,16 +356,17 @@ def _described(cls: type) -> dict[str, object]:
 
 
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:
-    """tyro's rule for `int | None` and its like: the help says INT, and `none` for None."""
+    """tyro's rule for `int | None` and its like: the help says INT, or the choices, and `none` for None."""
     from tyro.constructors import PrimitiveConstructorSpec
 
     args = get_args(info.type)
-    kinds = [k for k in args if k in (int, float, str)]
+    kinds = [k for k in args if k in (int, float, str) or get_origin(k) is Literal]
     if len(kinds) != 1 or set(args) != {NONE, *kinds}:
         return None
+    named = get_args(kinds[0])
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=kinds[0].__name__.upper(),
+        metavar=f"{{none,{','.join(named)}}}" if named else kinds[0].__name__.upper(),
         instance_from_str=lambda words: words[0],
         is_instance=lambda value: True,
         str_from_instance=lambda value: ["none" if value is None else str(value)],

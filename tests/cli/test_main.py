@@ -264,6 +264,7 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "train fake --preset quick -h": "step size (default: 0.001)",
         "diagram fake --help": "polyplay diagram fake",
         "resume --help": "seconds between checkpoints",
+        "resume RUN --help": "--device {none,auto,cpu,cuda}",
         "evaluate --help": "how many full games",
         "verify --help": "file in the run's directory",
         "plot --help": "number of last full games to average",

@@ -12,6 +12,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
+from polyplay.common import checkpoint
 from polyplay.common.files import read_lines
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.runs.options import RunOptions
@@ -66,6 +67,12 @@ def test_it_learns_a_task_of_memory(how, tmp_path):
 def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
     run = trained(tmp_path / "run", steps=6_000, on="process", actors=2)
     assert run.summary["updates"] == pytest.approx((6_000 - 2_000) * 2.0 / (16 * 8), rel=0.15)
+
+
+def test_the_last_checkpoint_has_every_step(tmp_path):
+    run = trained(tmp_path / "run", steps=600, on="thread", quiet=True)
+    counters = checkpoint.manifest(checkpoint.newest(run.directory, print))["counters"]
+    assert (counters["steps"], counters["episodes"]) == (run.summary["steps"], run.summary["episodes"])
 
 
 @pytest.mark.parametrize("pull", [8, 40])

@@ -86,7 +86,7 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
 def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
     """Raises UserError: the wrapper raises, or returns no environment."""
     try:
-        found = wrap(env)
+        found: gymnasium.Env = wrap(env)
     except UserError:
         raise
     except Exception as e:
@@ -244,7 +244,7 @@ def _keywords(name: str | Factory) -> list[str]:
     """What can be given to an environment by name, as far as its own signature says that."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     try:
-        make = known.entry_point if known else imported(name) if isinstance(name, str) else name
+        make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
         make = load_env_creator(make) if isinstance(make, str) else make
         own = signature(make).parameters.values()  # type: ignore[arg-type] # None: TypeError is caught
     except (TypeError, ValueError, UserError):
