@@ -18,6 +18,7 @@ from polyplay.envs.boards.game import GAMES
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import Params
 
 SPEC = Envs("game:connect_four", 1).spec
 SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)
@@ -69,6 +70,24 @@ def test_it_answers_as_the_network_that_acts_with_the_newest_weights(backend: st
         for mine, theirs in zip(asked.evaluate(planes), network.predict(torch.from_numpy(planes)), strict=True):
             assert np.abs(mine - theirs.numpy()).max() < most
     assert asked.title == "residual, 2 blocks of 16 filters, version 1"
+
+
+def test_what_a_learner_publishes_is_what_a_player_computes_with():
+    """Statistics included: they come with the weights, and a step of the optimiser is no part of them."""
+    learner, planes = build_network(SMALL, 5), positions(16)
+    flat = FlatParams(learner)
+    params, pulled = Params.of(SMALL), FlatParams(build_network(SMALL, 6))
+    asked, obs = NetworkEvaluator(SMALL, 16), torch.from_numpy(planes)
+    for version in range(3):
+        flat.zero_grad()
+        out = learner.unroll({"obs": obs.unsqueeze(0)}, {})
+        (out["value"].square().mean() - out["logits"].log_softmax(-1)[..., 3].mean()).backward()
+        torch.optim.SGD([flat.parameter], 0.05).step()
+        params.publish(flat, version, version)
+        assert params.pull(pulled, version - 1) == version
+        asked.load(pulled.read(), version)
+        for mine, theirs in zip(asked.evaluate(planes), learner.predict(obs), strict=True):
+            np.testing.assert_allclose(mine, theirs.numpy(), atol=1e-5)
 
 
 def test_nothing_is_answered_without_weights_or_with_those_of_another_network():
