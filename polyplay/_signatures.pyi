@@ -15,7 +15,7 @@ from polyplay.api import resume as resume
 
 class RunOptions(TypedDict, total=False):
     frames: int | None  # stop after this many frames of the environment (with frame skip 4: four per agent step)
-    steps: int | None  # stop after this many agent steps (also --total-timesteps, -n); instead of --frames
+    steps: int | None  # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: float | None  # stop after this many minutes of wall time
     until_return: float | None  # stop when the mean return of the last 100 full games reaches this
     seed: int  # seed of all random numbers
@@ -160,6 +160,31 @@ class AccelDqn(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     budget: int  # frames to train for when neither --frames nor --steps is given
+
+class AlphagoZero(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:tic_tac_toe, game:connect_four, game:connect:ROWSxCOLUMNSxK
+    players: int  # workers that play, each with its own copy of the weights
+    games: int  # games that a player searches at once; its network is asked for all of them together
+    simulations: int  # of a search, for each move
+    exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
+    c: float  # weight of the exploration term; AlphaZero's: the paper does not say
+    fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
+    noise: float  # share of Dirichlet noise in the priors at the root
+    noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
+    warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
+    keep_tree: bool  # keep the part of the tree below the move that was played
+    blocks: int  # residual blocks of the network
+    filters: int  # of each convolution
+    batch: int  # positions in one update
+    ratio: float  # how often each position is drawn, in the mean
+    capacity: int  # positions kept
+    start: int  # moves before the first update
+    learning_rate: float  # learning rate at the start; see --anneal
+    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    momentum: float  # of stochastic gradient descent
+    l2: float  # c of the loss's c‖θ‖²
+    value_cost: float  # weight of the value loss (z − v)²
+    budget: int  # moves to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -455,6 +480,10 @@ def train(
 @overload
 def train(
     system: Literal["accel_dqn"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[AccelDqn]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["alphago_zero"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[AlphagoZero]
 ) -> Run: ...
 @overload
 def train(

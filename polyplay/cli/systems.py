@@ -10,6 +10,7 @@ GOOD_FOR = {
     "a3c": "asynchronous on CPUs, one core per worker; any actions",
     "accel": "A2C or PPO on many cores or GPUs; two groups of lanes",
     "accel_dqn": "DQN with many lanes and large batches; discrete actions",
+    "alphago_zero": "board games, from their rules alone, by search and self-play",
     "apex": "many actors and one replay, long runs; discrete actions",
     "apex_dpg": "many actors and one replay; continuous actions",
     "appo": "asynchronous PPO with many actors; any actions",

@@ -55,6 +55,8 @@ def _table() -> dict[str, Any]:
 def choose(page: Any, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
+    if str(page.Config().env).startswith("game:"):  # its presets are for games
+        return next((name for name, make in page.PRESETS.items() if name != "paper" and make().env == env), "quick")
     if where in ("atari", "toy") or where in there or not there:
         return where if where in there else "paper"
     try:

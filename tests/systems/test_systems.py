@@ -147,8 +147,9 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     assert {"paper", "quick"} <= set(page.PRESETS)
     own = {"schedule": "annealing"} if name == "ga3c" else {}  # its default rule is ours
     assert page.PRESETS["paper"]() == page.Config(**own)
-    env = "toy:pendulum" if name in matrix.REAL else "toy:catch"
-    figure = diagram(name, page.Config(env=env, network="mlp"), options.RunOptions())
+    env = "toy:pendulum" if name in matrix.REAL else "game:connect_four" if name == "alphago_zero" else "toy:catch"
+    network = {} if name == "alphago_zero" else {"network": "mlp"}
+    figure = diagram(name, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
 
