@@ -156,6 +156,10 @@ class BoardNetworkFactory:
         if not isinstance(action, Discrete):
             raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
 
+    @property
+    def name(self) -> str:
+        return f"residual, {self.blocks} × {self.filters}"
+
     def __call__(self) -> DualResidualNetwork:
         assert isinstance(self.spec.obs, Field)
         assert isinstance(self.spec.action, Discrete)

@@ -21,8 +21,8 @@ class System:
     policy: Any  # makes the network: policy() -> Policy
     metrics: tuple[str, ...]  # names the losses report
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
-    player: Any = None  # player(network) -> Policy: what plays full games, where that is not the network alone
     epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
+    player: Any = None  # player(network) -> Policy: what plays full games, where that is not the network alone
 
     @property
     def test_epsilon(self) -> float:
