@@ -15,7 +15,7 @@ from polyplay.api import resume as resume
 
 class RunOptions(TypedDict, total=False):
     frames: int | None  # stop after this many frames of the environment (with frame skip 4: four per agent step)
-    steps: int | None  # stop after this many agent steps (also --total-timesteps, -n); instead of --frames
+    steps: int | None  # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: float | None  # stop after this many minutes of wall time
     until_return: float | None  # stop when the mean return of the last 100 full games reaches this
     seed: int  # seed of all random numbers
