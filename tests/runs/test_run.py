@@ -285,7 +285,7 @@ LINES = [
     ),
     (
         ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari"],
-        "--preset atari is for atari environments, CartPole",
+        "--preset atari is for atari environments, but CartPole-v1",
     ),
     (
         ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari", "--network", "a3c"],

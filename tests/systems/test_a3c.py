@@ -190,7 +190,7 @@ def test_the_figure_and_the_plan_say_what_is_shared():
     crew = Crew(0, steps=1000)
     made = dict(plan.make_plan(crew, wired(crew), RunOptions(steps=1000)).lines)
     assert made["updates"] == "about 200 updates of 5 rows"
-    assert made["repeat"].startswith("not exact")
+    assert made["repeat"].startswith("not bitwise")
     assert made["resume"].endswith("while workers change them; environments start new episodes")
     alone = Crew(0, steps=1000)
     repeat = dict(plan.make_plan(alone, wired(alone, workers=1), RunOptions(steps=1000)).lines)["repeat"]

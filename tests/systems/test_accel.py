@@ -170,7 +170,7 @@ def test_they_say_so_of_chunks_too():
     crew = Crew(0, steps=1_000)
     made = dict(plan.make_plan(crew, wired(crew, sync="chunked"), RunOptions(steps=1_000)).lines)
     assert made["updates"] == "about 25 updates of 40 rows"
-    assert made["repeat"].startswith("not exact")
+    assert made["repeat"].startswith("not bitwise")
     assert "environments start new episodes" in made["resume"]
 
 

@@ -135,7 +135,7 @@ def test_the_figure_and_the_plan_say_what_is_done():
     crew = Crew(0, steps=10_240)
     made = dict(plan.make_plan(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
     assert "about 160 updates: 10 rollouts of 1,024 rows, 4 epochs of 4 minibatches each" in made["updates"]
-    assert made["repeat"].startswith("not exact")
+    assert made["repeat"].startswith("not bitwise")
 
 
 def test_memory_counts_a_minibatch_not_the_batch():

@@ -184,7 +184,7 @@ def test_its_plan_and_memory_count_the_server_once():
     lines = dict(told.lines)
     assert lines["workers"].startswith("bundle ×2 with 4 lanes each, serve_parameters ×2")
     assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
-    assert lines["repeat"].startswith("not exact")
+    assert lines["repeat"].startswith("not bitwise")
     assert lines["resume"].endswith("replays start empty")
     assert system.resolved == {"learners": 2, "stale": 20}
     net = memory_estimate.bytes_of(system.policy())

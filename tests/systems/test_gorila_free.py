@@ -172,7 +172,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     finally:
         crew.stop()
     assert sum("a new one takes its place" in text for text in said) == 3
-    assert sum("begins empty" in text for text in said) == 1
+    assert sum("starts empty" in text for text in said) == 1
 
 
 def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
@@ -255,7 +255,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     lines = dict(made.lines)
     assert lines["workers"].startswith("act ×2 with 4 lanes each, serve_replay ×2, learn ×2, serve_parameters ×2")
     assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
-    assert lines["repeat"].startswith("not exact")
+    assert lines["repeat"].startswith("not bitwise")
     assert lines["resume"].endswith("batches drawn ahead are drawn again")
     samples = roles(crew)["learn"].source
     assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
