@@ -1,0 +1,119 @@
+"""Perfect play of k in a row with gravity: exact scores of positions and of their moves, by search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.envs.boards import kernels, solver_kernels
+from polyplay.envs.boards.game import GAMES, Game
+
+OPENINGS = Path(__file__).with_name("openings.npz")  # of connect four; bench/openings.py wrote it
+ENTRIES = 1 << 22  # of the hash table: 32 MiB
+LONGEST_LINE = 4
+EXACT = 12  # from this ply on, perfect play wins as soon as it can and loses as late as it can
+
+
+class Solver:
+    """Of one game. A score is positive if the mover wins: 1 if only the last cell of the board does it, one more for
+    every stone less. It is negative, as many, if the other wins, and 0 for a draw. So the game ends after
+    `left + 1 - abs(score)` stones more, where `left` cells are empty. An outcome is its sign, which takes less time.
+
+    Records are of positions that go on. Threads may share a solver. entries, a power of two: of its hash table.
+    """
+
+    def __init__(self, game: Game, entries: int = ENTRIES):
+        if reason := unsolved(game):
+            raise UserError(f"game:{game.name}: no solver for it, {reason}")
+        if entries & (entries - 1) or entries < 1:
+            raise ValueError(f"entries={entries}: not a power of two")
+        self.game, self.board = game, solver_kernels.board_of(game.numbers)
+        self.table = np.zeros(entries, np.int64)
+
+    def score(self, record: np.ndarray) -> int:
+        return self._value(*solver_kernels.bitboards(self.game.numbers, record), exact=True)
+
+    def outcome(self, record: np.ndarray) -> int:
+        return self._value(*solver_kernels.bitboards(self.game.numbers, record), exact=False)
+
+    def scores(self, record: np.ndarray) -> dict[int, int]:
+        """The score of every legal move, for who makes it."""
+        return self._moves(record, exact=True)
+
+    def outcomes(self, record: np.ndarray) -> dict[int, int]:
+        """The outcome of every legal move, for who makes it."""
+        return self._moves(record, exact=False)
+
+    def best(self, record: np.ndarray) -> list[int]:
+        """The moves that keep the game's value; from ply 12 on, those of the greatest score alone."""
+        found = self._moves(record, exact=kernels.ply(record) >= EXACT)
+        return [action for action, value in found.items() if value == max(found.values())]
+
+    @cached_property
+    def openings(self) -> dict[int, int]:
+        """Outcomes of early positions, which would take long, by key."""
+        four = GAMES["connect_four"]
+        return read_openings() if np.array_equal(self.game.numbers, four.numbers) else {}
+
+    def _moves(self, record: np.ndarray, exact: bool) -> dict[int, int]:
+        own, mask, left = solver_kernels.bitboards(self.game.numbers, record)
+        winning, found = solver_kernels.winning_cells(self.board, own), {}
+        for action, move in self._playable(mask):
+            if winning & move:
+                found[action] = left if exact else 1
+            else:
+                found[action] = -self._value(own ^ mask, mask | move, left - 1, exact)
+        return found
+
+    def _playable(self, mask: int) -> Iterator[tuple[int, int]]:
+        """Every legal move, as a column and as a bit."""
+        high, cells = self.game.rows + 1, solver_kernels.playable(self.board, mask)
+        for column in range(self.game.columns):
+            if move := cells & (((1 << high) - 1) << (column * high)):
+                yield column, move
+
+    def _value(self, own: int, mask: int, left: int, exact: bool) -> int:
+        if exact:
+            value = solver_kernels.value_of(self.board, own, mask, left, self.game.longest, self.table)
+            return _in_plies(value, left)
+        known = self.openings.get(solver_kernels.key_of(self.board, own, mask))
+        return solver_kernels.value_of(self.board, own, mask, left, 1, self.table) if known is None else known
+
+
+def _in_plies(value: int, left: int) -> int:
+    """A score of a value of the kernels, which are half as fine, for a player's stones are of one parity."""
+    plies = 2 * abs(value) - (left + (value < 0)) % 2
+    return plies if value > 0 else -plies if value < 0 else 0
+
+
+def unsolved(game: Game) -> str:
+    """Why a game has no solver; empty: it has one."""
+    if not game.gravity:
+        return "its stones do not fall"
+    if game.k > LONGEST_LINE:
+        return f"{game.k} in a row are more than {LONGEST_LINE}"
+    bits = (game.rows + 1) * game.columns
+    return f"(rows + 1) x columns is {bits}, more than {solver_kernels.BITS}" if bits > solver_kernels.BITS else ""
+
+
+def read_openings() -> dict[int, int]:
+    """Outcomes for the mover of connect four's positions of few stones, by key; see `bench/openings.py`."""
+    with np.load(OPENINGS) as file:
+        return dict(zip(file["keys"].tolist(), file["outcomes"].tolist(), strict=True))
+
+
+@cache
+def _connect_four() -> Solver:
+    return Solver(GAMES["connect_four"])
+
+
+def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
+    """The best moves in connect four, int64: see Solver.best. cells: of a record, 0 to 2; mover: 0 or 1."""
+    record, ply = np.zeros(kernels.CELLS + cells.size, np.int8), int(np.count_nonzero(cells))
+    record[:3] = mover, ply % kernels.PLIES, ply // kernels.PLIES
+    record[kernels.CELLS :] = cells
+    return np.array(_connect_four().best(record), np.int64)
