@@ -233,7 +233,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
     """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
-    if found is None or found[1] not in options:
+    if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
@@ -246,7 +246,7 @@ def _keywords(name: str | Factory) -> list[str]:
     try:
         make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
         make = load_env_creator(make) if isinstance(make, str) else make
-        own = signature(make).parameters.values()  # type: ignore[arg-type] # None: TypeError is caught
+        own = signature(make).parameters.values()
     except (TypeError, ValueError, UserError):
         return []
     named = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
