@@ -56,20 +56,20 @@ class Solver:
     @cached_property
     def openings(self) -> dict[int, int]:
         """Outcomes of early positions, which would take long, by key."""
-        four = GAMES["connect_four"]
-        return read_openings() if np.array_equal(self.game.numbers, four.numbers) else {}
+        known = np.array_equal(self.game.numbers, GAMES["connect_four"].numbers) and OPENINGS.exists()
+        return read_openings() if known else {}
 
     def _moves(self, record: np.ndarray, exact: bool) -> dict[int, int]:
         own, mask, left = solver_kernels.bitboards(self.game.numbers, record)
         winning, found = solver_kernels.winning_cells(self.board, own), {}
-        for action, move in self._playable(mask):
+        for action, move in self.playable(mask):
             if winning & move:
                 found[action] = left if exact else 1
             else:
                 found[action] = -self._value(own ^ mask, mask | move, left - 1, exact)
         return found
 
-    def _playable(self, mask: int) -> Iterator[tuple[int, int]]:
+    def playable(self, mask: int) -> Iterator[tuple[int, int]]:
         """Every legal move, as a column and as a bit."""
         high, cells = self.game.rows + 1, solver_kernels.playable(self.board, mask)
         for column in range(self.game.columns):

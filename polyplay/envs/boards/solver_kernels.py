@@ -91,8 +91,9 @@ def key_of(board: np.ndarray, own: int, mask: int) -> int:
 @_compiled
 def _entry(board: np.ndarray, own: int, mask: int, left: int, table: np.ndarray) -> tuple[int, int, int, int]:
     """A position's key, its place in the table, and the bounds of its value."""
-    key = key_of(board, own, mask) if left > FOLDED else own + mask + board[BOTTOM]
-    place = ((key * FACTOR) >> 37) & (table.size - 1)
+    half, early = table.size // 2, left > FOLDED
+    key = key_of(board, own, mask) if early else own + mask + board[BOTTOM]
+    place = (((key * FACTOR) >> 37) & (half - 1)) + early * half  # early ones, worth more, are written over less
     entry = table[place]
     if entry >> (2 * VALUE) != key:
         return key, place, -ZERO, ZERO

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).parents[3] / "bench"))
+import openings
+
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
+from polyplay.envs.boards import solver as solver_module
 from polyplay.envs.boards.game import GAMES, Game, game
 from polyplay.envs.boards.solver import Solver, best_moves
 
@@ -226,6 +234,35 @@ def test_best_moves_of_connect_four():
         found = best_moves(record[kernels.CELLS :], kernels.mover(record))
         assert found.dtype == np.int64
         assert found.tolist() == [a for a, s in scores.items() if s == max(scores.values())]
+
+
+def test_openings_are_those_of_the_search_and_a_stopped_run_goes_on(tmp_path):
+    of = Solver(game("connect:4x5x4"), 1 << 18)
+    positions = openings.levels(of, 4)
+    for stones, level in enumerate(positions):
+        plays = [columns_of(of.game, [*play]) for play in itertools.product(range(5), repeat=stones)]
+        assert len(level) == len({frozenset([columns, columns[::-1]]) for columns in plays})
+    asked = argparse.Namespace(plies=4, seconds=0.0, progress=tmp_path / "progress.jsonl")
+    with pytest.raises(SystemExit, match=f"1 of {len(positions[-1])} positions; call again"):
+        openings.searched(of, positions[-1], asked)
+    asked.seconds = 1e9
+    last = openings.searched(of, positions[-1], asked)
+    assert len(asked.progress.read_text().splitlines()) == len(positions[-1])
+    for level, outcomes in zip(positions[::-1], openings.all_outcomes(of, positions, last), strict=True):
+        for key, (own, mask) in level.items():
+            left = of.game.longest - bin(mask).count("1")
+            assert outcomes[key] == solver_kernels.value_of(of.board, own, mask, left, 1, of.table)
+
+
+def test_openings_answer_for_the_search(tmp_path, monkeypatch):
+    board = solver_kernels.board_of(FOUR.numbers)
+    after = [solver_kernels.bitboards(FOUR.numbers, record_of(FOUR, [c]))[:2] for c in range(4)]
+    keys = [solver_kernels.key_of(board, *bits) for bits in after]
+    np.savez_compressed(tmp_path / "some.npz", keys=np.array(keys), outcomes=np.array([1, 1, 0, -1], np.int8))
+    monkeypatch.setattr(solver_module, "OPENINGS", tmp_path / "some.npz")
+    assert Solver(FOUR, 1 << 10).outcomes(FOUR.new()) == {0: -1, 1: -1, 2: 0, 3: 1, 4: 0, 5: -1, 6: -1}
+    assert Solver(FOUR, 1 << 10).best(FOUR.new()) == [3]
+    assert Solver(game("connect:4x5x4"), 1 << 10).openings == {}
 
 
 @pytest.mark.parametrize(
