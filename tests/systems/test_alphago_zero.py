@@ -112,7 +112,9 @@ def test_the_figure_and_the_plan_name_its_parts():
 
 def test_only_board_games_have_rules_to_search():
     page = systems.load("alphago_zero")
-    with pytest.raises(UserError, match=r"--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, .*whose rules are known"):
+    with pytest.raises(
+        UserError, match=r"--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, .*whose rules are known"
+    ):
         page.build(page.Config(env="ALE/Pong-v5"), Crew(0))
     with pytest.raises(UserError, match="did you mean connect_four"):
         page.build(page.Config(env="game:conect_four"), Crew(0))

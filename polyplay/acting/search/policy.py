@@ -47,6 +47,10 @@ class SearchPolicy:
             action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
+    def simulate(self, simulations: int) -> None:
+        """Search with so many simulations from now on; 0: the bare network."""
+        self.options, self._search = replace(self.options, simulations=simulations), None
+
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
         search, n = self._search, len(records)
