@@ -91,6 +91,26 @@ def test_adam_is_torchs_own() -> None:
     torch.testing.assert_close(run(ours, grads), run(own, grads))
 
 
+def test_sgd_is_torchs_own_with_momentum_and_weight_decay() -> None:
+    grads = gradients(20, 7, seed=3)
+    ours = optimizers.make_optimizer("sgd", vector(7, seed=4), lr=0.1, eps=1.0, momentum=0.8, decay=0.02)
+    own = torch.optim.SGD([vector(7, seed=4)], lr=0.1, momentum=0.8, weight_decay=0.02)
+    torch.testing.assert_close(run(ours, grads), run(own, grads))
+    plain = optimizers.make_optimizer("sgd", vector(), lr=0.1, eps=1.0)
+    path = run(plain, torch.tensor([[1.0], [0.5]], dtype=torch.float64))
+    assert path[:, 0].tolist() == pytest.approx([-0.1, -0.24])
+
+
+def test_shared_statistics_of_sgd_begin_at_its_first_gradient() -> None:
+    grads = gradients(10, 4, seed=6)
+    alone = optimizers.make_optimizer("sgd", vector(4), lr=0.1, eps=1.0)
+    shared = optimizers.make_optimizer("sgd", vector(4), lr=0.1, eps=1.0)
+    memory = torch.zeros(1, 4, dtype=torch.float64)
+    optimizers.share_statistics(shared, memory, fill=True)
+    torch.testing.assert_close(run(shared, grads), run(alone, grads))
+    assert memory.any()
+
+
 def test_adagrad_is_torchs_own() -> None:
     grads = gradients(20, 7, seed=3)
     ours = optimizers.make_optimizer("adagrad", vector(7, seed=4), lr=0.1, eps=1e-5)
