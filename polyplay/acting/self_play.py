@@ -30,7 +30,9 @@ from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, write_planes
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.weights.params import Params
+from polyplay.weights.params import HeldWeights, Params
+
+EVALUATIONS = 32  # between two pulls of the weights
 
 
 def game_rows(board: Game) -> Spec:
@@ -51,7 +53,7 @@ def self_play(
     params: Params,
     nice: int = 0,
 ) -> Iterator[None]:
-    """A player of envs.lanes games at once, with its own copy of the weights, which it pulls before each slot."""
+    """A player of envs.lanes games at once, with its own copy of the weights, which it pulls every EVALUATIONS batches."""
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
@@ -61,16 +63,19 @@ def self_play(
     producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
     device, batch = enter_device(ctx.device), envs.lanes * options.leaves
     evaluator = NetworkEvaluator(policy, batch, precision=ctx.precision, device=device)
-    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer)
+    held = HeldWeights(evaluator.vector, EVALUATIONS)
+    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held)
     if "search" in saved:
         player.load(saved)
 
     def pull() -> int | None:
-        if not params.wait(0, ctx.index, out.patience):
+        if not held.age and not params.wait(0, ctx.index, out.patience):
             return None
-        if params.version != evaluator.version:
-            evaluator.take(params.pull(evaluator.vector))
-        return evaluator.version
+        held.version = held.version if held.age else params.pull(held.vector, held.version)
+        if held.version != evaluator.version:
+            evaluator.take(held.version)
+        held.used()
+        return held.version
 
     for slot in player.slots(pull):
         if slot is not None:
@@ -79,6 +84,7 @@ def self_play(
         yield
         while actor_checkpoint.answer_save(ctx, player, producer) and ctx.serial:
             yield
+        yield from actor_checkpoint.rest_at_end(ctx, producer)
 
 
 class SelfPlay:
@@ -94,6 +100,7 @@ class SelfPlay:
         options: SearchOptions,
         evaluator: Evaluator,
         out: Producer,
+        held: HeldWeights | None = None,
     ):
         if board.longest >= out.T:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
@@ -104,18 +111,21 @@ class SelfPlay:
         self.games.over[:] = False
         self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
-        self.version = -1
+        self.version, self.held = -1, held
 
     def slots(self, pull: Callable[[], int | None]) -> Iterator[int | None]:
-        """Play for ever. None: it waits for weights or for an empty slot. pull: gives the version of the weights."""
+        """Play for ever. None: nothing is full yet, or it waits for weights or an empty slot. pull: gives the version of
+        the weights.
+        """
         while True:
-            with self.ctx.counters.timed("wait"):
-                while (version := pull()) is None:
-                    yield None
-            self.version = version
             while sum(map(_length, self.finished)) <= self.out.T:
+                with self.ctx.counters.timed("wait"):
+                    while (version := pull()) is None:
+                        yield None
+                self.version = version
                 self._step()
                 self.ctx.turn()
+                yield None
             with self.ctx.counters.timed("wait"):
                 while (slot := self.out.slot()) is None:
                     yield None
@@ -186,7 +196,9 @@ class SelfPlay:
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
-        own = {"lengths": lengths, "incarnation": np.array(self.ctx.incarnation)}
+        own: Batch = {"lengths": lengths, "incarnation": np.array(self.ctx.incarnation)}
+        if self.held is not None and (held := self.held.save()):
+            own["held"] = held
         return {**state, **own, **({"finished": packed} if packed else {})}
 
     def load(self, saved: Batch) -> None:
@@ -194,6 +206,8 @@ class SelfPlay:
         tree.write(self.moves, ..., saved["moves"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
+        if self.held is not None and "held" in saved:
+            self.held.load(saved["held"])
         ends = np.cumsum(saved["lengths"])
         for begin, end in zip(ends - saved["lengths"], ends, strict=True):
             self.finished.append({k: np.array(v[begin:end]) for k, v in saved["finished"].items()})

@@ -2,7 +2,7 @@
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► learn: replay, π and z
                          ▲  asks the network, in batches                                        │ under a symmetry
-                         └───────────────── Params, pulled before every slot of games ◄─────────┘
+                         └───────────────── Params, pulled every 32 evaluations ◄───────────────┘
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def quick() -> Config:
 PRESETS = {"paper": Config, "quick": quick, "tic_tac_toe": tic_tac_toe}
 ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
 ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "Local, SGD"}
-ROW |= {"weights travel": "pull before each slot of games", "source": "Silver et al. 2017"}
+ROW |= {"weights travel": "pull every 32 evaluations", "source": "Silver et al. 2017"}
 
 
 def build(c: Config, crew: Crew) -> System:

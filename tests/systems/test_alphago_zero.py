@@ -12,11 +12,13 @@ import polyplay
 from polyplay import systems
 from polyplay.acting import play
 from polyplay.acting.search.policy import SearchPolicy
+from polyplay.acting.search.tree import allocate
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
+from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
@@ -108,6 +110,18 @@ def test_the_figure_and_the_plan_name_its_parts():
     figure = diagram("alphago_zero", page.tic_tac_toe(), RunOptions())
     for words in ("self_play × 2", "game:tic_tac_toe × 64 lanes", "learn × 1", "AlphaZeroLoss", "replay  20,000"):
         assert words in figure
+
+
+def test_the_plan_has_the_memory_of_trees():
+    page = systems.load("alphago_zero")
+    crew = Crew(0, steps=1_000)
+    c = page.Config(blocks=1, filters=8, games=32, players=2, simulations=1600)
+    made = plan.make_plan(crew, page.build(c, crew), RunOptions(steps=1_000))
+    search = crew.roles[0].settings["options"]
+    tree = allocate(GAMES["connect_four"], 32, search)
+    there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
+    assert made.memory["trees"] == 2 * there > 20e6
+    assert "trees" in dict(made.lines)["memory"]
 
 
 def test_only_board_games_have_rules_to_search():

@@ -155,6 +155,11 @@ class SearchOptions:
         nodes = self.nodes or 1 + again * self.simulations
         return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
 
+    def nbytes(self, game: Game) -> int:
+        """Of one game's tree."""
+        nodes, edges = self.room(game)
+        return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
+
     def factors(self, visits: np.ndarray) -> np.ndarray:
         """float32: what P / (1 + N(s, a)) is multiplied by at nodes of so many visits, of which one is their own."""
         if self.exploration == "alphago_zero":
