@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from statistics import mean
 
+from common import RESULTS, about, lines_about, publish, table
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.browser import Browser
 from polyplay.common.files import read_lines
@@ -67,8 +69,19 @@ def main() -> None:
             watched = i % 2 == 1
             rates[watched].append(rate(Path(folder) / str(i), options.seconds, watched))
             print(f"{'with' if watched else 'without'} the page {rates[watched][-1]:,.0f} steps/s", flush=True)
-    without, with_page = mean(rates[False]), mean(rates[True])
-    print(f"without {without:,.0f}, with {with_page:,.0f}: {100 * (with_page / without - 1):+.1f} %")
+    report(rates)
+
+
+def report(rates: dict[bool, list[float]]) -> None:
+    """Write bench/results/watched.*."""
+    pairs = list(zip(rates[False], rates[True], strict=True))
+    rows = [
+        {"without the page, steps/s": round(a), "with it": round(b), "ratio": round(b / a, 3)}
+        for a, b in [*pairs, (mean(rates[False]), mean(rates[True]))]
+    ]
+    what = about()
+    text = ["# An open live page", "", *lines_about(what), "", "In turn; the last row has the means.", "", *table(rows)]
+    publish(RESULTS / "watched", {**what, "rows": rows}, text)
 
 
 if __name__ == "__main__":
