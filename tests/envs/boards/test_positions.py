@@ -12,7 +12,6 @@ from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.positions import (
     FEWEST,
     MOST,
-    POSITIONS,
     candidates,
     decisive_positions,
     keeping_moves,
@@ -23,14 +22,12 @@ from polyplay.envs.boards.positions import (
 from polyplay.envs.boards.solver import Solver
 
 FOUR = GAMES["connect_four"]
-drawn = pytest.mark.skipif(not POSITIONS.exists(), reason="python bench/positions.py draws the positions")
 
 
 def plies(record: np.ndarray) -> int:
     return int(np.count_nonzero(record[kernels.CELLS :]))
 
 
-@drawn
 def test_the_measure_has_1000_decisive_positions():
     positions = decisive_positions()
     legal = positions.records[:, kernels.CELLS : kernels.CELLS + FOUR.columns] == 0
@@ -44,7 +41,6 @@ def test_the_measure_has_1000_decisive_positions():
     assert set(positions.outcomes.tolist()) == {0, 1}, "what is lost cannot be given away"
 
 
-@drawn
 def test_a_random_move_keeps_about_a_third():
     positions, rng = decisive_positions(), np.random.default_rng(0)
     legal = positions.records[:, kernels.CELLS : kernels.CELLS + FOUR.columns] == 0
@@ -53,7 +49,6 @@ def test_a_random_move_keeps_about_a_third():
     assert 0.30 < positions.at_random < 0.40
 
 
-@drawn
 def test_shares_of_chosen_moves():
     positions = decisive_positions()
     keep, lose = positions.keeping.argmax(1), positions.keeping.argmin(1)
@@ -62,7 +57,6 @@ def test_shares_of_chosen_moves():
     assert positions.share_kept(np.where(np.arange(1000) < 250, keep, lose)) == 0.25
 
 
-@drawn
 def test_the_solver_says_the_same_of_late_ones():
     positions, solver = decisive_positions(), Solver(FOUR, 1 << 18)
     late = [i for i, record in enumerate(positions.records) if plies(record) >= 20][:60]
@@ -74,7 +68,6 @@ def test_the_solver_says_the_same_of_late_ones():
         )
 
 
-@drawn
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_solver_says_the_same_of_all():
@@ -83,7 +76,6 @@ def test_the_solver_says_the_same_of_all():
         assert keeping_moves(solver, record) == (outcome, np.flatnonzero(keeping).tolist())
 
 
-@drawn
 def test_the_committed_ones_are_the_first_that_the_seed_draws():
     positions, solver, found = decisive_positions(), Solver(FOUR, 1 << 18), []
     for play, record in islice(candidates(0), 60):
