@@ -53,7 +53,7 @@ def self_play(
     params: Params,
     nice: int = 0,
 ) -> Iterator[None]:
-    """A player of envs.lanes games at once, with its own copy of the weights, which it pulls every EVALUATIONS batches."""
+    """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches."""
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
@@ -114,9 +114,7 @@ class SelfPlay:
         self.version, self.held = -1, held
 
     def slots(self, pull: Callable[[], int | None]) -> Iterator[int | None]:
-        """Play for ever. None: nothing is full yet, or it waits for weights or an empty slot. pull: gives the version of
-        the weights.
-        """
+        """Play for ever. None: no slot is full yet. pull: gives the version of the weights; None: there are none yet."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 with self.ctx.counters.timed("wait"):

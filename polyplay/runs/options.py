@@ -240,9 +240,7 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
     """The network with the layers that are asked for: mlp(256,256,relu). Raises UserError: it is a function."""
     if not hasattr(settings, "network"):
-        raise UserError(
-            "--hidden, --activation: given, but this system's network has --blocks and --filters: use those"
-        )
+        raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters")
     name: object = settings.network
     if callable(name):
         raise UserError("--hidden, --activation: given, but --network is a function: let it choose its layers")

@@ -87,7 +87,7 @@ def test_it_never_loses_tic_tac_toe(seed, tmp_path):
 
 
 def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
-    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6}
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
     trained(tmp_path / "whole", steps=3_000, **settings)
     run = trained(tmp_path / "parts", steps=1_500, **settings)
     polyplay.resume(run.directory, steps=3_000)

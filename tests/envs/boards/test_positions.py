@@ -78,7 +78,7 @@ def test_the_solver_says_the_same_of_all():
 
 def test_the_committed_ones_are_the_first_that_the_seed_draws():
     positions, solver, found = decisive_positions(), Solver(FOUR, 1 << 18), []
-    for play, record in islice(candidates(0), 60):
+    for play, record in islice(candidates(0), 200):
         if plies(record) >= 18 and keeping_moves(solver, record):
             found.append(play)
     expected = [play for play in positions.plays if len(play) >= 18]
