@@ -68,15 +68,15 @@ def self_play(
     if "search" in saved:
         player.load(saved)
 
-    def pull() -> int | None:
-        if not held.age and not params.wait(0, ctx.index, out.patience):
-            return None
+    def pull() -> int:
         held.version = held.version if held.age else params.pull(held.vector, held.version)
         if held.version != evaluator.version:
             evaluator.take(held.version)
         held.used()
         return held.version
 
+    while not params.wait(0, ctx.index, out.patience):  # also with saved weights: a resumed learner has the first turn
+        yield
     for slot in player.slots(pull):
         if slot is not None:
             producer.commit(slot, ctx.incarnation)
@@ -113,14 +113,11 @@ class SelfPlay:
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
         self.version, self.held = -1, held
 
-    def slots(self, pull: Callable[[], int | None]) -> Iterator[int | None]:
-        """Play for ever. None: no slot is full yet. pull: gives the version of the weights; None: there are none yet."""
+    def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
+        """Play for ever. None: no slot is full yet. pull: brings newer weights if they are due, and gives their version."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
-                with self.ctx.counters.timed("wait"):
-                    while (version := pull()) is None:
-                        yield None
-                self.version = version
+                self.version = pull()
                 self._step()
                 self.ctx.turn()
                 yield None
@@ -194,13 +191,15 @@ class SelfPlay:
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
-        own: Batch = {"lengths": lengths, "incarnation": np.array(self.ctx.incarnation)}
+        own: Batch = {k: np.array(v) for k, v in (("incarnation", self.ctx.incarnation), ("version", self.version))}
+        own["lengths"] = lengths
         if self.held is not None and (held := self.held.save()):
             own["held"] = held
         return {**state, **own, **({"finished": packed} if packed else {})}
 
     def load(self, saved: Batch) -> None:
         self.search.load(saved["search"])
+        self.version = int(saved["version"])
         tree.write(self.moves, ..., saved["moves"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
