@@ -114,7 +114,7 @@ class SelfPlay:
         self.version, self.held = -1, held
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play for ever. None: no slot is full yet. pull: brings newer weights if they are due, and gives their version."""
+        """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 self.version = pull()
