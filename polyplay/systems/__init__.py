@@ -10,8 +10,6 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 
-COMING: list[str] = []
-
 
 @dataclass(frozen=True)
 class System:
@@ -39,9 +37,6 @@ def load(name: str) -> Any:
     known = names()
     if name.lower() in known:
         return importlib.import_module(f"{__name__}.{name.lower()}")
-    there = ", ".join(known)
-    if name in COMING:
-        raise UserError(f"SYSTEM: {name!r} is not in this version yet; there are: {there}")
-    near = difflib.get_close_matches(name, [*known, *COMING], 1)
+    near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"SYSTEM: {name!r} given, allowed: {there}{hint}")
+    raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")

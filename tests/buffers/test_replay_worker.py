@@ -223,7 +223,7 @@ def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
     before = shop.samples.depth
     assert before
     new = shop.shard(0, incarnation=1)
-    assert "begins empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
+    assert "starts empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
     assert new.buffer.index.size == 0
     assert shop.samples.depth == before, "what was drawn is learnt"
     assert len(shop.queue._empty[0]) == 2, "its slots went back to the actor"

@@ -191,14 +191,6 @@ def test_every_mistake_is_one_line_on_stderr_and_status_2(
     assert calls == []
 
 
-@pytest.mark.parametrize("name", ["alphago_zero"])
-def test_a_system_to_come_is_not_in_this_version(name: str, capsys: pytest.CaptureFixture):
-    assert main.main(["train", name]) == 2
-    err = capsys.readouterr().err
-    assert name in err
-    assert "not in this version" in err
-
-
 def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
     assert main.main(["train", "impalla"]) == 2
     assert "did you mean impala?" in capsys.readouterr().err

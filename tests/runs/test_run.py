@@ -275,7 +275,11 @@ LINES = [
     (["train", "a2c", "--lanes", "four"], "--lanes"),
     (["train", "a2c", "--lanes", "15", "--replicas", "2"], "--lanes 15"),
     (["train", "a2x"], "a2c"),
-    (["train", "alphago_zero"], "not in this version"),
+    (["train", "alphago_zero", "--env", "ALE/Pong-v5"], "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe"),
+    (
+        ["train", "alphago_zero", "--hidden", "64"],
+        "--hidden, --activation: given, but this system's network has --blocks",
+    ),
     (["train", "impala", "--batch", "33"], "--batch 33"),
     (["train", "a2c", "--env", "toy:catch", "--network", "natur"], "nature"),
     (["train", "impala", "--lag", "0", "--actors", "1", "--lanes", "4", "--batch", "8"], "--lag 0"),

@@ -102,7 +102,7 @@ def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():
         assert roles["act"].explore is ladder
         assert np.array_equal(ladder.at(np.zeros(4), ctx.index * 4 + np.arange(4)), rungs), "its lanes' own ε"
         before, rows = done.max(), roles["serve_replay"].workers[1].ctx.row
-        until(crew, lambda: any("begins empty" in text for text in said))
+        until(crew, lambda: any("starts empty" in text for text in said))
         stamps = float(crew.counters.column("stamps")[rows])
         until(crew, lambda: done.max() >= before + 40 and crew.counters.column("stamps")[rows] > stamps)
     finally:

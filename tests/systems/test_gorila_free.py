@@ -77,7 +77,7 @@ def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_i
     assert sorted(p.name for p in (found.path / "replay").iterdir()) == ["serve_replay-0", "serve_replay-1"]
     capfd.readouterr()
     more = polyplay.resume(str(run.directory), steps=1_300)
-    assert "begins empty" not in "".join(capfd.readouterr())
+    assert "starts empty" not in "".join(capfd.readouterr())
     assert more.summary["updates"] == pytest.approx((1_300 - 2 * 250) * 8.0 / 64, rel=0.25)
     last = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).json("agents/0/learner")
     assert last["version"] > first["version"] + 25
