@@ -97,7 +97,7 @@ def usage() -> str:
     """What `polyplay --help` prints. A line has at most 80 columns."""
     lines = [f"  {f'{verb} {takes}':<{INDENT}}{what}" for verb, (takes, what) in VERBS.items()]
     examples = [f"  polyplay train {example}" for example in EXAMPLES]
-    rest = ["", "`polyplay VERB --help` lists the options of a verb; --version prints the version.", "", "examples:"]
+    rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
     return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])
 
 
