@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from polyplay import systems
+from polyplay.acting import play
+from polyplay.common import checkpoint
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.opponents import opponent
-from polyplay.envs.boards.positions import Decisive
+from polyplay.envs.boards.positions import Decisive, decisive_positions
 from polyplay.evaluation.strength import match, openings, share_kept
+from polyplay.runs.directory import read_config
+from polyplay.workers.crew import Crew
 
 BOARD = GAMES["tic_tac_toe"]
 
@@ -44,6 +51,15 @@ def test_a_stronger_player_gets_the_points_with_both_colours():
 def test_a_match_of_equals_has_the_same_points_both_ways():
     one = match(BOARD, first_legal, lambda records, random, at: first_legal(records[at]), pairs=30, plies=2, seed=5)
     assert one["wins"] == one["losses"], "the second game of a pair is the first with colours changed"
+
+
+def test_the_committed_champion_is_as_strong_as_the_docs_say():
+    run = Path(__file__).parents[2] / "bench/champions/connect_four"
+    page = systems.load("alphago_zero")
+    wired = page.build(page.Config(**read_config(run)["config"]), Crew(0))
+    player = play.load_player(wired, checkpoint.everything(run)[-1])
+    player.simulate(0)
+    assert share_kept(lambda records: player.choose(records)[0], decisive_positions()) == pytest.approx(0.742, abs=0.01)
 
 
 def test_the_share_of_moves_that_keep_the_value():
