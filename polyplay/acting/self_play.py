@@ -8,8 +8,6 @@ return. A move is an agent step; a game's return is the first player's.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -51,11 +49,8 @@ def self_play(
     options: SearchOptions,
     out: RolloutQueue,
     params: Params,
-    nice: int = 0,
 ) -> Iterator[None]:
     """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches."""
-    if nice and multiprocessing.parent_process() is not None:
-        os.nice(nice)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
         ctx.incarnation = int(saved["incarnation"])

@@ -20,7 +20,6 @@ from polyplay.runs.reports.terminal import (
     Terminal,
     clock_text,
     closing_line,
-    default_console,
     evaluation_line,
     report_line,
     settings_lines,
@@ -366,28 +365,6 @@ def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float |
     assert says in plain(case.text)
     assert "eta" not in plain(case.text)
     assert "%  eta" not in report_line(case.reporter.row, RunGoal(), None, None)
-
-
-def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
-    raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="latin-1"))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    console = default_console()
-    console.print("×█×", style="bold")
-    console.file.flush()
-    assert "×?×".encode("latin-1") in raw.getvalue()
-    monkeypatch.delenv("FORCE_COLOR")
-    assert default_console().width == 120
-    monkeypatch.setenv("COLUMNS", "70")
-    assert default_console().width == 70
-
-
-def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    console = Console(file=io.StringIO())
-    assert console.is_terminal
-    assert Terminal(Reporter(tmp_path, tensorboard=False), console=console).live is None
 
 
 def test_clock_text():
