@@ -70,7 +70,7 @@ def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
 
 
 def test_the_last_checkpoint_has_every_step(tmp_path):
-    run = trained(tmp_path / "run", steps=600, on="thread", quiet=True)
+    run = trained(tmp_path / "run", steps=600, start=200, on="thread", quiet=True)
     counters = checkpoint.manifest(checkpoint.newest(run.directory, print))["counters"]
     assert (counters["steps"], counters["episodes"]) == (run.summary["steps"], run.summary["episodes"])
 
