@@ -28,6 +28,7 @@ from polyplay.common.files import Row, is_number, is_row, read_object, write_byt
 SCHEMA = 1
 MANIFEST = "manifest.json"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
+CHAMPION = "champion-"  # the same, of the weights that won a match
 NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
 LANES = re.compile(r"\d+\+\d+")  # the first, and how many
 UNUSED = "unused-"  # and the update: passed over when the run went on from one before
@@ -119,23 +120,38 @@ def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
 
 def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
     """Save `arrays` as the best weights, instead of those before. name: of the file within. Raises OSError."""
+    final = _save_weights(directory, BEST, name, arrays, counters)
+    for old in checkpoints_dir(directory).glob(f"{BEST}*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def save_champion(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
+    """Save weights that won a match; those before stay. name: of the file within. Raises OSError."""
+    _save_weights(directory, CHAMPION, name, arrays, counters)
+
+
+def _save_weights(directory: Path, prefix: str, name: str, arrays: dict[str, np.ndarray], counters: Row) -> Path:
     version = int(counters["updates"])
-    final = checkpoints_dir(directory) / f"{BEST}{directory_name(version, counters)}"
+    final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
     root = final.with_name(f".partial-{final.name}")
     shutil.rmtree(root, ignore_errors=True)
     path = root / f"{name}.safetensors"
     path.parent.mkdir(parents=True)
     write_arrays(path, arrays)
     _finish(root, final, version, counters)
-    for old in checkpoints_dir(directory).glob(f"{BEST}*"):
-        if old != final:
-            shutil.rmtree(old, ignore_errors=True)
+    return final
 
 
 def best_weights(directory: Path) -> Path | None:
     """The weights that `save_best_weights` saved last, if they are whole."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
+
+
+def champions(directory: Path) -> list[Path]:
+    """What `save_champion` saved and is whole, oldest first."""
+    return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
 def discard(directory: Path, version: int) -> None:
@@ -177,10 +193,10 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
-    """The weights with the best score in evaluations during training; where none were made, the checkpoint with the
-    best mean return in training.
+    """The champion; where no matches are played, the weights with the best score in evaluations during training; where
+    none were made, the checkpoint with the best mean return in training.
     """
-    return best_weights(directory) or _best_scored(everything(directory))
+    return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
@@ -266,15 +282,22 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
     raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); {cure}")
 
 
+def _champion_update(path: Path) -> int:
+    return update_of(path.with_name(path.name.removeprefix(CHAMPION)))
+
+
 def set_aside(directory: Path, found: Path | None) -> None:
     """Checkpoints newer than the one that a run goes on from are kept under another name: none is resumed from later,
-    and none counts when old ones are removed.
+    and none counts when old ones are removed. So are champions that were candidates at its update or later: their
+    matches are played again.
     """
-    for path in everything(directory):
-        if found is None or update_of(path) > update_of(found):
-            aside = path.with_name(f"{UNUSED}{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(path, aside)
+    update = -1 if found is None else update_of(found)
+    late = [path for path in everything(directory) if update_of(path) > update]
+    late += [path for path in champions(directory) if _champion_update(path) >= max(update, 1) or found is None]
+    for path in late:
+        aside = path.with_name(f"{UNUSED}{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
 
 
 class OpenCheckpoint:

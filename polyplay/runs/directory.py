@@ -64,6 +64,8 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     _cut(directory / "metrics.jsonl", _rows(METRICS), lambda row: row["steps"] <= steps, say)
     for name in ("decisions", "evaluations"):
         _cut(directory / f"{name}.jsonl", _rows(("steps",)), lambda row: row["steps"] <= steps, say)
+    played = max(updates, 1)  # the match of the checkpoint's own update is played again
+    _cut(directory / "matches.jsonl", _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
     _cut(directory / "updates.jsonl", _rows(("update",)), lambda row: row["update"] <= updates, say)
     _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)
     for path in directory.glob("deliveries-*.jsonl"):

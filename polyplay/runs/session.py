@@ -24,7 +24,7 @@ from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
-from polyplay.runs.reports.terminal import Terminal, evaluation_line
+from polyplay.runs.reports.terminal import Terminal, evaluation_line, match_line
 from polyplay.runs.reports.wandb import WandbLogger
 from polyplay.runs.requests import take_save_request
 from polyplay.systems import System
@@ -321,7 +321,7 @@ class Session:
         self.terminal.report(self.reporter.report(self.metrics.snapshot()))
 
     def say(self, kind: str, text: str) -> None:
-        """A worker's message: a decision or an evaluation as JSON, why something is unsaved, a remark, or a
+        """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a remark, or a
         warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
@@ -329,6 +329,9 @@ class Session:
         elif kind == "evaluation":
             row = self.reporter.evaluation({**json.loads(text), **self.origin})
             self.terminal.note(evaluation_line(row))
+        elif kind == "match":
+            row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
+            self.terminal.note(match_line(row))
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)

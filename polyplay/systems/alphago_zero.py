@@ -2,14 +2,14 @@
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► learn: replay, π and z
                          ▲  asks the network, in batches                                        │ under a symmetry
-                         └───────────────── Params, pulled every 32 evaluations ◄───────────────┘
+                         └── Params of the best, pulled every 32 evaluations ◄── judge ◄── Params ┘
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
@@ -21,6 +21,8 @@ from polyplay.envs.boards.pool import board_of
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.population.gate import Gate
+from polyplay.population.judge import judge
 from polyplay.systems._wiring import Crew, System
 from polyplay.weights import Local, OptimizerSpec, Params
 
@@ -51,19 +53,23 @@ class Config:
     momentum: Fraction = 0.9  # of stochastic gradient descent
     l2: NonNegative = 1e-4  # c of the loss's c‖θ‖²
     value_cost: NonNegative = 1.0  # weight of the value loss (z − v)²
+    gate: Fraction = 0.55  # share of a match's points that new weights need more of, to play; 0: they play at once
+    gate_games: Count = 400  # of a match, half with each colour; a match ends when its result is certain
+    gate_every: Count = 1_000  # updates from one match to the next
+    gate_plies: Count = 8  # at the beginning of each game, drawn from the best network's policy
     budget: Count = 150_000_000  # moves to train for when neither --frames nor --steps is given
 
 
 def tic_tac_toe() -> Config:
     """Tuned here: never loses after a few core-minutes."""
-    search = Config("game:tic_tac_toe", games=64, simulations=25, noise_alpha=1.0, warm=6)
+    search = Config("game:tic_tac_toe", games=64, simulations=25, noise_alpha=1.0, warm=6, gate=0.0)
     learner = replace(search, blocks=2, filters=32, batch=256, ratio=4.0, capacity=20_000, start=2_000)
     return replace(learner, learning_rate=0.02, anneal="linear", budget=150_000)
 
 
 def quick() -> Config:
     """Connect four on two cores: measured in bench/results/connect_four.md."""
-    search = Config(games=64, simulations=64, noise_alpha=1.0, warm=12)
+    search = Config(games=64, simulations=64, noise_alpha=1.0, warm=12, gate=0.0)
     learner = replace(search, blocks=4, filters=48, batch=256, ratio=3.0, capacity=300_000, start=10_000)
     return replace(learner, learning_rate=0.03, anneal="linear", budget=800_000)
 
@@ -71,7 +77,7 @@ def quick() -> Config:
 PRESETS = {"paper": Config, "quick": quick, "tic_tac_toe": tic_tac_toe}
 ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
 ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "Local, SGD"}
-ROW |= {"weights travel": "pull every 32 evaluations", "source": "Silver et al. 2017"}
+ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source": "Silver et al. 2017"}
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -79,25 +85,20 @@ def build(c: Config, crew: Crew) -> System:
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     rows, moves = game_rows(board), 4 * (board.longest + 1)
-    schedule = ((0, 1.0), (c.warm, 0.0))
-    search = SearchOptions(
-        c.simulations,
-        c.exploration,
-        c.c,
-        fpu=c.fpu,
-        noise=c.noise,
-        noise_alpha=c.noise_alpha,
-        temperature=schedule,
-        reuse=c.keep_tree,
-    )
+    search = SearchOptions(c.simulations, c.exploration, c.c, fpu=c.fpu, reuse=c.keep_tree)
+    search = replace(search, noise=c.noise, noise_alpha=c.noise_alpha, temperature=((0, 1.0), (c.warm, 0.0)))
     optim = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)
     loss, hyper = AlphaZeroLoss(c.value_cost), Hyperparameters(learning_rate=c.learning_rate)
     outputs = SymmetricOutputs(board, crew.seed)
     spec = LearnerSpec(policy, loss, Local(optim), hyper, crew.total(envs, c.budget), c.anneal, outputs=outputs)
     stored = {k: v for k, v in rows.items() if k != "agent"}
     replay = Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
-    queue, params = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players), Params.of(policy, readers=c.players)
-    player = crew.add(self_play, n=c.players, on_loss="replace", envs=envs, policy=policy, board=board, options=search)
-    player.out, player.params = queue, params
+    queue = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players)
+    params = best = Params.of(policy, readers=c.players)
+    game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}
+    if c.gate:
+        gate, params = Gate(c.gate, c.gate_games, c.gate_every, c.gate_plies), Params.of(policy)
+        crew.add(judge, gate=gate, params=params, best=best, **game)
+    crew.add(self_play, n=c.players, out=queue, params=best, **game)
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
     return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))

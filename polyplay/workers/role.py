@@ -70,6 +70,7 @@ class Role:
     lag: int | None = None
     explore: Exploration | None = None
     server: Any = None  # a parameter server that it serves
+    best: Any = None  # the weights that it publishes, if it does not learn
     settings: dict[str, Any] = field(default_factory=dict)
     workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
@@ -86,7 +87,21 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    HOLDS = ("envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T", "lag", "explore", "server")
+    HOLDS = (
+        "envs",
+        "agents",
+        "policy",
+        "source",
+        "out",
+        "params",
+        "spec",
+        "replay",
+        "T",
+        "lag",
+        "explore",
+        "server",
+        "best",
+    )
 
     def arguments(self, index: int) -> dict[str, Any]:
         """What worker `index` is called with."""
@@ -100,6 +115,7 @@ class Role:
             "out": self.out,
             "source": getattr(self.source, "edge", None),
             "publish" if self.learner else "params": self.params,
+            **({} if self.best is None else {"publish": self.best}),
             "update": self.spec and self.spec.update,
             "server": self.server,
         }

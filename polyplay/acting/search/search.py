@@ -13,7 +13,7 @@ full. Imports no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,10 @@ class Finished:
     q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
     value: np.ndarray  # float32 [n]: mean value of the root
     raw: np.ndarray  # float32 [n]: the network's own
+
+    def first(self, n: int) -> Finished:
+        """The first n of them."""
+        return Finished(**{field.name: getattr(self, field.name)[:n] for field in fields(self)})
 
 
 class Search:

@@ -137,6 +137,12 @@ class Reporter:
         self._event(row["steps"], metric_names.of_evaluation(self.style, row))
         return row
 
+    def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
+        """Write one match of a gate (population.judge); its line of matches.jsonl."""
+        row = self._append("matches", {"steps": steps, "updates": updates, **played})
+        self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
+        return row
+
     def report(self, snapshot: Snapshot) -> Row:
         """Write one report; its line of metrics.jsonl."""
         row = self._metrics(snapshot)

@@ -348,6 +348,12 @@ def evaluation_line(row: Row) -> str:
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
+def match_line(row: Row) -> str:
+    """One line about a match of a gate."""
+    verdict = "it plays from now on" if row["passed"] else f"update {row['champion']:,} goes on playing"
+    return f"match: update {row['candidate']:,} makes {row['points']:g} of {row['games']} points: {verdict}"
+
+
 def closing_line(summary: Row, failed: bool = False) -> str:
     """The last line of a run."""
     where = shlex.quote(str(summary["directory"]))

@@ -1,0 +1,1 @@
+"""Which of an agent's weights play: matches between them, and who wins them."""

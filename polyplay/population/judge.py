@@ -1,0 +1,141 @@
+"""The judge: plays the learner's weights against the best so far, and publishes them if they win.
+
+    learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
+                          └──► checkpoints/champion-UPDATE, matches.jsonl
+
+A match is not saved: where a judge is lost, or a run goes on, the match begins again. What it draws depends on the
+candidate's update alone, and in one thread a match is one turn: so a resumed run is exact there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from polyplay.acting.match import Choose, MatchScore, draw_openings, play_match
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import NetworkEvaluator
+from polyplay.acting.search.positions import PositionSearch
+from polyplay.common import checkpoint
+from polyplay.common.context import WorkerContext, seed_of
+from polyplay.common.files import Row
+from polyplay.envs.boards.game import Game
+from polyplay.envs.pool import Envs
+from polyplay.nets.device import enter_device
+from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.population.gate import Gate
+from polyplay.weights.params import Params
+
+REST = 0.1  # seconds between two looks at the learner's update
+
+
+def judge(
+    ctx: WorkerContext,
+    *,
+    envs: Envs,
+    board: Game,
+    policy: BoardNetworkFactory,
+    options: SearchOptions,
+    gate: Gate,
+    params: Params,
+    best: Params,
+) -> Iterator[None]:
+    """Play a match whenever one is due. What comes due while one is played is left out."""
+    while not params.wait(0, ctx.index, best.patience):
+        yield
+    matches = Matches(ctx, envs.lanes, board, policy, options, gate)
+    version = matches.restore(params, best)
+    replaced = ctx.incarnation % 1000  # the match that was lost begins again
+    due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
+    yield
+    while True:
+        while params.version < due:
+            time.sleep(min(ctx.patience, REST))
+            yield
+        row = matches.play(params, best)
+        ctx.say("match", json.dumps(row))
+        due = gate.due_after(max(row["candidate"], params.version - 1))
+        yield
+
+
+class Matches:
+    """The champion, the candidate, and their matches."""
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        games: int,
+        board: Game,
+        policy: BoardNetworkFactory,
+        options: SearchOptions,
+        gate: Gate,
+    ):
+        self.ctx, self.board, self.gate, self.games = ctx, board, gate, games
+        device, batch = enter_device(ctx.device), games * options.leaves
+        self.champion, self.candidate = (
+            NetworkEvaluator(policy, batch, precision=ctx.precision, device=device) for _ in range(2)
+        )
+        quiet = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
+        self.search = quiet
+        self.opening = replace(quiet, simulations=0, temperature=((0, 1.0),))
+
+    def restore(self, params: Params, best: Params) -> int:
+        """Publish the champion that there is: the saved one, what the judge before this one published, or the learner's
+        weights; its version.
+        """
+        saved = checkpoint.champions(self.ctx.directory) if self.ctx.directory is not None else []
+        if saved:
+            arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
+            checkpoint.load_into(self.champion.network, arrays)
+            self.champion.take(int(checkpoint.manifest(saved[-1])["counters"]["updates"]))
+        else:
+            source = best if best.round >= 0 else params
+            self.champion.take(source.pull(self.champion.vector))
+            self._save({"updates": self.champion.version})
+        best.publish(self.champion.vector, self.champion.version, max(best.round, 0))
+        return self.champion.version
+
+    def play(self, params: Params, best: Params) -> Row:
+        """Play the learner's weights of now against the best; publish them if they pass. The match's row."""
+        version = params.pull(self.candidate.vector)
+        self.candidate.take(version)
+        score, distinct = self._match()
+        passed = self.gate.verdict(score.points, score.games) is True
+        row: Row = {"candidate": version, "champion": self.champion.version, "passed": passed, "games": score.games}
+        row |= {"wins": score.wins, "draws": score.draws, "losses": score.losses, "points": score.points}
+        row |= {"openings": distinct}
+        if passed:
+            self.champion, self.candidate = self.candidate, self.champion
+            self._save({"updates": version, **row})
+            best.publish(self.champion.vector, version, best.round + 1)
+        return row
+
+    def _match(self) -> tuple[MatchScore, int]:
+        """The candidate's score, and how many openings differed."""
+        seed, turn = seed_of(self.ctx.seed, self.candidate.version + 1), self.ctx.turn
+        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed, turn).choose
+        openings = draw_openings(self.board, self.gate.games // 2, self.gate.plies, draw)
+        players = (self._player(self.candidate), self._player(self.champion))
+
+        def certain(score: MatchScore) -> bool:
+            return self.gate.verdict(score.points, score.games) is not None
+
+        score = play_match(self.board, openings, players, self.games, certain)
+        return score, len(np.unique(openings, axis=0))
+
+    def _player(self, evaluator: NetworkEvaluator) -> Choose:
+        return PositionSearch(self.board, self.search, evaluator, self.games, turn=self.ctx.turn).choose
+
+    def _save(self, counters: Row) -> None:
+        """The champion's weights, whole or not at all."""
+        if self.ctx.directory is None:
+            return
+        arrays = {k: v.cpu().numpy() for k, v in self.champion.network.state_dict().items()}
+        try:
+            checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
+        except OSError as e:
+            self.ctx.say("warning", f"champion {self.champion.version} was not saved: {e.strerror or e}")
