@@ -183,7 +183,9 @@ class AlphagoZero(RunOptions, total=False):
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     momentum: float  # of stochastic gradient descent
     l2: float  # c of the loss's c‖θ‖²
-    value_cost: float  # weight of the value loss (z − v)²
+    gate: float  # share of a match's points that new weights need more of, to play; 0: they play at once
+    gate_games: int  # of a match; their first plies, half of `warm`, are drawn from the best policy
+    gate_every: int  # updates from one match to the next
     budget: int  # moves to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):

@@ -175,7 +175,8 @@ def final(directory: Path) -> str | None:
 def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
-    by = "evaluation" if found.name.startswith(checkpoint.BEST) else "training return"
+    chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
+    by = next((by for prefix, by in chosen.items() if found.name.startswith(prefix)), "training return")
     files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,

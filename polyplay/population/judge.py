@@ -51,7 +51,6 @@ def judge(
     version = matches.restore(params, best)
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
-    yield
     while True:
         while params.version < due:
             time.sleep(min(ctx.patience, REST))

@@ -52,11 +52,9 @@ class Config:
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     momentum: Fraction = 0.9  # of stochastic gradient descent
     l2: NonNegative = 1e-4  # c of the loss's c‖θ‖²
-    value_cost: NonNegative = 1.0  # weight of the value loss (z − v)²
     gate: Fraction = 0.55  # share of a match's points that new weights need more of, to play; 0: they play at once
-    gate_games: Count = 400  # of a match, half with each colour; a match ends when its result is certain
+    gate_games: Count = 400  # of a match; their first plies, half of `warm`, are drawn from the best policy
     gate_every: Count = 1_000  # updates from one match to the next
-    gate_plies: Count = 8  # at the beginning of each game, drawn from the best network's policy
     budget: Count = 150_000_000  # moves to train for when neither --frames nor --steps is given
 
 
@@ -88,7 +86,7 @@ def build(c: Config, crew: Crew) -> System:
     search = SearchOptions(c.simulations, c.exploration, c.c, fpu=c.fpu, reuse=c.keep_tree)
     search = replace(search, noise=c.noise, noise_alpha=c.noise_alpha, temperature=((0, 1.0), (c.warm, 0.0)))
     optim = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)
-    loss, hyper = AlphaZeroLoss(c.value_cost), Hyperparameters(learning_rate=c.learning_rate)
+    loss, hyper = AlphaZeroLoss(), Hyperparameters(learning_rate=c.learning_rate)
     outputs = SymmetricOutputs(board, crew.seed)
     spec = LearnerSpec(policy, loss, Local(optim), hyper, crew.total(envs, c.budget), c.anneal, outputs=outputs)
     stored = {k: v for k, v in rows.items() if k != "agent"}
@@ -97,7 +95,7 @@ def build(c: Config, crew: Crew) -> System:
     params = best = Params.of(policy, readers=c.players)
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}
     if c.gate:
-        gate, params = Gate(c.gate, c.gate_games, c.gate_every, c.gate_plies), Params.of(policy)
+        gate, params = Gate(c.gate, c.gate_games, c.gate_every, c.warm // 2), Params.of(policy)
         crew.add(judge, gate=gate, params=params, best=best, **game)
     crew.add(self_play, n=c.players, out=queue, params=best, **game)
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)

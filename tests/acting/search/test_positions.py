@@ -1,0 +1,43 @@
+"""Searches from positions: the same moves as one by one, however many are asked for at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import UniformEvaluator
+from polyplay.acting.search.positions import PositionSearch
+from polyplay.envs.boards.game import GAMES
+from polyplay.evaluation.strength import openings
+
+BOARD = GAMES["connect_four"]
+OPTIONS = SearchOptions(30, noise=0.0, temperature=((0, 0.0),), reuse=False)
+
+
+def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0, **more) -> PositionSearch:
+    return PositionSearch(BOARD, options, UniformEvaluator(BOARD.actions), most, seed, **more)
+
+
+def test_a_position_has_the_same_move_in_whatever_company():
+    records = openings(BOARD, 23, 6, seed=1)
+    alone = [int(searching(1).choose(record[None])[0]) for record in records]
+    assert len(set(alone)) > 2
+    eight = searching(8)
+    assert eight.choose(records).tolist() == alone, "in parts of eight"
+    assert eight.choose(records[:3]).tolist() == alone[:3], "fewer than before"
+    assert eight.choose(records[10:18]).tolist() == alone[10:18]
+
+
+def test_without_simulations_moves_are_drawn_from_the_policy():
+    drawing = SearchOptions(0, noise=0.0, temperature=((0, 1.0),), reuse=False)
+    records = np.repeat(BOARD.new()[None], 700, 0)
+    found = np.bincount(searching(100, drawing, seed=5).choose(records), minlength=7)
+    assert found.min() > 60, "each of seven moves about a hundred times"
+    again = searching(100, drawing, seed=5).choose(records)
+    assert np.bincount(again, minlength=7).tolist() == found.tolist()
+
+
+def test_every_evaluation_is_a_turn():
+    turns = []
+    searching(4, turn=lambda: turns.append(1)).choose(openings(BOARD, 4, 2, seed=1))
+    assert len(turns) >= 30

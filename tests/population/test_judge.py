@@ -1,0 +1,146 @@
+"""The judge: only weights that win a match play, champions stay, and a lost judge or a stopped run loses none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, read_lines
+from polyplay.runs.options import RunOptions
+from polyplay.runs.run import diagram
+
+SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
+SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+SMALL |= {"gate": 0.5, "gate_games": 16, "gate_every": 20, "tensorboard": False, "report_every": 0.5}
+
+
+def trained(path: Path, **settings: Any) -> Any:
+    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, **settings})
+
+
+def matches(run: Path) -> list[Row]:
+    return list(read_lines(run / "matches.jsonl", "candidate"))
+
+
+def champions(run: Path) -> list[int]:
+    return [int(checkpoint.manifest(path)["counters"]["updates"]) for path in checkpoint.champions(run)]
+
+
+def agree(run: Path) -> None:
+    """Champions, matches and checkpoints tell one story."""
+    played, plays = matches(run), 0
+    assert played
+    for row in played:
+        assert row["champion"] == plays, "each match is against the last that passed"
+        assert row["wins"] + row["draws"] + row["losses"] == row["games"] <= 16
+        assert row["points"] == row["wins"] + row["draws"] / 2
+        assert row["passed"] is (row["points"] > 8)
+        plays = row["candidate"] if row["passed"] else plays
+    assert champions(run) == [0, *(row["candidate"] for row in played if row["passed"])]
+
+
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+def test_what_plays_has_won_a_match(how, tmp_path):
+    run = trained(tmp_path / "run", steps=6_000, **how)
+    agree(run.directory)
+    assert len(champions(run.directory)) > 1
+    assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.5, "against random moves"
+    best = polyplay.evaluate(run.directory, checkpoint="best", episodes=64)
+    assert best["checkpoint"] == checkpoint.champions(run.directory)[-1].name
+    assert best["chosen_by"] == "match"
+
+
+def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
+    run = trained(tmp_path / "run", steps=4_000, serial=True)
+    candidates = [row["candidate"] for row in matches(run.directory)]
+    assert candidates == list(range(20, 20 * len(candidates) + 1, 20))
+    assert run.summary["updates"] - candidates[-1] <= 20
+
+
+def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
+    """A gate that nothing passes: the first weights play to the end."""
+    run = trained(tmp_path / "run", steps=3_000, serial=True, gate=0.99)
+    assert champions(run.directory) == [0]
+    rows = list(read_lines(run.directory / "metrics.jsonl", "updates"))
+    assert rows[-1]["lag_mean"] > rows[-1]["updates"] / 3, "all rows are of version 0"
+
+
+@pytest.mark.parametrize("stop", [1_500, 3_000])
+def test_a_run_in_one_thread_goes_on_to_the_bit(stop, tmp_path):
+    """The second stops at an update whose weights are a candidate."""
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
+    trained(tmp_path / "whole", steps=4_000, **settings)
+    run = trained(tmp_path / "parts", steps=stop, **settings)
+    assert (run.summary["updates"] % 20 == 0) is (stop == 3_000)
+    polyplay.resume(run.directory, steps=4_000)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
+    assert one.count("\n") > 50
+    assert one == two
+    story = [
+        [{k: v for k, v in row.items() if k in ("candidate", "champion", "points", "games")} for row in rows]
+        for rows in (matches(tmp_path / "whole"), matches(tmp_path / "parts"))
+    ]
+    assert story[0] == story[1]
+    agree(tmp_path / "parts")
+
+
+def test_a_lost_judge_is_replaced_and_no_torn_champion_plays(tmp_path):
+    run = trained(tmp_path / "run", steps=8_000, chaos="kill=judge:0.7", on="process")
+    assert run.reason == "done"
+    assert run.summary["restarts"] >= 1
+    agree(run.directory)
+
+
+def test_a_resumed_run_sets_later_champions_aside(tmp_path):
+    run = trained(tmp_path / "run", steps=3_000, serial=True)
+    there = champions(run.directory)
+    last = checkpoint.everything(run.directory)[-1]
+    arrays = checkpoint.open_checkpoint(last).arrays(checkpoint.policy_name(0))
+    late = {"updates": checkpoint.update_of(last) + 1}
+    checkpoint.save_champion(run.directory, checkpoint.policy_name(0), arrays, late)
+    polyplay.resume(run.directory, steps=3_200)
+    assert late["updates"] not in champions(run.directory)
+    assert champions(run.directory)[: len(there)] == there
+    assert list((run.directory / "checkpoints").glob(f"unused-champion-{late['updates']:012d}*"))
+
+
+def test_a_damaged_champion_does_not_play(tmp_path):
+    run = trained(tmp_path / "run", steps=3_000, serial=True)
+    there = checkpoint.champions(run.directory)
+    file = there[-1] / f"{checkpoint.policy_name(0)}.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + bytes(4))
+    assert checkpoint.champions(run.directory) == there[:-1]
+
+
+def test_without_a_gate_there_is_no_judge(tmp_path):
+    run = trained(tmp_path / "run", steps=2_000, gate=0.0)
+    assert not (run.directory / "matches.jsonl").exists()
+    assert champions(run.directory) == []
+
+
+def test_the_figure_shows_the_way_through_the_gate():
+    page = systems.load("alphago_zero")
+    figure = diagram("alphago_zero", page.Config(), RunOptions())
+    assert "┌─ judge × 1 ─" in figure
+    assert re.search(r"learn ──► Params: [0-9,]+ weights ──► judge$", figure, re.MULTILINE)
+    assert re.search(r"judge ──► Params: [0-9,]+ weights ──► self_play$", figure, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"gate": 0.3}, "--gate: 0.3 given; allowed: 0 for no matches, or from 0.5 to below 1"),
+        ({"gate_games": 15}, "--gate-games: 15 given; allowed: an even number"),
+    ],
+)
+def test_a_bad_gate_is_named_before_anything_starts(settings, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        trained(tmp_path / "run", steps=1_000, **settings)
+    assert not (tmp_path / "run").exists()
