@@ -37,7 +37,7 @@ def test_fifty_kills(tmp_path):
             polyplay.resume(run, steps=max(done(run) + 2_000, 15_000))
         there = {p.name for p in (run / "checkpoints").glob(f"{checkpoint.CHAMPION}*")}
         assert {p.name for p in checkpoint.champions(run)} == there, "a torn champion"
-    last = polyplay.resume(run, steps=done(run) + 2_000, chaos="none")
+    last = polyplay.resume(run, steps=done(run) + 2_000, chaos=None)
     assert last.reason == "done"
     agree(run)
     steps = [row["steps"] for row in read_lines(run / "metrics.jsonl", "steps")]
