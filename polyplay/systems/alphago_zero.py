@@ -69,7 +69,7 @@ def quick() -> Config:
     """Connect four on two cores: measured in bench/results/connect_four.md."""
     search = Config(games=64, simulations=64, noise_alpha=1.0, warm=12, gate=0.0)
     learner = replace(search, blocks=4, filters=48, batch=256, ratio=3.0, capacity=300_000, start=10_000)
-    return replace(learner, learning_rate=0.03, anneal="linear", budget=800_000)
+    return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
 
 PRESETS = {"paper": Config, "quick": quick, "tic_tac_toe": tic_tac_toe}
