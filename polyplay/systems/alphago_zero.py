@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import check_backend
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
 from polyplay.buffers import Replay, RolloutQueue
@@ -39,6 +40,9 @@ class Config:
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.3  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn by their visits; afterwards the most visited is played
+    evaluator: Literal["torch", "openvino", "auto"] = (
+        "torch"  # computes the search's network; auto: the faster, measured
+    )
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # of each convolution
@@ -75,6 +79,7 @@ ROW |= {"weights travel": "pull every 32 evaluations", "source": "Silver et al. 
 
 
 def build(c: Config, crew: Crew) -> System:
+    check_backend(c.evaluator)
     envs = Envs(c.env, c.games, **crew.stepping)
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
@@ -97,7 +102,8 @@ def build(c: Config, crew: Crew) -> System:
     stored = {k: v for k, v in rows.items() if k != "agent"}
     replay = Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
     queue, params = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players), Params.of(policy, readers=c.players)
-    player = crew.add(self_play, n=c.players, on_loss="replace", envs=envs, policy=policy, board=board, options=search)
+    given = {"envs": envs, "policy": policy, "board": board, "options": search, "backend": c.evaluator}
+    player = crew.add(self_play, n=c.players, on_loss="replace", **given)
     player.out, player.params = queue, params
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
     return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))
