@@ -102,8 +102,16 @@ def build(c: Config, crew: Crew) -> System:
     stored = {k: v for k, v in rows.items() if k != "agent"}
     replay = Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
     queue, params = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players), Params.of(policy, readers=c.players)
-    given = {"envs": envs, "policy": policy, "board": board, "options": search, "backend": c.evaluator}
-    player = crew.add(self_play, n=c.players, on_loss="replace", **given)
+    player = crew.add(
+        self_play,
+        n=c.players,
+        on_loss="replace",
+        envs=envs,
+        policy=policy,
+        board=board,
+        options=search,
+        backend=c.evaluator,
+    )
     player.out, player.params = queue, params
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
     return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))
