@@ -172,6 +172,7 @@ class AlphagoZero(RunOptions, total=False):
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
+    evaluator: Literal['torch', 'openvino', 'auto']  # computes the search's network; auto: the faster, measured
     keep_tree: bool  # keep the part of the tree below the move that was played
     blocks: int  # residual blocks of the network
     filters: int  # of each convolution

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import NetworkEvaluator
+from polyplay.acting.search.evaluators import BACKENDS, NetworkEvaluator
 from polyplay.acting.search.search import Evaluator, Finished
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
@@ -49,15 +49,23 @@ def self_play(
     options: SearchOptions,
     out: RolloutQueue,
     params: Params,
+    backend: str = "torch",
 ) -> Iterator[None]:
-    """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches."""
+    """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
+
+    backend: see NetworkEvaluator. Where it is "auto", what was chosen is saved, and a resumed player goes on with that.
+    """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
         ctx.incarnation = int(saved["incarnation"])
     producer = out.producer(ctx.index)
     producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
     device, batch = enter_device(ctx.device), envs.lanes * options.leaves
-    evaluator = NetworkEvaluator(policy, batch, precision=ctx.precision, device=device)
+    if backend == "auto" and "backend" in saved:
+        backend = BACKENDS[int(saved["backend"])]
+    evaluator = NetworkEvaluator(policy, batch, backend, ctx.precision, device)
+    if backend == "auto":
+        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {evaluator.backend}")
     held = HeldWeights(evaluator.vector, EVALUATIONS)
     player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held)
     if "search" in saved:
@@ -188,6 +196,8 @@ class SelfPlay:
         state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
         own: Batch = {k: np.array(v) for k, v in (("incarnation", self.ctx.incarnation), ("version", self.version))}
         own["lengths"] = lengths
+        if isinstance(self.search.evaluator, NetworkEvaluator):
+            own["backend"] = np.array(BACKENDS.index(self.search.evaluator.backend))
         if self.held is not None and (held := self.held.save()):
             own["held"] = held
         return {**state, **own, **({"finished": packed} if packed else {})}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import check_backend
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
 from polyplay.buffers import Replay, RolloutQueue
@@ -41,6 +42,9 @@ class Config:
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.3  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn by their visits; afterwards the most visited is played
+    evaluator: Literal["torch", "openvino", "auto"] = (
+        "torch"  # computes the search's network; auto: the faster, measured
+    )
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # of each convolution
@@ -79,6 +83,7 @@ ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source":
 
 
 def build(c: Config, crew: Crew) -> System:
+    check_backend(c.evaluator)
     envs = Envs(c.env, c.games, **crew.stepping)
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
@@ -97,6 +102,6 @@ def build(c: Config, crew: Crew) -> System:
     if c.gate:
         gate, params = Gate(c.gate, c.gate_games, c.gate_every, c.warm // 2), Params.of(policy)
         crew.add(judge, gate=gate, params=params, best=best, **game)
-    crew.add(self_play, n=c.players, out=queue, params=best, **game)
+    crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, **game)
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
     return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
+from polyplay.acting.search import evaluators
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.search.tree import allocate
 from polyplay.common import checkpoint
@@ -93,6 +95,43 @@ def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
     polyplay.resume(run.directory, steps=3_000)
     one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
     assert one.count("\n") > 50
+    assert one == two
+
+
+def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
+    """Measured again, `auto` could choose another backend, whose bits differ."""
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", "evaluator": "auto"}
+    chosen = list[tuple[str, str]]()
+
+    def choose(network: Any, batch: int, backend: str, precision: str, threads: int) -> tuple[str, str]:
+        chosen.append((backend, precision))
+        return "torch", precision
+
+    monkeypatch.setattr(evaluators, "choose_backend", choose)
+    run = trained(tmp_path / "run", steps=1_500, **settings)
+    assert chosen == [("auto", "float32")] * 2, "one for each player"
+    saved = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
+    assert [int(saved.arrays(f"workers/self_play-{i}")["backend"]) for i in (0, 1)] == [0, 0]
+    polyplay.resume(run.directory, steps=2_000)
+    assert len(chosen) == 2, "a resumed player measures nothing"
+
+
+def test_a_package_that_is_missing_is_named_before_the_run_starts(monkeypatch):
+    monkeypatch.setattr(evaluators, "_has_openvino", lambda: False)
+    page = systems.load("alphago_zero")
+    with pytest.raises(UserError, match=r"--evaluator openvino: needs .*`pip install 'polyplay\[openvino\]'`"):
+        page.build(page.Config(evaluator="openvino"), Crew(0))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
+def test_openvino_plays_and_goes_on_to_the_bit(tmp_path):
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
+    settings |= {"evaluator": "openvino"}
+    trained(tmp_path / "whole", steps=1_500, **settings)
+    run = trained(tmp_path / "parts", steps=1_000, **settings)
+    polyplay.resume(run.directory, steps=1_500)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
+    assert one.count("\n") > 20
     assert one == two
 
 

@@ -122,6 +122,16 @@ def computing_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def check_backend(backend: str) -> None:
+    """Raises UserError: its package is not installed."""
+    if backend == "openvino" and not _has_openvino():
+        raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
+
+
+def _has_openvino() -> bool:
+    return importlib.util.find_spec("openvino") is not None
+
+
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto", threads: int = 1
 ) -> tuple[str, str]:
@@ -144,7 +154,7 @@ def choose_backend(
 
 def _ways(backend: str, precision: str, device: torch.device) -> Iterator[tuple[str, str]]:
     """What to measure: instead of "auto" the backends that are here, and the precisions that the device has."""
-    here = device.type == "cpu" and importlib.util.find_spec("openvino") is not None
+    here = device.type == "cpu" and _has_openvino()
     backends = [name for name in BACKENDS if name != "openvino" or here] if backend == "auto" else [backend]
     several = PRECISIONS if is_half("auto", device.type) else PRECISIONS[:1]
     return itertools.product(backends, several if precision == "auto" else [precision])
@@ -155,6 +165,7 @@ def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precis
     for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
         if given not in allowed:
             raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
+    check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)
     from polyplay.acting.search.openvino_backend import OpenVINOBackend
