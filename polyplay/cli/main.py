@@ -23,6 +23,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
     "resume": ("RUN", "continue a run from its newest checkpoint"),
     "evaluate": ("RUN", "play full games with a run's weights"),
+    "arena": ("RUN …", "rate runs of a board game by matches"),
     "plot": ("RUN … --out FILE", "write a picture of learning curves"),
     "runs": ("[DIR …]", "list runs, newest first"),
     "watch": ("RUN …", "serve a live page with curves and controls"),

@@ -45,6 +45,7 @@ Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
 SomeWorkers = Annotated[int, Range(1, SEATS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any
+Simulations = Annotated[int, Range(0, 100_000)]  # of a search whose trees are in memory; 0: the network alone
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
 Widths = tuple[Width, ...]  # of its layers
 Seed = Annotated[int, Range(0, 2**63 - 1)]

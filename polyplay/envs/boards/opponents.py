@@ -1,4 +1,4 @@
-"""Opponents by name, as parts of an environment: `random`, `mcts:SIMULATIONS`."""
+"""Opponents by name, in an environment and in matches: `random`, `mcts:SIMULATIONS`, `perfect`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from polyplay.common.errors import UserError
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.kernels import compiled
-from polyplay.envs.boards.rollouts import mcts, most_visited, random_move
+from polyplay.envs.boards.rollouts import integer_below, mcts, most_visited, random_move
+from polyplay.envs.boards.solver import Solver, solver_of, unsolved
 from polyplay.envs.pool import closest_names
 
 MOST = 100_000  # simulations
@@ -18,16 +19,33 @@ MOST = 100_000  # simulations
 Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def opponent(name: str, game: Game) -> Opponent:
-    """The opponent of that name. It advances the random streams that it is given. Raises UserError."""
+def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
+    """The opponent of that name. It advances the random streams that it is given. given: the words before the name in
+    a message; more: what else is allowed there. Raises UserError.
+    """
     if name == "random":
         return lambda records, random, at: _random_moves(game.numbers, records, random, at, game.actions)
+    given = given or f"game:{game.name}: opponent="
+    if name == "perfect":
+        if reason := unsolved(game):
+            allowed = f"random, mcts:N{more}"
+            raise UserError(f"{given}perfect given, but game:{game.name} has no solver, {reason}; allowed: {allowed}")
+        return lambda records, random, at: _perfect_moves(solver_of(game), records, random, at)
     found = re.fullmatch(r"mcts:(\d{1,9})", name)
     if found and 1 <= int(found[1]) <= MOST:
         return lambda records, random, at: _mcts_moves(game.numbers, records, random, at, game.actions, int(found[1]))
-    allowed = f"random, mcts:N with N simulations from 1 to {MOST:,}"
-    near = "" if found else closest_names(name, ("random", "mcts:100"))
-    raise UserError(f"game:{game.name}: opponent={name} given, allowed: {allowed}{near}")
+    allowed = f"random, mcts:N with N simulations from 1 to {MOST:,}, perfect{more}"
+    near = "" if found else closest_names(name, ("random", "mcts:100", "perfect"))
+    raise UserError(f"{given}{name} given, allowed: {allowed}{near}")
+
+
+def _perfect_moves(solver: Solver, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Best moves by the solver, each with the same chance."""
+    out = np.empty(at.size, np.int64)
+    for i, lane in enumerate(at.tolist()):
+        best = solver.best(records[lane])
+        out[i] = best[integer_below(random, lane, len(best))]
+    return out
 
 
 @compiled

@@ -35,6 +35,10 @@ class Decisive:
         """Share of chosen moves, int [n], that keep the outcome."""
         return float(self.keeping[np.arange(len(self.keeping)), chosen].mean())
 
+    def first(self, n: int) -> Decisive:
+        """The first n of them."""
+        return Decisive(self.plays[:n], self.records[:n], self.outcomes[:n], self.keeping[:n])
+
     @property
     def at_random(self) -> float:
         """The share that a random legal move keeps on the average."""

@@ -107,8 +107,9 @@ def read_openings() -> dict[int, int]:
 
 
 @cache
-def _connect_four() -> Solver:
-    return Solver(GAMES["connect_four"])
+def solver_of(game: Game) -> Solver:
+    """The process's solver of a game, whose table all that ask it share. Raises UserError: there is none."""
+    return Solver(game)
 
 
 def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
@@ -116,4 +117,4 @@ def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
     record, ply = np.zeros(kernels.CELLS + cells.size, np.int8), int(np.count_nonzero(cells))
     record[:3] = mover, ply % kernels.PLIES, ply // kernels.PLIES
     record[kernels.CELLS :] = cells
-    return np.array(_connect_four().best(record), np.int64)
+    return np.array(solver_of(GAMES["connect_four"]).best(record), np.int64)
