@@ -28,7 +28,7 @@ def command(words: list[str]) -> int:
 
 def score_line(result: Row) -> str:
     """The score with its interval, and what it is a score of."""
-    what = {"solver": "positions", "versus": "games"}.get(result["protocol"])
+    what = {"solver": "positions", "versus": "games"}.get(result.get("protocol", "run"))
     line = _game_score(result) if what is None else _board_score(result)
     asked, n = result.get("asked"), result["episodes"]
     if asked is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from polyplay.common import machine
-from polyplay.common.bounds import Count, Seed, Simulations, Whole
+from polyplay.common.bounds import Seed, Simulations, SomeGames, Whole
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.evaluation.elo import rate
@@ -28,10 +28,10 @@ class ArenaOptions:
 
     anchor: str | None = None
     """whose Elo is 0: one of the players, or an opponent that joins them: random, mcts:N, perfect (none: the first)"""
-    games: Count = 40
-    """of every two players, an even number"""
+    games: SomeGames = 40
+    """games of every two players, an even number"""
     simulations: Simulations | None = None
-    """of the runs' searches for each move; 0: the networks alone (none: each run's own number)"""
+    """simulations of the runs' searches for each move; 0: the networks alone (none: each run's own number)"""
     opening_plies: Whole = 2
     """random moves before a game"""
     seed: Seed = 0
@@ -93,7 +93,8 @@ def _load(names: Sequence[str], options: ArenaOptions) -> list[Player]:
     ]
     first = load_run_player(runs[0], how[names.index(runs[0])])
     return [
-        first if name == runs[0] else opponent_of(name, first.board, how[i], "arena: ") for i, name in enumerate(names)
+        first if name == runs[0] else opponent_of(name, first.board, how[i], options.opening_plies, "arena: ")
+        for i, name in enumerate(names)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polyplay.common.bounds import MATCH
 from polyplay.common.errors import UserError
 from polyplay.envs.atari import protocols
 
@@ -24,6 +25,8 @@ def check_board_options(options: EvaluateOptions) -> None:
         return
     if options.against is None:
         raise UserError("--protocol versus needs --against: random, mcts:N, perfect, or the directory of a run")
+    if options.episodes and options.episodes > MATCH:
+        raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
     if options.episodes and options.episodes % 2:
         raise UserError(
             f"--episodes {options.episodes} given, but both colours play every opening: give an even number"

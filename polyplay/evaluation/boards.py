@@ -81,11 +81,11 @@ def _solver(
 def _versus(
     player: Player, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
 ) -> tuple[list[float], Row]:
-    board, name = player.board, str(options.against)
-    other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0))
-    perfect, plies = name == "perfect", options.opening_plies
+    board, name, plies = player.board, str(options.against), options.opening_plies
+    perfect = name == "perfect"
     if plies is None:
         plies = min(SLOW, board.longest // 4) if perfect else PLIES
+    other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0), plies)
     if perfect:
         judge, (starts, values) = (
             Judge(player.moves, solver_of(board)),

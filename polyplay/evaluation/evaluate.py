@@ -58,7 +58,7 @@ class EvaluateOptions:
     sticky: sticky actions of 0.25. solver: moves in positions of connect four that the solver knows. versus: a match
     with --against"""
     episodes: Count | None = None
-    """how many full games, of solver positions (none: the protocol's number: 30, 100, or of solver 1,000)"""
+    """how many full games, or positions of solver (none: the protocol's number: 30, 100 or 1,000)"""
     seed: Seed = 0
     """seed of environments and actions"""
     epsilon: Fraction | None = None
@@ -66,7 +66,8 @@ class EvaluateOptions:
     starts: str | None = None
     """file of start states, for --protocol human-starts"""
     simulations: Simulations | None = None
-    """of the search for each move, also of a run in --against; 0: the network alone (none: the run's own number)"""
+    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
+    number)"""
     against: str | None = None
     """the opponent of --protocol versus: random, mcts:N, perfect, or the directory of a run or of a checkpoint"""
     opening_plies: Whole | None = None

@@ -96,10 +96,12 @@ def is_run(name: str) -> bool:
     return name not in ("random", "perfect") and Path(name).is_dir()
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "--against ") -> Player:
-    """A run of that game, or an opponent by name. option: the words before the name in messages. Raises UserError."""
+def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> Player:
+    """A run of that game, or an opponent by name. plies: random moves before a game; option: the words before the name
+    in messages. Raises UserError.
+    """
     if not is_run(name):
-        return Player(name, board, opponent(name, board, option, MORE), {})
+        return Player(name, board, opponent(name, board, option, MORE, plies), {})
     found = load_run_player(name, options)
     if not np.array_equal(found.board.numbers, board.numbers):
         raise UserError(

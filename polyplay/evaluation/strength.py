@@ -22,7 +22,7 @@ Watch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended,
 
 
 @dataclass(frozen=True)
-class Starts:
+class MatchStarts:
     """Where the games of a match begin. begins, bool [n]: the player moves next, not the other."""
 
     records: np.ndarray  # int8 [n, record]
@@ -64,14 +64,14 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
             )
 
 
-def both_colors(board: Game, games: int, plies: int, seed: int) -> Starts:
+def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
     """Each opening twice: in the second half of the games the other moves next."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
-    return Starts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
+    return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
-def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[Starts, np.ndarray]:
-    """Starts in which perfect play does not lose for the player, of openings with both colours; outcomes int8 [n]."""
+def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[MatchStarts, np.ndarray]:
+    """MatchStarts in which perfect play does not lose for the player, of openings with both colours; outcomes int8 [n]."""
     found = list[tuple[np.ndarray, bool, int]]()
     for record in openings(solver.game, plies, seed):
         outcome = solver.outcome(record)
@@ -79,14 +79,14 @@ def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[Starts, n
         if len(found) >= games:
             break
     records, begins, values = zip(*found[:games], strict=True)
-    return Starts(np.stack(records), np.array(begins)), np.array(values, np.int8)
+    return MatchStarts(np.stack(records), np.array(begins)), np.array(values, np.int8)
 
 
 def match(
     board: Game,
     player: Opponent,
     other: Opponent,
-    starts: Starts,
+    starts: MatchStarts,
     seed: int = 0,
     watch: Watch = lambda found, moves: True,
 ) -> np.ndarray:
