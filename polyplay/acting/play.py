@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -173,10 +173,17 @@ def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     return policy
 
 
-def load_player(system: PlayableSystem, path: Path, device: str = "cpu") -> Policy:
-    """What plays full games: the network on a device, or a search that asks it."""
+def load_player(system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None) -> Policy:
+    """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
+    own number).
+    """
     policy, player = load_policy(system, path).to(device), getattr(system, "player", None)
-    return policy_from_cpu(policy) if player is None else player(policy)
+    if player is None:
+        return policy_from_cpu(policy)
+    search = player(policy)
+    if simulations is not None:
+        search.simulate(simulations)
+    return cast("Policy", search)
 
 
 def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> Row:

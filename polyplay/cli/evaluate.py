@@ -28,13 +28,38 @@ def command(words: list[str]) -> int:
 
 def score_line(result: Row) -> str:
     """The score with its interval, and what it is a score of."""
-    interval = "no interval: it is of one game"
-    if result["interval"]:
-        interval = "95 % interval {:,.2f} to {:,.2f}".format(*result["interval"])
-    n, asked = result["episodes"], result.get("asked")
-    how = f"{result['actions']} actions, ε {result['epsilon']:g}, protocol {result['label']}"
-    line = f"score {result['episodic_return_mean']:,.2f}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"
+    what = {"solver": "positions", "versus": "games"}.get(result.get("protocol", "run"))
+    line = _game_score(result) if what is None else _board_score(result)
+    asked, n = result.get("asked"), result["episodes"]
     if asked is None:
         return line
-    early = f"{result['ended']}: {n:,} of {asked:,} games were over. Short games end first, which biases the mean"
-    return f"{line}\n{early}; nothing was written"
+    bias = ". Short games end first, which biases the mean" if what != "positions" else ""
+    return f"{line}\n{result['ended']}: {n:,} of {asked:,} {what or 'games'} were over{bias}; nothing was written"
+
+
+def _game_score(result: Row) -> str:
+    n, interval = result["episodes"], _interval(result, 1)
+    how = f"{result['actions']} actions, ε {result['epsilon']:g}, protocol {result['label']}"
+    return f"score {result['episodic_return_mean']:,.2f}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"
+
+
+def _board_score(result: Row) -> str:
+    """Of the protocols of board games."""
+    n, mean, of = result["episodes"], result["episodic_return_mean"], f"protocol {result['label']}"
+    if result["protocol"] == "solver":
+        random = f"a random move keeps {100 * result['random_move']:.1f} %"
+        interval = _interval(result, 100)
+        return f"{100 * mean:.1f} % of moves keep the value, {interval}; {n:,} positions, {random}; {of}"
+    ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
+    line = f"{result['points']:g} of {n} points, {_interval(result, n)}; {ends}; {of}"
+    if "moves_kept" not in result:
+        return line
+    kept = f"{result['moves_kept']:,} of {result['moves']:,} moves in positions that are not lost keep the value"
+    return f"{line}\n{kept}; it holds {result['games_held']} of {n} games"
+
+
+def _interval(result: Row, scale: float) -> str:
+    if not result["interval"]:
+        return "no interval: it is of one game"
+    low, high = (scale * end for end in result["interval"])
+    return f"95 % interval {low:,.2f} to {high:,.2f}" if scale == 1 else f"95 % interval {low:,.1f} to {high:,.1f}"

@@ -30,6 +30,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "new": ("FILE.py", "write a short example script"),
     "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
     "scores": ("[RUN …]", "compare runs with published Atari scores"),
+    "arena": ("RUN …", "rate runs of a board game by matches"),
     "verify": ("RUN", "repeat a saved evaluation and compare the score"),
     "starts": ("RUN --out FILE", "save start states for --protocol human-starts"),
     "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),

@@ -14,14 +14,13 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from polyplay.common import checkpoint, tree
-from polyplay.common.checkpoint import BEST
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
 from polyplay.common.statistics import mean_interval
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import Envs, make, space_files, spaces
 from polyplay.envs.pool import EnvSpec, Factory
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run, split_checkpoint, wire_system
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -53,8 +52,8 @@ def load_agent(
     if epsilon is not None and not 0.0 <= epsilon <= 1.0:
         raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
     path = Path(path)
-    if path.parent.name == "checkpoints" and checkpoint is None:
-        path, checkpoint = path.parents[1], "best" if path.name.startswith(BEST) else path.name
+    if checkpoint is None:
+        path, checkpoint = split_checkpoint(path)
     page, settings, options, config = load_run(path, trust)
     found = choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     with _known_spaces(path):

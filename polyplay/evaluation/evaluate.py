@@ -7,21 +7,23 @@ its last 100 games while it learnt); evaluations of other checkpoints are in "sn
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from polyplay.common import checkpoint, machine
-from polyplay.common.bounds import Count, Fraction, Seed
+from polyplay.common.bounds import Count, Fraction, Seed, Simulations, Whole
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object, write_json
 from polyplay.common.statistics import mean_interval
 from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
+from polyplay.evaluation.board_options import check_board_options, describe_label
 from polyplay.evaluation.film import Film
 from polyplay.evaluation.pictures import with_pictures
 from polyplay.evaluation.progress import GamesWatch, on_screen
@@ -33,11 +35,14 @@ from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
 
+if TYPE_CHECKING:
+    from polyplay.nets import Policy
+
 SCHEMA = 1
 IN_SCORES = (  # of an evaluation, in scores.json
-    "protocol", "label", "chosen_by", "checkpoint", "checkpoint_sha256", "frames", "seed", "episodes", "epsilon",
-    "actions", "episodic_return_mean", "episodic_return_std", "interval", "config_hash", "versions", "commit",
-    "machine", "finished",
+    "protocol", "label", "against", "simulations", "chosen_by", "checkpoint", "checkpoint_sha256", "frames", "seed",
+    "episodes", "epsilon", "actions", "episodic_return_mean", "episodic_return_std", "interval", "config_hash",
+    "versions", "commit", "machine", "finished",
 )  # fmt: skip
 
 
@@ -45,18 +50,28 @@ IN_SCORES = (  # of an evaluation, in scores.json
 class EvaluateOptions:
     """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
-    protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky"] = "run"
+    protocol: Literal[
+        "run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "solver", "versus"
+    ] = "run"
     """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
     same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    sticky: sticky actions of 0.25"""
+    sticky: sticky actions of 0.25. solver: moves in positions of connect four that the solver knows. versus: a match
+    with --against"""
     episodes: Count | None = None
-    """how many full games (none: the protocol's number, 30 or 100)"""
+    """how many full games, or positions of solver (none: the protocol's number: 30, 100 or 1,000)"""
     seed: Seed = 0
     """seed of environments and actions"""
     epsilon: Fraction | None = None
     """probability of a uniform random action (none: the system's own value, mostly 0)"""
     starts: str | None = None
     """file of start states, for --protocol human-starts"""
+    simulations: Simulations | None = None
+    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
+    number)"""
+    against: str | None = None
+    """the opponent of --protocol versus: random, mcts:N, perfect, or the directory of a run or of a checkpoint"""
+    opening_plies: Whole | None = None
+    """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer)"""
     video: bool = False
     """write a video of the first game to the run's directory"""
     render: bool = False
@@ -86,11 +101,12 @@ def evaluate(
     """
     options = options or EvaluateOptions()
     protocol = protocols.protocol(options.protocol)
+    check_board_options(options)
     page, saved, run_options, config = load_run(directory, trust=options.trust or settings is not None)
     found = choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
     envs, starts = protocols.apply(protocol, wired.envs, options.starts)
-    label = protocols.label(protocol, starts)
+    label = describe_label(protocols.label(protocol, starts), options)
     name = file_name(options, found.name, label)
     video = directory / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
@@ -112,15 +128,13 @@ def play_and_score(
     watch: GamesWatch | None = None,
 ) -> Row:
     """The games, and what a repetition has to know of how they were played. Raises UserError: none was over."""
-    import torch
-
     from polyplay.acting import play
-    from polyplay.nets import device
 
-    process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
-    torch.manual_seed(options.seed)
-    where = device.choose_devices(options.device)[0]
-    policy = play.load_player(wired, found, where)
+    policy, where, told = _load(wired, found, options)
+    if protocols.protocol(options.protocol).board:
+        from polyplay.evaluation.boards import play_board_protocol
+
+        return {**told, **play_board_protocol(wired, policy, found, options, where, watch)}
     episodes = options.episodes or protocols.protocol(options.protocol).episodes
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
     before, mine = time.monotonic(), watch or GamesWatch()
@@ -139,13 +153,31 @@ def play_and_score(
         "protocol": options.protocol,
         "seed": options.seed,
         "lanes": play.lanes_of(envs, episodes),
-        "device": where if where == "cpu" else device.device_name(where),
+        **told,
         "epsilon": epsilon,
         "actions": "greedy" if options.greedy else "sampled",
         **result,
         "interval": mean_interval(result["returns"]),
         **({"ended": mine.ended, "asked": episodes} if len(games) < episodes else {}),
     }
+
+
+def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy, str, Row]:
+    """Who plays, on which device, and what a record says of both. Raises UserError."""
+    import torch
+
+    from polyplay.acting import play
+    from polyplay.nets import device
+
+    process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
+    torch.manual_seed(options.seed)
+    where = device.choose_devices(options.device)[0]
+    if wired.player is None and options.simulations is not None:
+        given = f"--simulations {options.simulations} given"
+        raise UserError(f"{given}, but the policy of this run does not search: leave it out")
+    policy = play.load_player(wired, found, where, options.simulations)
+    told = {"device": where if where == "cpu" else device.device_name(where)}
+    return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
 
 
 def _viewers(wired: System, options: EvaluateOptions, video: Path | None) -> Iterator[Film | Window]:
@@ -158,7 +190,8 @@ def _viewers(wired: System, options: EvaluateOptions, video: Path | None) -> Ite
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
-    parts = ["evaluation", found] + ([] if label == "run" else [label.replace(" (", "-").rstrip(")")])
+    slug = re.sub(r"[^\w.]+", "-", label).strip("-")
+    parts = ["evaluation", found] + ([] if slug == "run" else [slug])
     parts += [] if options.epsilon is None else [f"eps{options.epsilon:g}"]
     return "-".join([*parts, f"seed{options.seed}", *(["greedy"] if options.greedy else [])])
 

@@ -29,6 +29,7 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
+OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
 Result = TypeVar("Result")
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
@@ -81,6 +82,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     protocol = _or_fail(protocols.protocol, record["protocol"])
     options = evaluate.EvaluateOptions(
         **{k: record[k] for k in ("protocol", "episodes", "seed", "epsilon")},
+        **{k: record[k] for k in ("simulations", "against", "opening_plies") if k in record},
         starts=file,
         checkpoint=found.name,
         greedy=record["actions"] == "greedy",
@@ -144,6 +146,8 @@ def _compare(record: Row, now: Row) -> str:
     stamp = machine.stamp()
     changed = [k for k in ("versions", "commit", "machine") if record.get(k) != stamp[k]]
     changed += ["device"] if record.get("device", "cpu") != now["device"] else []
+    if record.get(OTHER) != now.get(OTHER):
+        raise VerificationFailed(f"{record['against']} has other weights than then")
     before, after = record["returns"], now["returns"]
     mean = f"{float(np.mean(after)):,.2f} now, {float(np.mean(before)):,.2f} recorded"
     if before == after:

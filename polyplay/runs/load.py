@@ -45,6 +45,13 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     return found
 
 
+def split_checkpoint(path: Path) -> tuple[Path, str | None]:
+    """(a run's directory, the checkpoint) of the path of either; None: the path is the run's."""
+    if path.parent.name != "checkpoints":
+        return path, None
+    return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
+
+
 def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunOptions, Row]:
     """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
     name. Raises UserError: also where it was made elsewhere, unless `trust`.

@@ -47,6 +47,10 @@ class SearchPolicy:
             action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
+    @property
+    def simulations(self) -> int:
+        return self.options.simulations
+
     def simulate(self, simulations: int) -> None:
         """Search with so many simulations from now on; 0: the bare network."""
         self.options, self._search = replace(self.options, simulations=simulations), None

@@ -24,6 +24,7 @@ class Protocol:
     what: str
     baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
     options: Options = field(default_factory=dict)  # of Atari
+    board: bool = False  # of board games: evaluation/boards plays it
 
 
 _PLAIN: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
@@ -44,6 +45,9 @@ ALL = (
     Protocol("human-starts", 100, _FILE, ("human-starts",), {**_PLAIN, "noop_max": 0}),
     # Machado et al. 2018; google/dopamine (the number of games is ours)
     Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
+    # ours: of board games
+    Protocol("solver", 1000, "decisive positions of connect four: does the move keep their value?", board=True),
+    Protocol("versus", 100, "a match from random openings, with both colours", board=True),
 )
 PROTOCOLS = {p.name: p for p in ALL}
 
@@ -60,16 +64,29 @@ def game(envs: Envs) -> str | None:
     return rom(envs.title) if envs.title.startswith("ALE/") else None
 
 
+def is_board(envs: Envs) -> bool:
+    """Whether this is a board game by name, whose rules are known."""
+    return envs.title.startswith("game:")
+
+
+def _check(how: Protocol, envs: Envs) -> None:
+    """Raises UserError: the protocol is not for these environments."""
+    here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else game(envs))]
+    if how.name not in here:
+        kind = "board games (game:NAME)" if how.board else "Atari games"
+        raise UserError(
+            f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; allowed here: {', '.join(here)}"
+        )
+
+
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, start_states.Starts | None]:
     """The run's environments as the protocol plays them, and the start states. Raises UserError."""
     if starts is not None and how.name != "human-starts":
         raise UserError(f"--starts {starts} is for --protocol human-starts, {how.name} given")
-    if how.name == "run":
+    _check(how, envs)
+    if how.name == "run" or how.board:
         return envs, None
-    title = game(envs)
-    if title is None:
-        raise UserError(f"--protocol: {how.name} is for Atari games, this run plays {envs.title}; allowed here: run")
-    options = {**envs.options, **how.options}
+    options, title = {**envs.options, **how.options}, str(game(envs))
     if how.name != "human-starts":
         return replace(envs, options=options), None
     if starts is None:

@@ -22,7 +22,7 @@ PREFIX = "game:"
 
 @dataclass(frozen=True)
 class BoardOptions:
-    opponent: str = "random"  # or mcts:SIMULATIONS
+    opponent: str = "random"  # or mcts:SIMULATIONS, perfect
 
 
 def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:

@@ -31,9 +31,9 @@ class Decisive:
     outcomes: np.ndarray  # int8 [n], for the mover
     keeping: np.ndarray  # bool [n, actions]: moves that keep the outcome
 
-    def share_kept(self, chosen: np.ndarray) -> float:
-        """Share of chosen moves, int [n], that keep the outcome."""
-        return float(self.keeping[np.arange(len(self.keeping)), chosen].mean())
+    def first(self, n: int) -> Decisive:
+        """The first n of them."""
+        return Decisive(self.plays[:n], self.records[:n], self.outcomes[:n], self.keeping[:n])
 
     @property
     def at_random(self) -> float:

@@ -15,6 +15,7 @@ from polyplay.envs.boards.game import GAMES, Game
 OPENINGS = Path(__file__).with_name("openings.npz")  # of connect four; bench/openings.py wrote it
 ENTRIES = 1 << 22  # of the hash table: 32 MiB
 LONGEST_LINE = 4
+FAST = 34  # empty cells of a position whose moves take seconds; more take minutes to hours, unless openings are known
 EXACT = 12  # from this ply on, perfect play wins as soon as it can and loses as late as it can
 
 
@@ -56,8 +57,7 @@ class Solver:
     @cached_property
     def openings(self) -> dict[int, int]:
         """Outcomes of early positions, which would take long, by key."""
-        known = np.array_equal(self.game.numbers, GAMES["connect_four"].numbers) and OPENINGS.exists()
-        return read_openings() if known else {}
+        return read_openings() if _openings_known(self.game) else {}
 
     def _moves(self, record: np.ndarray, exact: bool) -> dict[int, int]:
         own, mask, left = solver_kernels.bitboards(self.game.numbers, record)
@@ -100,6 +100,15 @@ def unsolved(game: Game) -> str:
     return f"(rows + 1) x columns is {bits}, more than {solver_kernels.BITS}" if bits > solver_kernels.BITS else ""
 
 
+def slow_before(game: Game) -> int:
+    """The ply before which a solver takes minutes to hours for a move; 0: there is none."""
+    return 0 if _openings_known(game) else max(0, game.longest - FAST)
+
+
+def _openings_known(game: Game) -> bool:
+    return np.array_equal(game.numbers, GAMES["connect_four"].numbers) and OPENINGS.exists()
+
+
 def read_openings() -> dict[int, int]:
     """Outcomes for the mover of connect four's positions of few stones, by key; see `bench/openings.py`."""
     with np.load(OPENINGS) as file:
@@ -107,8 +116,9 @@ def read_openings() -> dict[int, int]:
 
 
 @cache
-def _connect_four() -> Solver:
-    return Solver(GAMES["connect_four"])
+def solver_of(game: Game) -> Solver:
+    """The process's solver of a game, whose table all that ask it share. Raises UserError: there is none."""
+    return Solver(game)
 
 
 def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
@@ -116,4 +126,4 @@ def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
     record, ply = np.zeros(kernels.CELLS + cells.size, np.int8), int(np.count_nonzero(cells))
     record[:3] = mover, ply % kernels.PLIES, ply // kernels.PLIES
     record[kernels.CELLS :] = cells
-    return np.array(_connect_four().best(record), np.int64)
+    return np.array(solver_of(GAMES["connect_four"]).best(record), np.int64)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.search.positions import PositionSearch
 from polyplay.envs.boards.game import GAMES
-from polyplay.evaluation.strength import openings
+from polyplay.evaluation.strength import openings as random_openings
 
 BOARD = GAMES["connect_four"]
 OPTIONS = SearchOptions(30, noise=0.0, temperature=((0, 0.0),), reuse=False)
+
+
+def openings(n: int, plies: int) -> np.ndarray:
+    return np.stack([*islice(random_openings(BOARD, plies, seed=1), n)])
 
 
 def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0, **more) -> PositionSearch:
@@ -19,7 +25,7 @@ def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0, **more
 
 
 def test_a_position_has_the_same_move_in_whatever_company():
-    records = openings(BOARD, 23, 6, seed=1)
+    records = openings(23, 6)
     alone = [int(searching(1).choose(record[None])[0]) for record in records]
     assert len(set(alone)) > 2
     eight = searching(8)
@@ -39,5 +45,5 @@ def test_without_simulations_moves_are_drawn_from_the_policy():
 
 def test_every_evaluation_is_a_turn():
     turns = []
-    searching(4, turn=lambda: turns.append(1)).choose(openings(BOARD, 4, 2, seed=1))
+    searching(4, turn=lambda: turns.append(1)).choose(openings(4, 2))
     assert len(turns) >= 30

@@ -155,6 +155,15 @@ def test_a_better_opponent_wins_more():
     assert score("mcts:30") < -0.8
 
 
+def test_a_perfect_opponent_wins_every_game_that_it_begins():
+    """In three in a row on 4×5 the first player wins."""
+    rows = play(Envs("game:three_in_a_row+opponent=perfect", 4).open(1), 60)
+    over, reward = column(rows, "over"), column(rows, "reward")
+    begun = np.array([[row["obs"][lane][2].all() for lane in range(4)] for _, row in rows])  # by the player
+    assert (reward[over & ~begun] == -1).all()
+    assert (over & ~begun).sum() > 10
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
@@ -165,7 +174,11 @@ def test_a_better_opponent_wins_more():
         ("game:connect_four", {"opponent": "mcts:0"}, "from 1 to 100,000"),
         ("game:connect_four+opponent=randon", {}, "did you mean 'random'"),
         ("game:connect_four+opponent", {}, "opponent= given, allowed"),
-        ("game:tic_tac_toe+opponent=perfect", {}, "opponent=perfect given, allowed: random, mcts:N with N simulations"),
+        (
+            "game:tic_tac_toe+opponent=perfect",
+            {},
+            "opponent=perfect given, but game:tic_tac_toe has no solver, its stones do not fall",
+        ),
     ],
 )
 def test_mistakes(name, options, says):

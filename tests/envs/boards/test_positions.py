@@ -44,17 +44,10 @@ def test_the_measure_has_1000_decisive_positions():
 def test_a_random_move_keeps_about_a_third():
     positions, rng = decisive_positions(), np.random.default_rng(0)
     legal = positions.records[:, kernels.CELLS : kernels.CELLS + FOUR.columns] == 0
-    played = [positions.share_kept(np.array([rng.choice(np.flatnonzero(row)) for row in legal])) for _ in range(20)]
+    chosen = [[rng.choice(np.flatnonzero(row)) for row in legal] for _ in range(20)]
+    played = [positions.keeping[np.arange(1000), moves].mean() for moves in chosen]
     assert positions.at_random == pytest.approx(np.mean(played), abs=0.01)
     assert 0.30 < positions.at_random < 0.40
-
-
-def test_shares_of_chosen_moves():
-    positions = decisive_positions()
-    keep, lose = positions.keeping.argmax(1), positions.keeping.argmin(1)
-    assert positions.share_kept(keep) == 1.0
-    assert positions.share_kept(lose) == 0.0
-    assert positions.share_kept(np.where(np.arange(1000) < 250, keep, lose)) == 0.25
 
 
 def test_the_solver_says_the_same_of_late_ones():

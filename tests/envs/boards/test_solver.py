@@ -18,7 +18,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
 from polyplay.envs.boards import solver as solver_module
 from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.solver import Solver, best_moves
+from polyplay.envs.boards.solver import Solver, best_moves, slow_before
 
 FOUR = GAMES["connect_four"]
 Columns = tuple[str, ...]  # stones of each column from the bottom up, "x" or "o"
@@ -263,6 +263,13 @@ def test_openings_answer_for_the_search(tmp_path, monkeypatch):
     assert Solver(FOUR, 1 << 10).outcomes(FOUR.new()) == {0: -1, 1: -1, 2: 0, 3: 1, 4: 0, 5: -1, 6: -1}
     assert Solver(FOUR, 1 << 10).best(FOUR.new()) == [3]
     assert Solver(game("connect:4x5x4"), 1 << 10).openings == {}
+    assert slow_before(FOUR) == 0
+
+
+def test_perfect_play_of_large_boards_begins_late_without_openings(tmp_path, monkeypatch):
+    monkeypatch.setattr(solver_module, "OPENINGS", tmp_path / "none.npz")
+    names = ("connect_four", "three_in_a_row", "connect:5x6x4", "connect:6x6x4")
+    assert [slow_before(game(name)) for name in names] == [8, 0, 0, 2]
 
 
 @pytest.mark.parametrize(
