@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -47,22 +48,27 @@ class SearchPolicy:
             action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
-    def simulate(self, simulations: int) -> None:
-        """Search with so many simulations from now on; 0: the bare network."""
-        self.options, self._search = replace(self.options, simulations=simulations), None
+    def simulate(self, simulations: int, leaves: int = 1) -> None:
+        """Search with so many simulations from now on, and so many leaves at once; 0 simulations: the bare network."""
+        self.options, self._search = replace(self.options, simulations=simulations, leaves=leaves), None
 
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
+        *_, search = self.grow(records)
+        done = search.finished()
+        return search.choose(done), done.value if self.options.simulations else done.raw
+
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """The search from such positions after each of its steps, until it is done."""
         search, n = self._search, len(records)
         if search is None or len(search.lanes) != n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)
             search = self._search = Search(self.board, n, self.options, evaluator)
         search.restart(records=records)
-        done = search.step()
-        while len(done.games) < n:
-            done = search.step()
-        return search.choose(done), done.value if self.options.simulations else done.raw
+        while len(search.step().games) < n:
+            yield search
+        yield search
 
 
 def records_of(board: Game, planes: np.ndarray) -> np.ndarray:
