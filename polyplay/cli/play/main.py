@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from polyplay.cli.arguments import run_and_options
 from polyplay.cli.local_page.port import check_extra, check_port, listen, serve
+from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs.boards.pool import PREFIX
@@ -77,5 +78,5 @@ def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySess
     if not isinstance(player, SearchPolicy):
         raise no_game(directory, config)
     first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
-    about = {"run": str(directory), "system": config["system"], "checkpoint": found.name, "most": MOST}
+    about = {"run": str(directory), "system": config["system"], "updates": checkpoint.update_of(found), "most": MOST}
     return PlaySession(player, first, about)

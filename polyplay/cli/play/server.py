@@ -27,7 +27,7 @@ class Table:
             "move": lambda given: session.move(_whole(given, "action", 0, session.board.actions), _ply(given)),
             "undo": lambda given: session.undo(),
             "new": lambda given: session.restart(_whole(given, "person", 0, 2)),
-            "sides": lambda given: session.switch_sides(),
+            "sides": lambda given: session.take_side(_whole(given, "person", 0, 2)),
             "simulations": lambda given: session.simulate(_whole(given, "simulations", 0, session.about["most"] + 1)),
         }
 

@@ -10,9 +10,10 @@ import numpy as np
 from polyplay.acting.search import Search
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.moves import MoveList
-from polyplay.cli.play.solving import SolverProcess
+from polyplay.cli.play.solving import SECONDS, SolverProcess
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import Row
+from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.kernels import CELLS, GOES_ON, mover
 from polyplay.envs.boards.solver import unsolved
 
@@ -28,7 +29,8 @@ class PlaySession:
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
         self.policy, self.board, self.about, self.simulations = policy, policy.board, about, simulations
-        self.title = self.board.name.replace("_", " ")
+        sizes = f"{self.board.k} in a row, {self.board.rows}×{self.board.columns}"
+        self.title = self.board.name.replace("_", " ") if self.board.name in GAMES else sizes
         self.game, self.person = MoveList(self.board), 0
         self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
         self.version, self.closed, self.changed = 0, False, threading.Condition()
@@ -72,10 +74,10 @@ class PlaySession:
             self.game, self.person, self.found = MoveList(self.board), person, {}
             self._change()
 
-    def switch_sides(self) -> None:
-        """The person goes on with the agent's stones."""
+    def take_side(self, person: int) -> None:
+        """The person goes on with these stones, and the agent with the others."""
         with self.changed:
-            self.person = 1 - self.person
+            self.person = person
             self._change()
 
     def simulate(self, simulations: int) -> None:
@@ -166,10 +168,16 @@ class PlaySession:
                 "thinking": wanted,
                 "now": self.found.get(ply),
                 "before": self.found.get(ply - 1),
-                "values": [self.found[i]["value"] if i in self.found else None for i in range(ply + 1)],
-                "solver": solved | {"why_not": self.why_unsolved},
+                "values": [self._value(i) for i in range(ply + 1)],
+                "solver": solved | {"why_not": self.why_unsolved, "seconds": SECONDS},
                 "trouble": self.trouble,
             }
+
+    def _value(self, ply: int) -> float | None:
+        """For the first player: by the search, or the result."""
+        if ply == len(self.game.moves) and self.game.result != GOES_ON:
+            return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
+        return self.found[ply]["value"] if ply in self.found else None
 
 
 def leaves_of(simulations: int) -> int:

@@ -68,9 +68,7 @@ class Board {
   }
 
   show(state, heat, verdict) {
-    const last = this.shown ? this.shown.findIndex((was, i) => !was && state.cells[i]) : -1;
-    const grown = this.shown && state.cells.filter(Boolean).length > this.shown.filter(Boolean).length;
-    state.cells.forEach((stone, i) => this.showStone(i, stone, grown && i === last));
+    state.cells.forEach((stone, i) => this.showStone(i, stone, this.shown && !this.shown[i]));
     if (state.moves.length) this.mark(state);
     else for (const cell of this.cells) cell.classList.remove("last", "won");
     for (const cell of this.cells) { cell.classList.remove("heated", "best"); if (!cell.querySelector(".stone")) setText(cell.firstChild, ""); }

@@ -27,7 +27,8 @@ function heatOf(search) {
     const shown = kind === "value" ? expected(value) : value;
     const share = kind === "value" ? Math.abs(value) : value;
     const words = kind === "value" ? `value ${percent(shown)}` : `${kind === "policy" ? "policy" : "visits"} ${percent(shown)}`;
-    found.set(action, { share, text: String(Math.round(100 * shown)), bad: kind === "value" && value < 0, best: value === top, words });
+    const figure = Math.round(100 * shown), text = figure || kind === "value" ? String(figure) : "";
+    found.set(action, { share, text, bad: kind === "value" && value < 0, best: value === top, words });
   }
   return found;
 }
@@ -72,7 +73,7 @@ function show() {
 
 function begin() {
   setText(at("title"), state.board.title);
-  setText(at("about"), `against ${state.about.run} (${state.about.system}, ${state.about.checkpoint})`);
+  setText(at("about"), `against ${state.about.run}, ${state.about.system} after ${number(state.about.updates)} updates`);
   document.title = `Polyplay: ${state.board.title}`;
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
@@ -80,9 +81,9 @@ function begin() {
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = true;
 }
 
-// The score that who has these stones can expect, by the search; by the result once there is one.
+// The score that either can expect, by the search; once the game is over, its result.
 function showValue(search) {
-  const value = state.over ? (state.winner === null ? 0 : 1 - 2 * state.winner) : search ? search.value : null;
+  const value = state.over ? state.values.at(-1) : search ? search.value : null;
   const first = value === null ? null : expected(value);
   at("share").style.width = percent(first === null ? 0.5 : first).replace(" ", "");
   ["first", "second"].forEach((id, i) => {
@@ -119,14 +120,13 @@ function moveRow(search, here, action) {
   const top = Math.max(...search.legal.map((a) => counts[a]));
   if (counts[action] === top) row.className = "top";
   if (!here && action === state.moves.at(-1)) row.classList.add("played");
-  const amount = element("span", "", "amount"), bar = element("i");
-  bar.style.width = `${Math.round(60 * part)}%`;
-  amount.append(element("span", number(search.visits[action])), bar);
+  const amount = element("span", "", "amount"), rail = element("span"), bar = element("i");
+  bar.style.width = `${Math.round(100 * part)}%`;
+  rail.append(bar);
+  amount.append(element("span", number(search.visits[action])), rail);
   const visits = element("td");
   visits.append(amount);
   const value = search.visits[action] ? percent(expected(search.q[action])) : "–";
-  const head = element("th", state.names[action]);
-  head.scope = "row";
   row.append(element("td", state.names[action]), element("td", percent(search.priors[action])), visits, element("td", value));
   const verdict = here ? verdictOf(action) : null;
   if (!state.solver.why_not) row.append(element("td", verdict ? verdict.words : "–", verdict ? verdict.kind : ""));
@@ -135,7 +135,7 @@ function moveRow(search, here, action) {
 
 function showSolver() {
   const { verdicts, solving, why_not } = state.solver, n = state.legal.length - Object.keys(verdicts).length;
-  const open = solving ? "solving …" : "not solved yet: too many stones are missing";
+  const open = solving ? "solving …" : `not solved yet, in ${state.solver.seconds} s`;
   setText(at("solved"), why_not ? `No solver for this game: ${why_not}.` : state.over ? "The game is over." : !n ? "Every move is solved." : `${n} of ${state.legal.length} moves: ${open}`);
 }
 
@@ -206,7 +206,7 @@ async function refresh() {
 at("undo").addEventListener("click", () => send("undo"));
 at("new").addEventListener("click", () => send("new", { person: state.person }));
 at("simulations").addEventListener("change", (event) => send("simulations", { simulations: Number(event.target.value) }));
-for (const radio of document.getElementsByName("person")) radio.addEventListener("change", () => send("sides"));
+for (const radio of document.getElementsByName("person")) radio.addEventListener("change", () => send("sides", { person: Number(radio.value) }));
 for (const id of ["heat", "hints", "verdicts"]) at(id).addEventListener("change", () => { if (state) show(); });
 at("board").addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
