@@ -46,7 +46,8 @@ def pretend(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen]]:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/", "text/html"), ("/watch.css", "text/css"), ("/watch.js", "javascript"), ("/base.js", "javascript")]
+    ("path", "kind"),
+    [("/", "text/html"), ("/watch.css", "text/css"), ("/watch.js", "javascript"), ("/base.js", "javascript")],
 )
 def test_pages_and_their_headers(tmp_path: Path, path: str, kind: str):
     reply = client(make_run(tmp_path)).get(path)
