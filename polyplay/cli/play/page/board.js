@@ -10,7 +10,9 @@ class Board {
   constructor(host, letters, state, play) {
     const { rows, columns } = state.board;
     Object.assign(this, { host, gravity: state.gravity, rows, columns, cells: [], buttons: [], here: Math.floor(columns / 2), shown: null });
-    host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
+    host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    host.style.maxWidth = letters.style.maxWidth = `${8 * columns}rem`;
+    letters.classList.toggle("free", !state.gravity);
     state.names.forEach((name, action) => this.buttons.push(this.makeButton(action, play)));
     for (let cell = 0; cell < rows * columns; cell++) {
       const made = element("span", "", "cell");
@@ -71,7 +73,7 @@ class Board {
     state.cells.forEach((stone, i) => this.showStone(i, stone, this.shown && !this.shown[i]));
     if (state.moves.length) this.mark(state);
     else for (const cell of this.cells) cell.classList.remove("last", "won");
-    for (const cell of this.cells) { cell.classList.remove("heated", "best"); if (!cell.querySelector(".stone")) setText(cell.firstChild, ""); }
+    this.cells.forEach((cell, i) => this.clear(cell, this.gravity ? "" : state.names[i]));
     for (const [action, one] of heat) this.showHeat(this.target(state.cells, action), one);
     this.buttons.forEach((button, action) => {
       button.setAttribute("aria-disabled", String(!state.legal.includes(action) || state.mover !== state.person));
@@ -79,6 +81,12 @@ class Board {
     });
     if (this.gravity) this.letters.forEach((made, i) => showVerdict(made.lastChild, verdict(i)));
     this.shown = state.cells;
+  }
+
+  clear(cell, name) {
+    cell.classList.remove("heated", "best");
+    cell.classList.add("named");
+    if (!cell.querySelector(".stone")) setText(cell.firstChild, name);
   }
 
   showStone(i, stone, fresh) {
@@ -102,10 +110,11 @@ class Board {
     if (cell < 0) return;
     const node = this.cells[cell];
     node.classList.add("heated");
+    if (text) node.classList.remove("named");
     node.classList.toggle("best", Boolean(best));
     node.style.setProperty("--share", share.toFixed(3));
     node.style.setProperty("--heat", bad ? "var(--bad)" : "var(--good)");
-    setText(node.firstChild, text);
+    if (text) setText(node.firstChild, text);
   }
 
   label(state, action, heat, verdict) {
@@ -126,7 +135,7 @@ function showVerdict(node, verdict) {
 
 // The expected score of the first player after each move; a gap where nothing was searched.
 function drawCurve(host, state) {
-  const width = Math.max(280, Math.min(host.clientWidth, 640)), height = 150, left = 44, right = 12;
+  const width = Math.max(280, Math.min(host.clientWidth, 640)), height = 150, left = 54, right = 12;
   const values = state.values, most = Math.max(8, values.length - 1);
   const key = JSON.stringify([width, values]);
   if (host.dataset.key === key) return;

@@ -33,7 +33,7 @@ function heatOf(search) {
   return found;
 }
 
-// What the solver says of a move of who is to move.
+// What the solver says of a move of who is to move: the number is of moves of who wins.
 function verdictOf(action) {
   const found = state.solver.verdicts[action];
   if (!found || !at("verdicts").checked || state.over) return null;
@@ -41,7 +41,7 @@ function verdictOf(action) {
   if (!outcome) return { kind, short: "draw", words: "draws" };
   const n = plies === null ? null : outcome > 0 ? Math.ceil(plies / 2) : Math.floor(plies / 2);
   const when = n === null ? "" : ` in ${n}`;
-  return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}${n === null ? "" : " moves"}` };
+  return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}` };
 }
 
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
@@ -78,7 +78,7 @@ function begin() {
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
   setText(at("keys"), `Keys on the board: ${where}, Enter plays; u takes back, n begins a new game. ${state.board.k} in a row win.`);
-  if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = true;
+  if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
 }
 
 // The score that either can expect, by the search; once the game is over, its result.
@@ -129,7 +129,7 @@ function moveRow(search, here, action) {
   const value = search.visits[action] ? percent(expected(search.q[action])) : "–";
   row.append(element("td", state.names[action]), element("td", percent(search.priors[action])), visits, element("td", value));
   const verdict = here ? verdictOf(action) : null;
-  if (!state.solver.why_not) row.append(element("td", verdict ? verdict.words : "–", verdict ? verdict.kind : ""));
+  if (!state.solver.why_not) row.append(element("td", verdict ? verdict.short : "–", verdict ? verdict.kind : ""));
   return row;
 }
 
